@@ -1,7 +1,7 @@
 """Splits the memory limit of a worker process into shares: uncommitted writes, the state cache, and fetched records.
 
-The functions are pure. To stay within its share, the worker commits early, evicts cached values, or fetches less. For a
-short time, more than a share may be used.
+The functions are pure. To stay within a share, the worker commits early, evicts cached values, or fetches less. For a
+short time, the worker may use more than a share.
 """
 
 from __future__ import annotations

@@ -121,12 +121,12 @@ Stage = CreateTopic | RepairConfig
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A difference that provisioning can't repair: the fault, and the edit or command that repairs it."""
+    """A difference that provisioning can't repair, with the edit or command that repairs it."""
 
     topic: str
     sentence: str
     action: str
-    #: The kind of fault, by which recovery chooses a remedy; empty if recovery does not know the fault.
+    #: The kind of the problem, by which automatic recovery chooses a remedy. Empty if recovery has no remedy for it.
     cause: str = ""
 
 
@@ -136,7 +136,8 @@ class ProvisionPlan:
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Accepted differences from the expected configuration, as one sentence each; the topics are not changed.
+    #: Differences from the expected configuration that are accepted, one sentence for each. Provisioning leaves these
+    #: topics unchanged.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
@@ -146,7 +147,7 @@ class ProvisionPlan:
 
 
 def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
-    """Reads the facts of the processor's topics. A missing topic has no entry."""
+    """Reads the properties of the processor's topics from Kafka. A missing topic has no entry."""
     return topics.describe([spec.name for spec in topology.topics()])
 
 
@@ -168,7 +169,7 @@ def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, 
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
-    """Returns for each topic its role, and its specification with partition count and replication.
+    """Returns the role of each topic, and its specification: partition count, replication and configuration.
 
     If ``brokers`` (the number of brokers) is None, a missing changelog gets the replication of its inputs.
     """
@@ -195,7 +196,7 @@ def resolve(
 
 
 def _same_width(topology: Topology, counts: Mapping[str, int | None]) -> str:
-    """Returns the suggested edit for topics that share a store but have different partition counts."""
+    """Returns a text that suggests how to repair topics that share a store but have different partition counts."""
     widest = max(count for count in counts.values() if count is not None)
     if all(topology.is_repartition(name) for name in counts):
         return f"Write `partitions={widest}` in each `group_by` of these topics."
@@ -215,8 +216,8 @@ def plan(
 ) -> ProvisionPlan:
     """Plans the topics to create and the configuration to repair, or the refusals.
 
-    ``brokers`` is the number of brokers, or None. ``others`` are the names of existing topics, because a missing input
-    may be a misspelling of one of them.
+    ``brokers`` is the number of brokers, or None. ``others`` has the names of existing topics: the name of a missing
+    input may be a misspelling of an existing name.
     """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
@@ -389,11 +390,11 @@ def _partitions_of(
     resolved: Mapping[str, tuple[str, TopicSpec]],
     seen: frozenset[str],
 ) -> int:
-    """Returns the partition count of a repartition topic; ``seen`` are topics whose counts are being computed.
+    """Returns the partition count of a repartition topic; ``seen`` has topics whose counts are being computed.
 
-    The first of these rules that gives a count is used: (1) the count declared for this topic; (2) the largest count of
-    source topics that share a store with it; (3) the largest declared count of repartition topics that share a store
-    with it; (4) the largest count of the source topics whose messages reach this topic.
+    The rules are tried in this order until a rule gives a count: (1) the count declared for this topic; (2) the largest
+    count of source topics that share a store with it; (3) the largest declared count of repartition topics that share a
+    store with it; (4) the largest count of the source topics whose messages reach this topic.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 
-#: Maximum bytes that a record adds to a batch besides its key, value and headers: the batch header (61 bytes), and
-#: lengths and deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
+#: Maximum bytes that a record adds to a batch besides its key, value and headers. These are the batch header (61
+#: bytes), and lengths and deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
 OVERHEAD_BYTES = 128
 #: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000

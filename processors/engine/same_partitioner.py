@@ -1,13 +1,15 @@
-"""Checks, by the newest records, whether topics that share state put equal keys into partitions of the same number.
+"""Checks whether topics that share state have equal keys in partitions of the same number.
+
+The check reads the newest records.
 
 A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose the partition of a
 key by murmur2. confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. If topics have different
 partitioners, the messages of a key can be in two tasks, which do not share state.
 
 Invariants:
-    - A start is refused only if the keys prove that each topic has one partitioner, and that these partitioners differ.
-      Any other difference gives a warning, because after a correction of its producers a topic has keys of both
-      partitioners for some time.
+    - A worker's start is refused only if the keys prove that each topic has one partitioner, and that these
+      partitioners differ. Any other difference gives a warning, because after a correction of its producers a topic has
+      keys of both partitioners for some time.
     - A topic without keys, or a topic that this client may not read, gives no finding.
 """
 
@@ -33,7 +35,10 @@ _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A finding: equal keys are in partitions of different tasks. It has a sentence about the fault, and the action."""
+    """A result of the check: equal keys are in partitions of different tasks.
+
+    It has a sentence and a suggested action.
+    """
 
     topic: str
     sentence: str

@@ -15,7 +15,10 @@ COMPACTION_LAG_MIN_MS = 3_600_000
 
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """Returns a warning with an action for each topic of a table that loses rows. ``facts`` has the existing topics."""
+    """Returns a warning and an action for each topic of a table that may lose rows.
+
+    ``facts`` has the existing topics.
+    """
     # topics that also serve as changelogs get no warning, because the function ``forgetful`` refuses them
     restored_from = {log.topic for log in topology.source_logs}
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
@@ -38,9 +41,9 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
 
 def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
-    """Returns the topics from which tables are restored but Kafka may delete rows.
+    """Returns the topics from which tables are restored, but from which Kafka may delete rows.
 
-    Each item has the topic's name, the fault and the suggested action.
+    Each item has the topic's name, the problem and the suggested action.
     """
     return tuple(
         (
@@ -54,7 +57,7 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
 
 
 def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
-    """Returns a warning with an action for each topic that restores a table but has lost its first records.
+    """Returns a warning and an action for each topic that restores a table but has lost its first records.
 
     ``starts`` has the first offset of each partition. Compaction does not change the first offset, so a first offset
     above 0 means that records were deleted. A restore from the topic would lack the rows of the deleted records.
@@ -77,7 +80,7 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
-    """Returns a text with the topic's configuration entries because of which Kafka deletes the only record of a row.
+    """Returns a text with the configuration entries by which Kafka may delete the only record of a row from the topic.
 
     Returns an empty text for a topic whose rows Kafka does not delete.
     """

@@ -1,14 +1,15 @@
-"""Built-in running aggregates for each message key: their declaration, their stored form, and how messages are added.
+"""Built-in running aggregates, such as ``Sum`` and ``Count``, of the messages of each message key.
 
-The state of a key is one JSON value under the state key ``aggregate``. Columns are grouped by their aggregator::
+The module has the declarations of the columns and the code that adds a message. The state of a message key is one JSON
+value under the state key ``aggregate``. Columns are grouped by their aggregator::
 
     {"format": 1, "count": {"orders": 3}, "sum": {"total": 12.5}, "mean": {"average": {"sum": 12.5, "count": 3}}}
 
 ``min``, ``max`` and ``last`` store the value. ``collect`` stores a list, with the oldest item first.
 
 Invariants:
-    - This module defines the results. ``columnar`` gives the same results and the same bytes, or refuses the batch of
-      messages.
+    - This module defines the results. The module ``columnar``, which uses numpy, gives the same results and the same
+      bytes, or refuses the batch of messages.
     - A column starts empty if the stored value has no column of this name, or one of another aggregator.
     - The state never has a number that JSON can't hold. A message that makes a total overflow fails.
 """
@@ -109,8 +110,8 @@ class Aggregator:
     def add(self, held: Any, item: Any, column: str) -> Any:
         """Returns the column's stored value after one more message.
 
-        ``held`` is the stored value before this message; it is None for the first message. ``item`` is what ``read``
-        returned.
+        ``held`` is the stored value before this message; it is None for the first message. ``item`` is the result of
+        ``read`` for this message.
         """
         raise NotImplementedError
 
@@ -392,7 +393,7 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """The aggregation itself: it declares the content of the step's store."""
+        """Returns the aggregation itself, because it also declares the content of the step's store."""
         return self
 
     @property
@@ -422,7 +423,7 @@ class Aggregation(Step):
         return results
 
     def results(self, stored: Any) -> dict[str, Any]:
-        """Returns the results of a stored value, by column; a column without a value is left out.
+        """Returns the result of each column of a stored value, by column name. A column without a value is left out.
 
         Raises:
             FormatUnknown: The value has another format version, or is not an aggregate.

@@ -1,8 +1,8 @@
-"""Adds many messages at once to a built-in aggregation with numpy. The results equal those of ``Aggregation``.
+"""Adds many messages at once to a built-in aggregation, with numpy. The results equal those of ``Aggregation``.
 
 Consecutive messages that are computed together are a *run*. Each message key has a row in memory. A row is loaded from
-the store at its first use. It is written back to the store's overlay before a commit, or when ``Aggregation`` itself
-must process the key (the plain path)::
+the store at its first use. It is written back to the store's overlay (the uncommitted writes in memory) before a
+commit. The row is also written back when ``Aggregation`` must process messages of the key one by one (the plain path)::
 
     messages   decode the needed fields      numpy, one step for each rank     encode all outputs
     k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}
@@ -11,8 +11,8 @@ must process the key (the plain path)::
 
     rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
 
-If a run can't be computed with the same bits as in Python, ``Unfit`` is raised before anything changes. The plain path
-then processes this run. The modules below contain the optimisations.
+If numpy can't compute a run with exactly the same results as Python, ``Unfit`` is raised before anything changes. The
+plain path then processes this run. Three modules contain the optimisations.
 ``tests/unit/processors/engine/aggregates/test_columnar.py`` fails if an optimisation gives wrong results.
 
 - ``message_columns`` decodes only the needed fields.
@@ -87,7 +87,9 @@ class ColumnarAggregation:
         self._index: dict[bytes, int] = {}
 
     def picked(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Picked | None:
-        """Returns the items that the columns need of these messages, after the steps before the aggregation.
+        """Returns the items that the columns need of these messages.
+
+        The column expressions before the aggregation run first.
 
         Returns None if the messages must be processed one by one.
         """

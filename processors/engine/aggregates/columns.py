@@ -1,8 +1,9 @@
 """The columns of an aggregation that numpy computes. Each column holds arrays with one element per row (message key).
 
-A column processes a run of messages in two steps: ``run`` computes without changing anything, and ``keep`` stores the
-result. Between the two, ``shown`` makes the outputs. A run that can't be computed with the same bits as Python raises
-``Unfit``. ``Aggregation`` or ``WindowStore`` then processes its messages one by one (the plain path).
+A column processes a run (consecutive messages) in two steps: ``run`` computes without changing anything, and ``keep``
+stores the result. Between these steps, ``shown`` makes the outputs. If numpy can't compute a run with exactly the same
+results as Python, ``run`` raises ``Unfit``. ``Aggregation`` or ``WindowStore`` then processes the messages of the run
+one by one (the plain path).
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class Column(Protocol):
         """Loads these stored values into these rows. For the value None, the row becomes empty."""
 
     def run(self, items: Any, segments: Segments) -> Any:
-        """Computes the column after each message of the segments, without changing the rows.
+        """Computes the column after each message of ``segments`` (messages sorted by row), without changing the rows.
 
-        The returned object is the argument ``ran`` of ``shown``, and must also be passed to ``keep``.
+        The returned object is the argument ``ran`` of ``shown`` and ``keep``.
         """
 
     def shown(self, ran: Any, segments: Segments) -> list[Any]:
@@ -121,7 +122,7 @@ class Column(Protocol):
     form: bytes
 
     def stored(self, rows: Places) -> list[list[bytes]]:
-        """Encodes these rows as JSON parts: for each ``%b`` in ``form``, one list with a part for each row."""
+        """Encodes these rows as parts of JSON text: for each ``%b`` in ``form``, a list with one part for each row."""
 
 
 class CountColumn(Column):
@@ -261,7 +262,7 @@ class MeanColumn(Column):
         return self._totals.run(items, segments), self._counts.run(None, segments)
 
     def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
-        # The sum and the count are exact as floats. So only the division rounds, and it rounds like Python's division.
+        # The sum and the count are exact as floats. Only the division rounds, and it rounds like Python's division.
         return list(segments.unsorted(ran[0].values / ran[1]).tolist())
 
     def results(self, rows: Places) -> list[Any]:
@@ -335,7 +336,7 @@ class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
-    """Splits means into a list of sums and a list of counts."""
+    """Splits stored means, each with a sum and a count, into a list of the sums and a list of the counts."""
     if None not in means:
         return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
     parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]

@@ -134,10 +134,7 @@ class CollectedColumn(aggregation.Aggregator):
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns.
-
-    An object of a user's class is wrapped, so that the engine can use it like its own columns.
-    """
+    """Returns the columns. Wraps each object of a user's class, so that the engine can use it like its own columns."""
     return {name: _column(made) for name, made in given.items()}
 
 

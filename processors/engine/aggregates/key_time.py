@@ -28,13 +28,14 @@ OPEN_KEPT = 16
 
 
 class KeyTime:
-    """A window store's record about one message key, in memory, where a message may change it.
+    """A window store's record about one message key, as an object in memory that messages change.
 
     Times are in milliseconds.
 
     Attributes:
         time: The key's stream time: the largest event time of its messages that is not after the worker's clock.
-        closed: All windows that were due at this time (without the grace) are closed.
+        closed: The time up to which windows are closed: all windows that were due (without the grace) at or before this
+            time.
         open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
             event time that opened the session.
         more: Bounds of the open windows that are not in ``open``; None if ``open`` has all open windows. For sessions:

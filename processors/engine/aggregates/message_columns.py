@@ -1,6 +1,6 @@
 """Reads from many JSON messages the items that the columns of an aggregation need: numbers, or Python objects.
 
-- ``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
+``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from holdfast.processors.engine.expressions.steps import ColumnStep
 #: In a message of at most this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
 
-#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the message fails, too.
+#: Exceptions that are not subclasses of Exception. If a user's function raises such an exception, the message fails, as
+#: with any other exception.
 ENDING = (SystemExit, GeneratorExit)
 
 _decode_json = msgspec.json.Decoder().decode
@@ -72,8 +73,8 @@ def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Rea
                     if callable(made.of)
                 )
                 raw[None] = messages
-        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
-        # causes it.
+        # The error of a user function is not raised here. After Unfit, the messages are processed one by one, and the
+        # function raises the error again for its message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return Picked(_items(aggregation, raw))

@@ -30,7 +30,7 @@ from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOption
 SEEN, NUMBERS = "seen/", "numbers"
 #: Default time after which a key without messages is forgotten.
 REMEMBER = timedelta(days=1)
-#: If the JSON text by which ``drop_duplicates`` compares messages is longer (in bytes), its hash is used as state key.
+#: Bytes. If the JSON text by which ``drop_duplicates`` compares messages is longer, its hash is used as state key.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -53,7 +53,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Aggregator):
-    """Reads the value by which ``drop_duplicates`` recognizes that two messages are equal."""
+    """Reads the part of a message's value by which ``drop_duplicates`` recognizes equal messages."""
 
     kind: ClassVar[str] = "drop_duplicates"
 
@@ -65,7 +65,7 @@ class Distinct(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Averaged(Aggregator):
-    """Reads the number from a message whose average ``moving_average`` computes."""
+    """Reads the number in a message's value that ``moving_average`` averages."""
 
     kind: ClassVar[str] = "moving_average"
 
@@ -135,7 +135,7 @@ class DropDuplicates(Step):
 
 
 class MovingAverage(Step):
-    """The function of ``moving_average``: adds to each message's value the average of the key's newest numbers.
+    """The function of ``moving_average``. It adds the average of the key's newest numbers to each message's value.
 
     Raises:
         AggregationInvalid: ``of`` is neither a field nor a function, or the average has no name.
@@ -200,8 +200,8 @@ class MovingAverage(Step):
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """Returns the numbers to average: those with an event time within ``over`` before the newest event time.
 
-        A message may be dated so far in the future that it does not advance the newest time. Then only the average of
-        this message includes its number.
+        A message may be dated so far in the future that it does not advance the newest time. Only the average of this
+        message itself then includes its number.
         """
         times = state.key_times
         # ``admits`` must run before the numbers are read, because it deletes the numbers of a forgotten key.

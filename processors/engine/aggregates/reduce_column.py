@@ -81,8 +81,8 @@ class ReduceColumn(Column):
                     made = _kept(made)
                 rows[place] = made
                 add(made)
-        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
-        # causes it.
+        # The error of a user function is not raised here. After Unfit, the messages are processed one by one, and the
+        # function raises the error again for its message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return after, rows

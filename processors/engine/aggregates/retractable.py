@@ -11,8 +11,8 @@ The columns of a group have one stored value. ``rows`` is the number of its rows
     Collect       nothing: the items are stored by row, outside of this value
 
 Invariants:
-    - A row that is added and removed again leaves no trace in the stored value. Sums are exact, so the order of the
-      rows does not matter.
+    - A row that is added and removed again leaves no trace in the stored value. Sums are exact, so the order in which
+      rows are added does not matter.
     - A sum of whole numbers is a whole number; as soon as one item is a float, the sum is a float, rounded once.
 """
 
@@ -41,7 +41,7 @@ ROWS, COLUMNS = "rows", "columns"
 RETRACTABLE: tuple[type[Aggregator], ...] = (Count, Sum, Mean, Collect, Reduce)
 _EXPECTED = "Count, Sum, Mean, Collect, or Reduce with a subtractor"
 
-#: The items that one row adds to its group: one item for each column except counts, in the order of the columns' names.
+#: The items that one row adds to its group. A row has one item for each column except counts, sorted by column name.
 Items = Sequence[Any]
 
 
@@ -62,7 +62,8 @@ class RetractableColumns(Aggregation):
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
-        #: The largest ``limit`` of the ``Collect`` columns: a result needs the items of at most this many rows.
+        #: The largest ``limit`` of the ``Collect`` columns. A result needs the collected items of at most this many
+        #: rows.
         self.shown = max((made.limit for made in self.columns.values() if isinstance(made, Collect)), default=0)
 
     def _check_column(self, name: Any, made: Any) -> None:

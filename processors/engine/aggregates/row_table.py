@@ -179,8 +179,8 @@ class RowTable:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
-        # causes it.
+        # The error of a user function is not raised here. After Unfit, the messages are processed one by one, and the
+        # function raises the error again for its message.
         except (ValueError, RecursionError) as failure:
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):

@@ -1,4 +1,4 @@
-"""The columns of a window: those of the module ``aggregation``, and further columns that only windows can have.
+"""The columns of a window: the columns of the module ``aggregation``, and more columns that only windows can have.
 
 The state of a window is one JSON value. ``aggregation`` describes its format.
 """
@@ -33,12 +33,13 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
-#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the window fails, too.
+#: Exceptions that are not subclasses of Exception. If a user's function raises such an exception, the window fails, as
+#: with any other exception.
 _ENDING = (SystemExit, GeneratorExit)
 
 
 class FailedResult(dict[str, Any]):
-    """Replaces the result of a closing window if one of its columns raised an error.
+    """The result of a closing window if one of its columns raised an error. It replaces the normal result.
 
     The dict has the window's start and end, and the error.
     """
@@ -55,7 +56,7 @@ class First(Aggregator):
     kind: ClassVar[str] = "first"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns the stored value: a list with the first item. A list, because the item itself may be None."""
+        """Returns the stored value: a list with the first item. The item is inside a list, because it may be None."""
         return [item] if held is None else held
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
@@ -216,8 +217,8 @@ class WindowAggregation(Aggregation):
 
     def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
         super().__init__(columns_of(columns))
-        #: Whether the window has one column, declared by a method such as ``sum()``; False for columns declared by
-        #: ``agg()``.
+        #: Whether the window has one column, declared by a method such as ``sum()``. False if ``agg()`` declared the
+        #: columns.
         self.alone = alone
         #: Whether one of the users' functions may change its argument.
         self.in_place = any(map(may_change, self.functions))
@@ -328,9 +329,9 @@ class WindowAggregation(Aggregation):
         return stored
 
     def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """Returns the result of a window that a commit closes, or a ``FailedResult`` with the error.
+        """Returns the result of a window that a commit closes, or a ``FailedResult`` with the error of a column.
 
-        The error is not raised, because there is no message that could fail.
+        The error is not raised, because a commit processes no message that could fail with this error.
         """
         try:
             return self.result(start, end, stored)

@@ -1,12 +1,12 @@
-"""The codecs of stored values: how the value of a store becomes bytes, and back.
+"""The codecs of stored values. A codec converts the value of a store to bytes, and back.
 
     json      JSON text; the default
     bytes     raw bytes, as ``state.set_bytes`` stores them
     msgpack   msgpack; also bytes, NaN, and whole numbers as keys
     typed     msgpack with extensions; also sets, tuples, dates, ``Decimal``, ``UUID`` and any key
 
-Each stored value has the number of its codec in its head, so a store can have values of several codecs. Every reader
-that shows a value uses ``Codec.shown``, which returns the value in types of JSON.
+The first bytes of each stored value contain the number of its codec, so one store can have values of several codecs.
+Every reader that shows a value uses ``Codec.shown``, which returns the value in types of JSON.
 
 Invariants:
     - ``decode(encode(value))`` equals the value, and has the same types. ``encode`` raises TypeError for other values.
@@ -45,7 +45,8 @@ class Codec(NamedTuple):
         name: The name in ``app.store(codec=...)``.
         version: The version of the payload's format, from 1.
         number: The byte that stands for the codec in a stored value.
-        encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for an unfit value.
+        encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for a value that it can't
+            encode.
         decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
         shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
         keeps: The types that the codec returns unchanged, as text for errors.
@@ -68,7 +69,8 @@ class Codec(NamedTuple):
 def is_plain(value: Any) -> bool:
     """Whether a value certainly has only scalars of msgpack, lists, and dicts with text keys, and is not too deep.
 
-    Most values are plain. This check builds no paths, so it is faster than the checks that find a fault.
+    False means that the value must be checked part by part. Most values are plain. This check is faster than the check
+    by parts, because it does not record the path of each part.
     """
     level = [value]
     for _ in range(DEPTH_MAX):
@@ -94,7 +96,7 @@ def is_plain(value: Any) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """Returns the path of a value's part for an error text; a long path is cut."""
+    """Returns the path of a part of a value, as text for an error. A long path is cut."""
     return path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
 
 
@@ -153,9 +155,10 @@ def shown(value: Any) -> Any:
 
 
 def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value") -> str:
-    """Returns the path of the innermost part that can't be encoded. If there are several, the first one is used.
+    """Returns the path of the innermost part of a value that can't be encoded.
 
-    An example of such a part is a text with an unpaired surrogate.
+    An example of such a part is a text with an unpaired surrogate. If there are several such parts, the result is the
+    path of the first part.
     """
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):

@@ -24,12 +24,15 @@ REPLICATION = 3
 
 
 class ChangelogConfigInvalid(BadConfiguration):
-    """A changelog's configuration could lose state, or is invalid; fields: store, entry, seen, expected."""
+    """A changelog's configuration could lose state, or is invalid.
+
+    The error has the fields ``store``, ``entry``, ``seen`` (the refused value) and ``expected``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One configuration entry: its standard value, which other values a topic may have, and the reason."""
+    """One configuration entry: its standard value, the rule for accepting another value of a topic, and the reason."""
 
     value: str
     rule: Literal["is", "at least", "at most"]
@@ -80,7 +83,7 @@ CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTR
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The number of replicas of a new changelog, its ``min.insync.replicas``, and the reason for these two numbers."""
+    """The number of replicas of a new changelog, its ``min.insync.replicas``, and the reason for both numbers."""
 
     replication: int
     min_insync: int
@@ -88,10 +91,10 @@ class Durability:
 
 
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
-    """Returns the replication of a new changelog on a cluster with this many brokers.
+    """Returns the number of replicas for a new changelog on a cluster with ``brokers`` brokers.
 
-    If the cluster has enough brokers, the changelog has at least ``inputs_replication`` replicas, as the input topics
-    have.
+    If the cluster has enough brokers, the changelog has at least as many replicas as the input topics
+    (``inputs_replication``).
     """
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)

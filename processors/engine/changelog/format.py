@@ -2,7 +2,7 @@
 
     key    0x01 | u32 BE length of the message key | message key | state key (UTF-8)
     value  0x01 | codec | int64 BE event time in ms | payload          (no value: the key is deleted)
-    meta   key 0x00 "meta", value JSON: next input offsets and more    (never part of the state)
+    meta   key 0x00 "meta", value JSON: next input offsets and more    (not part of the state)
 
 The first byte of a key and of a value is the format version. The length before the message key makes changelog keys
 unambiguous: message key ``ab`` with state key ``c`` differs from ``a`` with ``bc``.
@@ -37,10 +37,12 @@ META_KEY = b"\x00meta"
 #: Number of ``once`` names that a task remembers. A client gives an owner command (``clear``, ``adopt``) such a
 #: name, so that a repeated command is carried out once. Few names are enough, because a client repeats a command soon.
 COMMANDS_KEPT = 8
-#: The ``once`` names of the last owner commands of a task; UNSET (absent from the JSON) before the first command.
+#: The ``once`` names of a task's last owner commands, by which a repeated command is recognised. UNSET (absent from the
+#: JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
-#: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET in records of
-#: old versions, and for stores whose keys are the unchanged message keys of the input topics.
+#: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET (absent from the
+#: JSON) in records of old versions. Also UNSET for stores whose keys are the unchanged message keys of the input
+#: topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: Stands for the input offset in the meta record of a changelog that is still being loaded from the warehouse. No
 #: group ever commits this offset, so no worker can restore from an incomplete changelog.
@@ -86,7 +88,7 @@ def key_prefix(message_key: bytes) -> bytes:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Returns a changelog key without its state key: version, length, and message key."""
+    """Returns the first part of a changelog key: version, length, and message key. Only the state key is left out."""
     return key[: _bytes_needed(key)]
 
 
@@ -121,7 +123,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             if fault is not None:
                 raise TypeError(fault)
             # Python 3.14 can encode values that it can't decode, because it limits the C stack instead of the nesting.
-            # So decoding is tried.
+            # Decoding is therefore tried.
             if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
                 decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
@@ -170,7 +172,7 @@ def damaged(codec: Codec, failure: Exception) -> FormatUnknown:
 
 
 def is_too_deep(stored: bytes) -> bool:
-    """Whether a stored value may be nested so deeply that some readers exceed Python's recursion limit."""
+    """Whether a stored value may be nested so deeply that reading it could exceed Python's recursion limit."""
     return stored.count(b"[") + stored.count(b"{") > _NESTING_READ
 
 
@@ -304,9 +306,9 @@ def _with_known_codec(meta: ChangelogMeta) -> ChangelogMeta:
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """Returns the last ``once`` names of a task with ``name`` added; at most ``COMMANDS_KEPT`` names remain.
+    """Returns the last ``once`` names (of owner commands) of a task, with ``name`` added.
 
-    An empty ``name`` adds nothing.
+    At most ``COMMANDS_KEPT`` names remain. An empty ``name`` adds nothing.
     """
     return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 

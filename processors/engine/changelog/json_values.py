@@ -2,12 +2,12 @@
 
 NaN and infinity become ``null``, bytes become text, number keys become text keys, and sets become lists.
 
-A state value must be read unchanged, so ``state_fault`` finds all of these changes. It accepts only that a tuple
-becomes a list. Outputs are read by other programs. So ``output_fault`` finds only values that no reader could recover:
-NaN, infinity, bytes and sets.
+The store must return a state value unchanged, so ``state_fault`` finds all of these changes. Only a tuple may become a
+list. For outputs, which other programs read, ``output_fault`` finds only values that no reader can recover: NaN,
+infinity, bytes and sets.
 
 The check runs for each message. The fast functions ``comes_back`` and ``is_plain`` decide most values, in about 0.1
-microseconds for a scalar and 0.2 for a flat dict. Only other values are checked part by part.
+microseconds for a scalar and 0.2 for a flat dict. If they return False, the value is checked part by part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 #: Types (no subclasses) that JSON returns unchanged, except the floats NaN and infinity, which JSON writes as ``null``.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
-#: Types (no subclasses) of which JSON returns every value unchanged, so that their JSON text needs no check.
+#: Types (no subclasses) whose values JSON always returns unchanged. The JSON text of such a value needs no check.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
@@ -86,7 +86,8 @@ def number_fault(value: Any, text: bytes) -> str | None:
 def _surely_back(value: Any, text: bytes) -> bool:
     """Whether decoding the JSON ``text`` of a nested value certainly returns an equal value. False means "unknown".
 
-    Most values have no fault, and this check is ten times as fast as ``_faults``, which also finds the path of a fault.
+    Callers use this check first, because it is ten times as fast as ``_faults``. ``_faults`` runs only if the result is
+    False, to find the part of the value that JSON would change.
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
@@ -141,7 +142,10 @@ def _other_type(value: Any, path: str) -> Iterator[str]:
 
 
 def _in_fields(value: Any, path: str) -> Iterator[str]:
-    """Finds faults in the fields of a dataclass or a msgspec struct; all other objects are accepted."""
+    """Finds values that JSON would change in the fields of a dataclass or a msgspec struct.
+
+    Accepts all other objects.
+    """
     names = getattr(type(value), "__struct_fields__", None)
     if names is None:
         names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()

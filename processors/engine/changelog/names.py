@@ -1,4 +1,7 @@
-"""Makes the names of changelogs, repartition topics, groups of shadows, and transactional ids."""
+"""Makes names: of changelogs, of repartition topics, of the consumer groups of shadows, and transactional ids.
+
+A shadow is a second run of a processor's functions that rebuilds one store.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 
 #: Kafka's maximum length of a topic name, in characters.
 TOPIC_NAME_MAX = 249
-#: Maximum characters of a shadow's name. The supervisor's name of the program adds the slot to it, and must stay below
-#: 128 characters.
+#: Maximum characters in the name of a shadow's group. The supervisor's program name is this name with the slot added,
+#: and must have less than 128 characters.
 SHADOW_NAME_MAX = 110
 #: The suffix of every changelog's name.
 CHANGELOG_SUFFIX = "-changelog"
@@ -52,7 +55,7 @@ def repartition_topic(processor: str, name: str) -> str:
 
 
 def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
-    """Names of other processors that could have a repartition topic with the name ``topic``.
+    """Returns the names of other processors that could have a repartition topic with the name ``topic``.
 
     For example, ``a-b-c-repartition`` is the topic of processor ``a`` with ``group_by`` ``b-c``, and also of processor
     ``a-b`` with ``group_by`` ``c``.
@@ -92,7 +95,7 @@ def loading_id(processor: str) -> str:
 
 
 def file_name(name: str, longest: int = 255) -> str:
-    """A safe name for a file or a folder: unsafe characters become ``_``; a long name is shortened and gets a hash.
+    """Returns a safe name for a file or a folder. Unsafe characters become ``_``. A long name is cut and gets a hash.
 
     A task's name contains the names of its topics, so it can exceed the 255 bytes that file systems allow.
     """

@@ -1,6 +1,7 @@
-"""Writes and shows stored values of any codec.
+"""Encodes values with the codec of a store, and converts stored values of any codec to JSON text.
 
-Every reader of stored values outside of a worker's functions uses ``json_text``: tables, exports, audits and answers.
+All code outside of a worker's functions that shows stored values calls ``json_text``. Examples are the Iceberg
+tables, exports, audits and the answers of a worker's HTTP interface.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def encode_coded(codec: Codec, value: Any, timestamp_ms: int, *, where: str = ""
 
 
 def not_storable(codec: Codec, value: Any, failure: Exception, where: str) -> ValueNotStorable:
-    """The error for a value that a codec can't return unchanged."""
+    """Returns the error for a value that a codec can't return unchanged."""
     said = str(failure)
     if not said.startswith(("value", "the key")) and not isinstance(failure, RecursionError):
         said = f"{failing_part(codec.encode, value)}: {failure}"
@@ -52,7 +53,10 @@ def not_storable(codec: Codec, value: Any, failure: Exception, where: str) -> Va
 
 
 def json_text(stored: bytes) -> bytes | None:
-    """The value as JSON text, for tables, exports and answers; None for raw bytes. Raises FormatUnknown."""
+    """Returns a stored value as JSON text, for tables, exports and answers; None for raw bytes.
+
+    Raises FormatUnknown.
+    """
     check_head(stored)
     number, payload = stored[1], stored[HEAD_SIZE:]
     if number == JSON.number:

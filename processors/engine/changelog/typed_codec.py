@@ -5,7 +5,7 @@ The numbers of the extensions are part of the format. A number is never used aga
     1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta
     10 a whole number of more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
 
-Items of sets are sorted by their bytes, so that equal sets have equal bytes. For a time zone, only the offset is
+Items of sets are sorted by their bytes, so that equal sets have equal bytes. Of a time zone, only the UTC offset is
 stored, not the name.
 """
 
@@ -173,7 +173,7 @@ def _extension(code: int, data: memoryview) -> Any:
 
 
 def _extension_in_order(code: int, data: memoryview) -> Any:
-    """Decodes an extension for display.
+    """Decodes an extension to a value that is shown.
 
     A set becomes a list in the stored order, which is the same in every process.
     """

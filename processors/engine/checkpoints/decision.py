@@ -4,7 +4,8 @@ All functions are pure.
 
 Invariants:
     - Refusing a checkpoint costs only time, because the state can also be restored from the whole changelog.
-    - The maximum age is the same as in the coherence guard, because a downloaded checkpoint becomes local state.
+    - A checkpoint has the same maximum age as local state, because a downloaded checkpoint becomes local state.
+      Otherwise the check of local state at startup (``state/coherence.py``) would refuse it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SPARES_AT_LEAST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The facts about a task that is about to be restored.
+    """The facts by which a checkpoint is chosen for a task that must be restored.
 
     ``committed`` has the group's offset by input topic; None for an input without a committed offset. ``now`` is
     wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
@@ -46,9 +47,10 @@ class Refusal:
     why: str
 
 
-#: A download is abandoned after this many seconds without a new byte.
+#: A download is abandoned if no new byte arrives for this many seconds.
 SILENT_MAX_S = 60.0
-#: A download is abandoned after this many seconds without a first byte, because the object store seems to hang.
+#: A download is abandoned if its first byte does not arrive within this many seconds, because the object store seems to
+#: hang.
 NOTHING_MAX_S = 15.0
 #: The assumed speed of a changelog replay, in offsets per second. A download may take as long as a full replay at this
 #: speed, but at least ``SILENT_MAX_S`` seconds.
@@ -68,7 +70,10 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """Returns the reason to abandon the download; None while it may continue. ``received`` is in bytes."""
+        """Returns the reason to abandon the download; None while the download may continue.
+
+        ``received`` is in bytes.
+        """
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
@@ -147,8 +152,8 @@ def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
 def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
     """Returns a reason if the checkpoint's input offsets are after the group's committed offsets; otherwise None.
 
-    A worker writes local state only after the commit of its offsets. So such a checkpoint shows that the group's
-    offsets were reset or lost.
+    A worker writes local state only after it has committed the offsets. A checkpoint with later offsets therefore shows
+    that the group's offsets were reset or lost.
     """
     held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
     for topic, committed in wanted.committed.items():

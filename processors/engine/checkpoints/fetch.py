@@ -212,7 +212,7 @@ def _why(failure: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSearch:
-    """A running search for one task's checkpoint, with its timeouts."""
+    """A search for one task's checkpoint that runs in the background, with its timeouts."""
 
     task: str
     job: Job

@@ -6,8 +6,8 @@ The worker's thread only flushes RocksDB and makes hard links for a checkpoint. 
 to the worker's loop, one upload at a time. *Store* means the object store here.
 
 Invariants:
-    - Processing never waits for the object store, and never fails because of it. If it is slow, only checkpoints are
-      delayed.
+    - Processing never waits for the object store, and never fails because of it. A slow object store delays only
+      checkpoints.
     - A checkpoint has committed state and its offsets; state and offsets are from the same RocksDB checkpoint.
 """
 
@@ -41,8 +41,8 @@ _log = structlog.get_logger("checkpoints")
 
 #: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: Seconds. The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval. This
-#: is the minimum of that time limit.
+#: Seconds. The object store is reported as slow if a checkpoint is not stored within one checkpoint interval after it
+#: was due. This limit is at least ``SLOW_AFTER_S``.
 SLOW_AFTER_S = 10.0
 #: Names of the scratch folders for uploads and downloads, inside the state folder of a slot (one worker process).
 UPLOADS, DOWNLOADS = ".upload", ".download"
@@ -104,7 +104,8 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due; None if all are stored.
+        #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due. None if no checkpoint is
+        #: due.
         self._busy_since: float | None = None
         self._slow_logged = False
         for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an unfinished transfer
@@ -149,9 +150,7 @@ class CheckpointKeeper:
     def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
         """Makes a local checkpoint of each task whose state has changed since its last checkpoint.
 
-        Call it before RocksDB is closed.
-
-        ``finish`` uploads these checkpoints.
+        Call it before RocksDB is closed. ``finish`` then uploads these checkpoints.
         """
         for task in tasks:
             if self._is_new(task):
@@ -232,7 +231,7 @@ class CheckpointKeeper:
     # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Remembers since when a checkpoint is due, and logs one warning if the object store is slow."""
+        """Stores since when a checkpoint is due. If the object store is slow, logs one warning."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return
@@ -245,7 +244,7 @@ class CheckpointKeeper:
             )
 
     def _slow(self, now: float) -> str | None:
-        """Returns a text if the object store is slow; None if it is not slow."""
+        """Returns an error text if the object store is slow, otherwise None."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None

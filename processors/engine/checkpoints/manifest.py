@@ -2,7 +2,7 @@
 
     <processor>/<task>/manifests/<generation>-<upload>.json     written last; completes the checkpoint
     <processor>/<task>/files/<upload>/<file of RocksDB>         written once; later manifests may refer to it, too
-    <processor>/<task>/uploads/<holder>.<upload>                exists while an upload runs (the mark)
+    <processor>/<task>/uploads/<holder>.<upload>                a *mark*: exists while the upload runs
 
 Invariants:
     - Object names contain a unique id of the upload, so that no upload replaces an object of another upload.

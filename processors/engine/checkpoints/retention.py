@@ -6,9 +6,9 @@ An upload may run at the same time on another machine. These rules protect its f
 - ``collect`` lists files, manifests, marks, and manifests again, in this order. If it finds the mark of a running
   upload, it deletes nothing.
 
-So if ``collect`` finds no mark of an upload, the upload is in one of two states. Either the second list of manifests
-has the upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest that
-``collect`` keeps, or a newer manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a
+If ``collect`` finds no mark of an upload, the upload is therefore in one of two states. Either the second list of
+manifests has the upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest
+that ``collect`` keeps, or a newer manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a
 deleted file.
 """
 

@@ -5,7 +5,8 @@ the order of keys. Only differences are written to the store, in batches.
 
 Invariants:
     - Nothing is changed before the other changelog is replayed completely, from its first record to its end.
-    - Before the first change, due windows are closed and due timers fire, so that their results are sent.
+    - Before the first change, due windows are closed and due timers fire. Otherwise their results would be lost with
+      the old content.
     - Repeating the same command changes nothing.
     - If the command also exports the present content, the file is complete before the first change, and no input is
       processed in between. The first change of a task also stores the name ``once`` that the command carries. A
@@ -126,9 +127,9 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Advance a task's stream time to the stream time of the content to adopt, which ``store`` contains.
+    """Advances a task's stream time to the stream time of the content to adopt, which ``store`` contains.
 
-    Windows that are due in that content are then due in the task, too.
+    Afterwards, windows that are due in the adopted content are also due in the task.
     """
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)

@@ -8,7 +8,8 @@ The worker deletes all keys in ordinary transactions, like ``holdfast apply clea
 Invariants:
     - The changelogs are emptied before checkpoints and local state are deleted. If the run is interrupted, a restore
       from an old checkpoint replays the deletes of the changelog.
-    - The run succeeds only if the worker owned all partitions all the time. So no other group member can have written.
+    - The run succeeds only if the worker owned all partitions all the time. No other group member can then have written
+      state.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class CleanSlate:
         self._checkpoints = FsspecObjects(settings.checkpoint_store, kept.options) if kept.enabled else None
         self._rewind = rewind
         self._done = False
-        #: Whether a worker must run, because a changelog has records or because input offsets must be moved.
+        #: Whether a worker must run. It must run if a changelog has records, or if input offsets must be moved.
         self.needs_worker = rewind
         #: Start options of the worker. ``begin_empty`` lets it start with changelogs that have never had a record.
         self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})
@@ -68,7 +69,7 @@ class CleanSlate:
 
         Raises:
             CommandRefused: The group has a live member.
-            CommandWrong: A table is restored from its source topic, so that its rows would come back.
+            CommandWrong: A table is restored from its source topic. A restore would bring back its rows.
             StateFolderTaken: A running process has locked a slot on this machine.
         """
         if not self._rewind:

@@ -32,7 +32,7 @@ Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """Computes the writes that make the content ``current`` equal to ``wanted``, batch by batch."""
+    """Computes, batch by batch, the writes that make the content ``current`` equal to the content ``wanted``."""
 
     def __init__(self, current: Read, wanted: Read) -> None:
         self._current, self._wanted = current, wanted
@@ -42,7 +42,7 @@ class Difference:
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """Returns the next writes. They are empty if all entries that this call compared are equal.
+        """Returns the next writes. The result is empty if all entries that this call compared are equal.
 
         After the last entry, ``done`` is True.
         """
@@ -66,7 +66,7 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """Returns a reader of those entries of ``content`` whose message key also occurs in ``keys``."""
+    """Returns a reader of ``content`` that skips entries whose message key does not occur in ``keys``."""
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -114,7 +114,7 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: The offset after the last record that was replayed; transaction markers after that record are not counted.
+        #: The offset after the last replayed record. Transaction markers after this record are not counted.
         self.last = 0
         #: The input offsets in the last meta record that was replayed.
         self.inputs: Mapping[str, int] = {}

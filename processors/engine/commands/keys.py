@@ -1,4 +1,4 @@
-"""The commands ``count``, ``export``, ``clear`` and ``position``, task by task and batch by batch.
+"""The commands ``count``, ``export``, ``clear`` and ``position``. They process one task after the other, in batches.
 
 Each function is a generator that carries out one command. ``runtime.maintenance`` runs the generator; the worker's loop
 continues at each yield.
@@ -142,7 +142,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
-    """Paths of the export files that earlier attempts of the command ``once`` wrote on this machine, oldest first."""
+    """Paths of the export files that earlier attempts of the command named ``once`` wrote here, oldest first."""
     folder = worker.options.exports
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
@@ -153,9 +153,9 @@ def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[
 
 
 def _mark(once: str) -> str:
-    """Returns a part of the export files' names that is derived from ``once``.
+    """Returns a part of the export files' names, which is derived from the command's name ``once``.
 
-    A repeated command finds its files by it.
+    A repeated command finds its earlier files by this part.
     """
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 

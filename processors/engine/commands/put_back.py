@@ -6,11 +6,11 @@
 
 Invariants:
     - If the store was not written since the export and the clear, all records come back byte for byte.
-    - A window that was open in the export is closed and sent once, even if stream time has already passed its end. For
-      this, the window's index entry gets a time after the index position up to which windows are already closed. A
-      closed window is not sent again.
-    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. So a
-      put-back that was interrupted and is repeated sends no window twice.
+    - A window that was open in the export is closed and sent once, even if stream time has already passed its end. The
+      index by time has a position up to which all windows are closed. The put-back moves the window's index entry after
+      this position. A window that was closed in the export is not sent again.
+    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. A
+      put-back that was interrupted and is repeated therefore sends no window twice.
     - An index entry without its record is harmless, because the entry is removed at its due time.
     - Index entries and stream time are written after the records that they refer to.
 """
@@ -120,7 +120,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of ``content`` that omits its open windows that the store has closed since then."""
+    """Returns a reader of ``content`` without those windows that are open in ``content`` but closed in the store."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -133,7 +133,7 @@ def _open_now(content: Read, look: Look) -> Read:
 
 
 def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
-    """Whether a window of the store is still open.
+    """Whether a window is still open in the store.
 
     A window is open if it has a record of its own, or if the record of its message key lists it.
     """
@@ -144,10 +144,10 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 
 
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
-    """Merges one entry of a store with windows.
+    """Merges the two values of one entry, for a store with windows.
 
     A window gets the value of the export. A result that was not sent yet keeps its present value. A key's record of
-    stream time and open windows is combined from the two.
+    stream time and open windows is combined from the two values.
     """
     message_key, state = split_key(key)
     if state == HELD:
@@ -219,9 +219,9 @@ def _moved(
 ) -> Generator[None, None, None]:
     """Moves the export's index entries of open windows after ``closed``, so that these windows are closed and sent.
 
-    ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is this position at the
-    time of the export. It is None for session windows, whose records contain it. If the store already has the same
-    window, the export's index entry is deleted instead.
+    ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is the same position at
+    the time of the export. For session windows ``was_closed`` is None, because the sessions' own records contain it. If
+    the store already has the same window, the export's index entry is deleted instead.
     """
     if closed == first_due():
         return

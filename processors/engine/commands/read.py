@@ -28,10 +28,11 @@ from holdfast.processors.engine.state.keys import store_prefix
 
 
 def read(asked: Read, worker: Owner) -> dict[str, Any]:
-    """Returns ``rows`` (the entries as in export files), ``more``, and ``positions`` (by partition).
+    """Returns a dict with ``rows`` (the entries in the form of export files), ``more`` and ``positions``.
 
-    ``more`` says whether further entries are selected. ``positions`` has the committed input offsets by topic. Raises
-    CommandWrong for a wrong store or limit, and CommandRefused if the worker does not own the partitions.
+    ``more`` says whether further entries are selected. ``positions`` maps each partition to the committed input offsets
+    by topic. Raises CommandWrong for a wrong store or limit, and CommandRefused if the worker does not own the
+    partitions.
     """
     if not 1 <= asked.limit <= READ_ENTRIES_MAX:
         raise CommandWrong(

@@ -1,6 +1,7 @@
 """Re-seed: rewrites changelogs from correct local state.
 
-This is needed after a changelog was lost or recreated, or was enabled for a store that already has state.
+A re-seed is needed after a changelog was lost or recreated. It is also needed if a changelog is enabled for a store
+that already has state.
 
 During the re-seed, the task stays in the phase RESTORING and processes no input. Until the changelogs are complete, the
 meta record of the local state has the mark ``RESEEDING``. A worker that is started without ``--reseed`` refuses such
@@ -88,7 +89,10 @@ def _reseed_store(worker: Owner, ticket: Ticket, task: Task, store: str) -> Gene
 def _commit(
     worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
 ) -> Generator[None, None, None]:
-    """Commit records to a task's changelogs. The ``last`` commit also writes the meta records and the local offsets."""
+    """Commits records to a task's changelogs.
+
+    The ``last`` commit also writes the meta records and the local offsets.
+    """
     while True:
         _check_waiting(worker, task, ticket)
         if worker.commit_all():

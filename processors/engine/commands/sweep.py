@@ -2,7 +2,7 @@
 
     selected message keys ──► their records ──► the store's internal records about these keys (indexes by time)
 
-If only some windows of a key are selected, a list of the key's windows, for example, is changed and not deleted.
+A record about several windows of a key is changed instead of deleted, if only some of these windows are selected.
 
 Invariants:
     - No RocksDB iterator is open between two batches, because the task may be revoked and closed between them.
@@ -92,7 +92,7 @@ def _head(length: int) -> bytes:
 
 
 class Seen(NamedTuple):
-    """A record that a sweep has read.
+    """A record that was read for the selection.
 
     ``part`` says whether the record, or a part of its value, is selected. If only a part is selected, ``part`` also has
     the value that remains after that part is removed.
@@ -179,7 +179,8 @@ class Sweep:
         self._totals = totals
         self._after = b""
         self._last = b""
-        #: For entries of the last batch that are changed and not deleted: maps (store, changelog key) to the new value.
+        #: The new values of those entries of the last batch that are changed instead of deleted, by store and changelog
+        #: key.
         self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property
@@ -190,7 +191,7 @@ class Sweep:
     def batch(self) -> dict[str, Entries]:
         """Returns the next selected entries by store.
 
-        It may be empty before ``done``, if many records are not selected.
+        The result may be empty before ``done``, because one call reads a limited number of records.
         """
         found: dict[str, Entries] = {}
         self.rest = {}
@@ -214,9 +215,9 @@ class Sweep:
         return found
 
     def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
-        """Returns the passes over a store: False reads the records of message keys, True reads internal records.
+        """Returns which records of a store are read, in this order: False for message keys, True for internal records.
 
-        The second pass is only needed if the store keeps stream time and not everything is selected.
+        Internal records are read only if the store keeps stream time and not everything is selected.
         """
         timed = self._time is not None and store in self._time.clock_keys
         return (False, True) if timed and not selection.everything else (False,)

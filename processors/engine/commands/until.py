@@ -1,7 +1,7 @@
 """The command ``until``: a shadow (a worker that rebuilds a store) reads its inputs up to given offsets, and commits.
 
 The command also closes all windows and fires all timers that are due at these offsets. The processor that later adopts
-the store has already sent the results of these windows and timers. So they must not become due again.
+the store has already sent their results. Open windows would send the results a second time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
 
     Raises:
         CommandWrong: A partition was already read past the given offset.
-        CommandRefused: The worker is not a shadow, is paused, or does not own one of the partitions.
+        CommandRefused: The worker is not a shadow (which only rebuilds a store), is paused, or does not own one of the
+            partitions.
     """
     if not worker.reach.bounded or worker.paused:
         raise CommandRefused(

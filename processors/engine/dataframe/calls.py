@@ -93,7 +93,7 @@ class StreamCalls(Generic[Stream]):
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
                 None makes no call and finds no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: The function of (value, row), or the name of a rule, that merges them; the same as in
+            on_merge: A function of (value, row) that merges the two, or the name of a rule; the same as in
                 ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
             ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row
@@ -217,7 +217,9 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
     """Returns the first step that awaits a function, with the steps before it; None if no step awaits.
 
     Raises:
-        AsyncInvalid: A step before or beside that step has state or outputs, or returns several values.
+        AsyncInvalid: The stream has a branch before that step, or a second step that awaits. Or a step up to that step
+            has
+            state or outputs, or returns several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]
     if not waiting:

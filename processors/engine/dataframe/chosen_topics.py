@@ -1,7 +1,8 @@
 """``to_topic`` with a function that chooses the topic of each message.
 
-The topics of a processor are known before it starts: they are created, checked and fenced. So the function chooses
-among the topics that the application declares and does not read. The step becomes one branch for each of them::
+All output topics of a processor must be known before it starts, because they are created and checked then. The function
+can therefore only choose among the topics that the application declares and does not read. The step becomes one branch
+for each of them::
 
     choose ──┬── chosen is "paid"     ──► to_topic paid
              ├── chosen is "refused"  ──► to_topic refused
@@ -26,7 +27,7 @@ class TopicNotDeclared(HoldfastError):
 
 
 class Choice(Step):
-    """Calls the function of ``to_topic`` for each message, and keeps the name of the chosen topic in ``chosen``."""
+    """The step that calls the function of ``to_topic`` for each message. ``chosen`` is the name of the chosen topic."""
 
     __slots__ = ("_function", "chosen", "known")
 
@@ -43,7 +44,10 @@ class Choice(Step):
         return (self._function,)
 
     def describe(self) -> str:
-        """Returns the names of all topics that the function may choose. They are a part of the processor's version."""
+        """Returns the names of all topics that the function may choose.
+
+        The names are a part of the processor's version.
+        """
         return f"to_topic of {', '.join(sorted(self.known))}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -79,7 +83,7 @@ class IsChosen(Step):
         return Inlined((), f"{named('choice', self._choice)}.chosen == {self._topic!r}")
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises ``error`` unchanged, because the comparison has no error of its own."""
+        """Raises ``error`` unchanged, because there is no more specific error for the comparison."""
         raise error
 
     def __call__(self, value: Any) -> bool:
@@ -88,7 +92,7 @@ class IsChosen(Step):
 
 
 class Apart(Step):
-    """A step without effect. Its node is the start of a separate branch."""
+    """A step without effect. Its node begins a branch with the filter and the output for one topic."""
 
     __slots__ = ()
 

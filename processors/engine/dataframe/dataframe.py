@@ -195,8 +195,8 @@ class StreamingDataFrame(
 
         Args:
             processor: A class with the method ``on_message(value, context)``, and with ``on_timer(name, time,
-                context)`` if it sets timers. Or a function without arguments that returns such an object. Each task has
-                its own object.
+                context)`` if it sets timers. Or a function without arguments that returns an object with these methods.
+                Each task has a separate object.
             store: The name of the store for state and timers; None means ``<topic>-process``.
 
         Raises:

@@ -1,8 +1,8 @@
 """Generates the loop over messages as Python code. To read the code, run ``print(run_text(sdf.source))``.
 
-The code is made from the steps, and calls only user functions: a filter becomes an ``if``, ``apply(expand=True)`` a
-``for``, an output three appends. Its results equal those of ``plain_loop``, which defines what steps do.
-``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+The code is made from the steps, and calls only user functions. A filter becomes an ``if``, ``apply(expand=True)`` a
+``for``, and an output three appends to lists. The results of the code equal those of ``plain_loop``, which defines what
+steps do. ``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
 
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
@@ -24,9 +24,9 @@ The code is made from the steps, and calls only user functions: a filter becomes
 A task with several inputs may process records of all inputs in one call. Its function also gets the rank of each
 record's input. The steps of each input come after ``if rank == 0:``, ``elif rank == 1:`` and so on.
 
-The function gets iterators. At the first message that raises, it removes the outputs of this message and stops. All
-earlier messages are complete. A second call with the same iterators continues after the failed message. The caller must
-undo the failed message's writes to state.
+The generated function gets iterators. If the steps raise an error for a message, the function removes the outputs of
+this message and stops. All earlier messages are complete. A second call with the same iterators continues after the
+failed message. The caller must undo the failed message's writes to state.
 
 ``tests/unit/processors/engine/dataframe/test_generated_loop.py`` compares both loops for random chains of steps.
 """
@@ -293,8 +293,8 @@ class _Writer:
         """Generates the code for all steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # A window or ``set_timestamp`` changes the event time. Later steps must then set their store's message again.
-        # So must the steps of all other branches that are generated after the window or ``set_timestamp``.
+        # A window or ``set_timestamp`` changes the event time. Steps after it must then set their store's message
+        # again. Steps of other branches whose code follows must do this, too.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)

@@ -41,7 +41,7 @@ class ListSink(BaseSink, UserList[Any]):
 
 
 class _Collected(Sunk):
-    """The step that collects results for one run. It does not change the processor's version."""
+    """The step that collects results while ``collected`` runs. It does not change the processor's version."""
 
     def describe(self) -> str:
         """Returns an empty text, so that the step does not change the processor's version."""
@@ -50,7 +50,7 @@ class _Collected(Sunk):
 
 @contextmanager
 def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
-    """While the ``with`` block runs, the results of the streams' last steps are also added to the list ``into``."""
+    """While the ``with`` block runs, adds the results of the streams' last steps to the list ``into``, too."""
     leaves = (
         []
         if into is None
@@ -71,5 +71,5 @@ def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None
 
 
 def _goes_on(node: Node) -> bool:
-    """Whether the step writes to a repartition topic. Its values are then processed further, so they are no results."""
+    """Whether the step writes to a repartition topic. Further steps process its values, so these are not results."""
     return node.topic is not None and node.topic.repartitions

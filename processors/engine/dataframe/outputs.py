@@ -54,7 +54,7 @@ class StreamOutputs(Generic[Stream]):
             sent = Node("to_topic", key, topic=to, headers=headers)
             if timestamp is None:
                 return sent
-            # ``set_timestamp`` without a maximum changes only the output's timestamp, and does not advance stream time.
+            # ``set_timestamp`` without a maximum changes only the output's timestamp. It does not advance stream time.
             return Node("set_timestamp", timestamp, metadata=True, max_ahead_ms=None, children=[sent])
 
         if callable(topic) and not isinstance(topic, Topic):
@@ -78,7 +78,7 @@ class StreamOutputs(Generic[Stream]):
         """Sends each value to another system. No step can follow the sink, but the stream can have further steps.
 
         The worker passes results to the sink and flushes it before each commit. A crash between flush and commit
-        repeats results. So the sink gets each result at least once, even with exactly-once processing.
+        repeats results. The sink therefore gets each result at least once, even with exactly-once processing.
 
         Args:
             sink: An object of a subclass of ``BaseSink`` or ``BatchingSink``.

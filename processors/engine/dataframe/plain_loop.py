@@ -95,7 +95,7 @@ def compile_steps(
 
 
 def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
-    """Returns a function that computes the message's event time and calls the steps with it.
+    """Returns a function that computes the message's event time and calls the steps with this time.
 
     The event time comes from the topic's timestamp extractor, or from the record's timestamp.
     """
@@ -117,9 +117,9 @@ def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def sets_timestamps(source: Node) -> bool:
-    """Whether the event time that a message has on arrival does not advance stream time.
+    """Whether stream time ignores the event time that a message has on arrival.
 
-    The function returns True if ``set_timestamp`` sets another time, and for a repartition topic.
+    This is the case if ``set_timestamp`` sets another time, and for a repartition topic.
     """
     moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
     return moves or source.max_ahead_ms is None
@@ -167,7 +167,7 @@ def headers_set(made: Any, function: object) -> Headers:
 
 
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
-    """Returns the object that adds messages to the windows of a step.
+    """Returns the object that adds messages to the windows of a window step.
 
     For windows by time, the object is the task's window store. For count windows, a new object is created.
     """
@@ -209,7 +209,10 @@ def _children(node: Node, around: _Surroundings, shared: Shared = Shared.NOTHING
 
 
 def _branch(node: Node, around: _Surroundings, shared: Shared) -> Compiled:
-    """Compiles a step and the steps after it; if other branches read what the step may change, the step gets a copy."""
+    """Compiles a step and the steps after it.
+
+    The step gets a copy of the value if it may change what other branches read.
+    """
     step, copy = _compile(node, around, shared), copy_before(node, shared)
     if copy is None:
         return step

@@ -34,7 +34,7 @@ class SinkInvalid(BadConfiguration):
 
 
 class SinkFailed(HoldfastError):
-    """A sink raised an error. Nothing since the last commit is committed."""
+    """A sink raised an error. The work since the last commit is not committed."""
 
 
 class SinkBackpressureError(HoldfastError):
@@ -103,7 +103,7 @@ class SinkBatch:
 
 
 class BaseSink(ABC):
-    """An output to another system: ``add`` gets each result, and ``flush`` makes sure that all of them are stored.
+    """Base class of sinks: ``add`` gets each result, and ``flush`` stores all results that ``add`` has buffered.
 
     Args:
         on_client_connect_success: Called without arguments after ``setup``.
@@ -199,7 +199,7 @@ class BatchingSink(BaseSink):
 
 
 class Sunk(Step):
-    """The step of ``sdf.sink``. When a task compiles its steps, it replaces this step by a ``SinkBox``."""
+    """The step of ``sdf.sink``. A task that compiles its steps replaces this step by a ``SinkBox``."""
 
     def __init__(self, sink: BaseSink) -> None:
         self.sink = sink
@@ -220,7 +220,7 @@ class Sunk(Step):
 
     @property
     def outbox(self) -> str:
-        """The name of the sink's box in the dict of a task's outboxes. It can't be equal to the name of a topic."""
+        """The name of the sink's box in the dict of a task's outboxes. The name differs from every topic's name."""
         return f"sink {id(self.sink)}"
 
     def describe(self) -> str:
@@ -228,7 +228,10 @@ class Sunk(Step):
         return f"sink {type(self.sink).__qualname__}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Does nothing. It is called only without a task, for example in ``sdf.test``, where no result is sent."""
+        """Does nothing.
+
+        The method is called only without a task, for example in ``sdf.test``, where no result is sent.
+        """
 
 
 class SinkBox(Outbox, Step):
@@ -352,7 +355,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # the same results are added again later, perhaps in this process
+            step.sink.on_paused()  # dropped, because a later attempt adds the same results again
             raise
         else:
             return True

@@ -100,7 +100,7 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
 
 
 def _check_codec(store: str, codec: str, steps: Sequence[Node]) -> None:
-    """Raises StepInvalid for a codec of a store whose values a built-in step writes, because these are JSON."""
+    """Raises StepInvalid if a store has a codec but a built-in step writes its values. Such values are always JSON."""
     if codec != DEFAULT and any(node.store_use.form is not StoreForm.VALUES for node in steps):
         raise StepInvalid(
             f"Store {store!r} has the codec {codec!r}, and a built-in step writes its values, which are JSON.",
@@ -126,7 +126,7 @@ def _check_join(store: str, steps: Sequence[Node]) -> None:
 
 
 def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
-    """Returns the typed columns of each store with a model, an aggregation or windows.
+    """Returns the typed columns of each store that has a model, an aggregation or windows.
 
     Raises the errors of ``described_stores``.
     """

@@ -55,12 +55,12 @@ def text_of(value: Any) -> str:
 
 
 def fresh(value: Any) -> Any:
-    """Returns the constant for one message; a copy if it can be changed, because a function may change it."""
+    """Returns the constant for one message: a copy of a list or a dict, because a user function may change it."""
     return value if isinstance(value, _UNCHANGEABLE) else kept_constant(value)
 
 
 def fresh_code(value: Any, named: Named) -> str:
-    """Returns code that makes the same as ``fresh``: a literal if possible, otherwise a name or a call."""
+    """Returns code that computes the same value as ``fresh``: a literal if possible, otherwise a name or a call."""
     if _is_literal(value, [_LITERAL_ITEMS_MAX]):
         return repr(value)
     name = named("constant", value)

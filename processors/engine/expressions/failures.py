@@ -1,7 +1,9 @@
-"""The errors of column expressions. They say which part of a message's value did not fit, and what was expected.
+"""The errors of column expressions.
 
-The generated loop only catches Python's exception. To find the cause, the expression is computed again, part by part,
-until a part fails. User functions are not called again.
+Each error names the part of a message's value that did not fit, and the expected form.
+
+The generated loop only catches Python's exception, which does not name the part. To find the part, the expression is
+computed again, part by part, until a part fails. User functions are not called again.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class ColumnUnfit(HoldfastError):
 
 
 class _Found(Exception):
-    """Raised to report the first part that fails, with the values from which the part was computed."""
+    """Raised to report the first part of the expression that fails, with the values from which the part is computed."""
 
     def __init__(self, part: Expression, operands: Sequence[Any], error: BaseException) -> None:
         super().__init__()

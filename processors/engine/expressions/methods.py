@@ -137,7 +137,7 @@ class StreamColumns(Generic[Stream]):
     def rename(self: Any, columns: Mapping[str, str], errors: Literal["ignore", "raise"] = "raise") -> Stream:
         """Renames columns, all at the same time, so that names can be swapped. Adds the step to this stream itself.
 
-        In the value, renamed columns come after all others.
+        In the value, renamed columns come after all other columns.
 
         Args:
             columns: Maps present names to new names.

@@ -4,8 +4,8 @@
     amount  [3, 900, 501] ──┐                 if not (field_0 > 500): continue     kept    [1, 2]
     state   ["a", "b", "c"] ─┘                made_1 = (field_0 * 2)               double  [1800, 1002]
 
-The operators are Python's, message by message, so that the results equal those of the plain loop to the bit. It is
-faster, because only the needed fields are decoded, and because the generated loop does not run.
+The code applies Python's operators to one message after the other, so its results are exactly those of the plain loop.
+The code is faster, because only the needed fields are decoded, and because the generated loop does not run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, HasFields, Item, Logical, Operation
 from holdfast.processors.engine.steps.node import Node
 
-#: These operators raise no error for the object that stands for a missing field. So it must be checked separately.
+#: These operators raise no error for the object that stands for a missing field. The generated code must therefore
+#: check for a missing field itself.
 _TAKE_ALL = frozenset(("is", "is not", "in", "%"))
 
 
@@ -65,10 +66,11 @@ class _Writer:
     #: Fields that each message must have. For these fields, the generated code itself raises no error if one is
     #: missing.
     asked: set[str] = field(default_factory=set)
-    #: Maps each column to its variable at this position of the code. A column without an entry is a field of the
+    #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.
     columns: dict[str, str] = field(default_factory=dict)
-    #: Whether ``columns`` has all columns, because a projection (``sdf[["a", "b"]]``) has removed the others.
+    #: Whether ``columns`` has all columns that exist, because a projection (``sdf[["a", "b"]]``) has removed all other
+    #: columns.
     closed: bool = False
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class RunSteps:
 
 
 def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
-    """Returns the steps as one function for many messages, which computes the columns ``needed``.
+    """Returns the steps as one function for many messages. The function computes the columns ``needed``.
 
     Raises:
         NoRuns: A step calls a user function, or the steps remove a needed column.

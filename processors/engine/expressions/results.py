@@ -14,7 +14,10 @@ from holdfast.processors.engine.steps.step import Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results(Step):
-    """User functions of consecutive ``apply`` steps. Each function gets the result of the previous function."""
+    """Base class of steps with the user functions of consecutive ``apply`` steps.
+
+    Each function gets the previous result.
+    """
 
     #: Triples: the function, whether it gets key, timestamp and headers, and whether it gets the state.
     calls: tuple[tuple[Callable[..., Any], bool, bool], ...]
@@ -30,7 +33,7 @@ class Results(Step):
     def stands_in_order(self) -> bool:
         """True: the version contains the step's position.
 
-        The functions' source does not show how their result is used.
+        The source of the functions is a part of the version, too, but it does not show how their result is used.
         """
         return True
 
@@ -58,7 +61,7 @@ class ResultAssigned(Results):
 
     @property
     def may_share_parts(self) -> bool:
-        """True, because a user function may return an object that is a part of the value."""
+        """True, because a user function may return an object that is also a part of the value."""
         return True
 
     def separate(self, value: Any) -> None:
@@ -77,7 +80,7 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            # a copy, so that the value never contains itself
+            # a copy is assigned, so that the value never contains itself
             value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error

@@ -25,13 +25,13 @@ class RunWriter(Protocol):
     """Writes the code of steps that are computed for many messages at once (module ``of_runs``)."""
 
     def keep(self, condition: Expression) -> None:
-        """Later steps get only the messages for which the condition is true."""
+        """Writes a filter. Later steps get only the messages for which the condition is true."""
 
     def assign(self, name: str, to: Expression) -> None:
-        """Assigns the result of the expression ``to`` to the column ``name``."""
+        """Writes an assignment of the result of the expression ``to`` to the column ``name``."""
 
     def project(self, names: Sequence[str]) -> None:
-        """Removes all columns except ``names``. A message without one of them fails."""
+        """Writes code that removes all columns except ``names``. A message without one of them fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class ColumnStep(Step):
         return True
 
     def describe(self) -> str:
-        """The step as code. The version hash contains this text, so another text is another version."""
+        """The step as code. The version hash contains this text, so a changed text changes the version."""
         return self.text
 
     @property
@@ -122,7 +122,7 @@ class KeptWhere(ColumnStep):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The only expression: the condition."""
+        """A tuple with the step's one expression: the condition."""
         return (self.condition,)
 
     def inlined(self, value: str, named: Named) -> Inlined:
@@ -164,7 +164,7 @@ class Projection(ColumnStep):
         return Inlined((), f"{{{', '.join(f'{name!r}: {each.code(value, named)}' for name, each in self.columns)}}}")
 
     def write_run(self, writer: RunWriter) -> None:
-        """Writes that only these columns remain."""
+        """Writes code that removes all other columns."""
         writer.project([name for name, _ in self.columns])
 
     def _run(self, value: Any) -> Any:
@@ -205,7 +205,7 @@ class Assigned(_Changed):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The only expression, whose result is assigned."""
+        """A tuple with the step's one expression. The step assigns its result to the column."""
         return (self.to,)
 
     @property
@@ -301,7 +301,10 @@ class _Taken(LookupError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Renamed(_Changed):
-    """The step ``sdf.rename({"a": "b"})``: renames columns. In the value, they then come after all others."""
+    """The step ``sdf.rename({"a": "b"})``: renames columns.
+
+    In the value, the renamed columns come after all other columns.
+    """
 
     names: Mapping[str, str]
     ignores: bool
@@ -313,7 +316,7 @@ class Renamed(_Changed):
         return f"sdf.rename({text_of(dict(self.names))}{how})"
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """Returns a call as code: only the called function can find out which columns the value has."""
+        """Returns a call of ``renamed`` as code. Only a call at run time can find out which columns the value has."""
         return Inlined((f"{named('renamed', renamed)}({value}, {named('names', self.names)}, {self.ignores})",))
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:

@@ -51,7 +51,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "in": lambda part, whole: part in whole,
 }
 _IDENTITY = frozenset(("is", "is not"))
-#: Operators whose result never contains an operand. So a constant operand needs no copy.
+#: Operators whose result never contains an operand. A constant operand therefore needs no copy.
 _COMPARING = frozenset(("==", "!=", "<", "<=", ">", ">=", "in"))
 #: Types whose parts are read by ``[...]``. For all other types, the parts are attributes.
 _ITEMS = (dict, list, tuple, str, bytes)
@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object that is needed of this class. Every path to a column begins with it.
+#: The only object of this class, because one is enough. Every path to a column begins with it.
 VALUE = Value()
 
 

@@ -5,15 +5,16 @@ State keys of a message key::
     right          [look, sealed, [time, value], ...]: the newest right messages, sorted by time
     past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
 
-``look`` is the stream time at which the record is checked for expired messages (its index entry), 0 without an entry.
-Messages up to the time ``sealed`` are in records ``past/``; ``sealed`` is -1 if the key has no such record. ``<time>``
-has 15 digits. Values are inside lists, because None, 0, "" and false are valid values.
+``look`` is the stream time at which the record is checked for expired messages. The store's index by time has an entry
+at this time. ``look`` is 0 without an entry. Messages with an event time up to ``sealed`` are in the records ``past/``;
+``sealed`` is -1 if the key has no such record. ``<time>`` has 15 digits. Values are inside lists, because None, 0, ""
+and false are valid values.
 
-A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, it expires at the
-latest at its own time plus tolerance plus ``grace_ms``. The expiry time follows from the messages, so it is not stored.
-An expired message is never found. It is deleted with the next right message of its key, or when its index entry is due.
-Only a record has an index entry: with an entry for each message, most writes of the join would be index entries. All
-new messages of a key are in one record, which a commit writes once.
+A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, the message expires at
+the latest at its own time plus tolerance plus ``grace_ms``. The expiry time is computed from the messages, so it is not
+stored. An expired message is never found. The next right message of its key deletes it, or the check when the record's
+index entry is due. An index entry belongs to a record, not to a message. Otherwise, most writes of the join would be
+index entries. All new messages of a key are in one record, which a commit writes once.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class AsOf:
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a right message of this time is too old for every left message, by the tolerance and the grace."""
+        """Whether a right message with this event time is too old for every left message.
+
+        Always False without a tolerance.
+        """
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
@@ -139,7 +143,7 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns the content of a record at its check for expired messages, and the time of the next check."""
+        """Returns the content of a record after its expired messages are removed, and the time of the next check."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
@@ -324,6 +328,6 @@ class AsOfLeft(Step):
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """Returns the first event time in the next sealed record that begins after ``time_ms``; None if there is none."""
+    """Returns the first event time in the next sealed record that begins after ``time_ms``; None if no record does."""
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

@@ -11,11 +11,11 @@
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-A change of a left row is sent to its previous foreign key, which removes the row, and to its present foreign key, which
-answers. For a change of a right row, all left rows that refer to its key get an answer. Two foreign keys may be in two
-partitions that are read at different speeds. Each change of a left row therefore has a larger *version* than the
-previous change. An answer is dropped if an answer with a larger version arrived before it. The final joined table does
-not depend on which partition is read first.
+Each change of a left row sends two records. The record to its previous foreign key removes the row there. The record to
+its present foreign key is answered. For a change of a right row, all left rows that refer to its key get an answer. Two
+foreign keys may be in two partitions that are read at different speeds. Each change of a left row therefore has a
+larger *version* than the previous change. An answer is dropped if an answer with a larger version arrived before it.
+The final joined table does not depend on which partition is read first.
 
 Invariants:
     - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
@@ -50,15 +50,16 @@ from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 #: function returns None, the left row refers to no right row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the others.
+#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the remaining
+#: rows.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions. "here": the row refers to this foreign key now. "gone": the row refers to another key.
-#: "ends": the row was deleted or refers to no key, so its joined row is deleted.
-#: "alone": a row of a left join that has no foreign key.
+#: Kinds of subscriptions, which say why a left row is sent to a foreign key. "here": the row refers to this foreign key
+#: now. "gone": the row refers to another key. "ends": the row was deleted or refers to no key, so its joined row is
+#: deleted. "alone": a row of a left join has no foreign key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
@@ -127,7 +128,7 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Stores for each foreign key the left rows that refer to it.
+    """Stores the left rows that refer to each foreign key.
 
     When a left or right row changes, emits answers for the left rows.
 
@@ -149,7 +150,7 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Sends answers for left rows that earlier commits left out, because one commit answers a limited number.
+        """Sends the answers that earlier commits left out, because one commit answers a limited number of left rows.
 
         Does nothing if a command has cleared the key.
         """

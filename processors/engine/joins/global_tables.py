@@ -47,7 +47,7 @@ class Rows(dict[bytes, bytes]):
         self.unreadable: dict[bytes, Unreadable] = {}
 
 
-#: Maps each topic of a global table to the rows of the worker that runs on the current thread.
+#: Maps each topic of a global table to its rows. The rows belong to the worker that runs on the current thread.
 _rows: ContextVar[Mapping[str, Rows]] = ContextVar("rows")
 
 #: The source of a row's key: the name of a field of the value, a function of the value, or None for the message's key.
@@ -60,7 +60,7 @@ class GlobalTableUnread(HoldfastError):
 
 @contextmanager
 def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
-    """Inside this context, functions on this thread can read the rows, which are given by topic."""
+    """Makes the rows, which are given by topic, readable for functions on this thread while the ``with`` block runs."""
     token = _rows.set(rows)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The steps of interval joins. They store the messages of both sides in the join's store, and look up matches.
+"""The steps of interval joins. The steps store the messages of both sides in the join's store, and look up matches.
 
 The state keys of a message key begin with the side::
 
@@ -43,8 +43,8 @@ How = Literal["inner", "left", "right", "outer"]
 _LEFT, _RIGHT = "l/", "r/"
 #: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
 TOGETHER_BYTES = 1_024
-#: Milliseconds. Event times up to this much before the interval are also in memory. For an even earlier time, the store
-#: must be read.
+#: Milliseconds. The timestamps of stored values up to this long before the interval are also kept in memory. For an
+#: even earlier time, the store must be read.
 _SLACK_MS = 1_000
 
 
@@ -165,7 +165,7 @@ class InnerInterval:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
-        # By stream time, some messages may have expired although they are still in the store. They must not match.
+        # Some messages in the store may already have expired by stream time. An expired message must not match.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):
@@ -221,7 +221,7 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 def _is_matched(raw: bytes) -> bool:
     """Whether all values of a record are marked as matched.
 
-    May also return False if a value contains the text ``,false]``.
+    The function searches the record's bytes for ``,false]``. It may therefore return False for a value with this text.
     """
     return b",false]" not in raw
 

@@ -57,7 +57,7 @@ class LookupKeyInvalid(HoldfastError):
 class Asked(NamedTuple):
     """A value whose row is needed.
 
-    ``on`` is the row's key (None: the value has no row), ``place`` is the key in the cache.
+    ``on`` is the row's key; None if the value has no row. ``place`` is the key in the cache.
     """
 
     value: Any

@@ -8,16 +8,16 @@
     (1) stores by row key: the group that the row was added to, and the items that its columns read.
     (2) stores by group: the number of its rows, the sums, and the row of the result.
 
-If a row changes, its former items are sent to its former group, which removes them. Its present items are sent to its
-present group, which adds them. Both records are in the transaction that commits the change of the row. If the group
-stays the same, one record contains both.
+If a row changes, its former group gets the former items and subtracts them. Its present group gets the present items
+and adds them. Both records are in the transaction that commits the change of the row. If the group stays the same, one
+record contains the former and the present items.
 
 Invariants:
     - A group removes exactly the items that it has added, even if a function of the declaration has changed since. For
       this, (1) stores the sent items. It does not read them from the table, because the table's changelog may be a
       topic that lacks older rows.
-    - All records about one row come from one task, in the order of the changes of the row. So a row is taken out of a
-      group after it was added.
+    - All records about one row come from one task, in the order of the changes of the row. A group therefore never
+      removes a row before it has added the row.
     - A change that does not change the result sends no record. If a group has no rows any more, None is sent for it.
 """
 
@@ -113,7 +113,7 @@ class MovedRows(Step):
         """Returns the records for the topic; each is [group, row key, former items, present items].
 
         The former items and the present items are each inside a list. The list is empty if no items must be removed or
-        added. ``state`` holds the group and the items that were sent last.
+        added. ``state`` has the group and the items that were sent last.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):

@@ -4,8 +4,8 @@
                   ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
-A change of either table reads both rows of its key. The joined table has a separate store, with its row under the state
-key ``row``, like every table. It can therefore be queried, joined, audited and snapshotted like every table. A pair is
+A change of either table reads both rows of its key. The joined table has its own store, with the row under the state
+key ``row``, like every table. Queries, joins, audits and snapshots therefore treat it like every other table. A pair is
 (left row, right row); None means no row.
 """
 

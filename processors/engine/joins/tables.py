@@ -104,7 +104,7 @@ class Table(TableChanges["Table[Stream]"], Generic[Stream]):
     ) -> Table[Stream]:
         """Declares the steps of a join by a foreign key, and returns the joined table.
 
-        The docstring of ``foreign_keys`` has a diagram of the steps.
+        The docstring of the module ``foreign_keys`` has a diagram of the steps.
         """
         if how == "outer":
             raise JoinInvalid(
@@ -160,7 +160,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """Returns a text for the argument of a join, for errors. A stream or table is named by its topic."""
+    """Returns a text for the argument of a join, for errors. For a stream or a table, the text is its topic."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):

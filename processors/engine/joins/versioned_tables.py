@@ -6,8 +6,8 @@ State keys of a message key, in the table's store::
     since          the event time of the newest row or deletion
     past/<time>    [row] for a replaced row, [] for a deletion; expires ``retention_ms`` after the next version
 
-A deletion is stored with its time and expires like a replaced row. After this, a deleted key has no records in the
-store. ``<time>`` has 15 digits.
+A deletion is stored with its time and expires like a replaced row. After the expiry, a deleted key has no records in
+the store. ``<time>`` has 15 digits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A planned change of a processor's workers (scale up, scale down), so that workers restore state before the rebalance.
+"""A planned change of a processor's workers (scale up, scale down). Workers restore state before the rebalance.
 
     announced (workers restore their future tasks) ──► ``join`` (new workers join, old workers leave) ──► deleted
 
-Every worker reads the same change, and computes from it which tasks it will own. The worker keeps standbys
-of these tasks until the rebalance. Then a new worker joins with restored state, and a remaining worker already has the
-state of the leaving workers.
+All workers read the same planned change, and compute from it which tasks they will own. A worker keeps standbys (copies
+of tasks that other workers own) of its future tasks until the rebalance. A new worker then joins with restored state,
+and a remaining worker already has the state of the leaving workers.
 
 Invariants:
     - A change decides which state a worker restores in advance, and when a new worker joins the group. It does not
@@ -55,7 +55,7 @@ def no_change() -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Stands for the group member of a worker that has not joined its group yet, because standbys need a member id."""
+    """A substitute for the group member of a worker that has not joined its group yet. Standbys need a member id."""
 
     client_id: str
     brokers_down_s: float = 0.0
@@ -95,8 +95,8 @@ def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> Chan
     """Returns a function that reads the planned change of a processor's workers on this machine.
 
     A worker without a state folder has no client id yet, so a change can't contain it. If ``told`` is False, the
-    function always returns None. This is for shadows and for workers without an HTTP server, which have no planned
-    changes.
+    function always returns None. This is for workers without an HTTP server and for shadows (workers that only rebuild
+    a store), which have no planned changes.
     """
     if not told:
         return no_change

@@ -1,7 +1,8 @@
 """The owner commands as immutable data: count, export, clear, adopt, set input positions, read inputs up to an offset.
 
-Commands arrive as JSON over HTTP (``COMMANDS`` has the routes), or as objects from Python. This module checks only the
-form of a command. ``runtime.maintenance`` checks at the start of a command whether the worker can carry it out.
+Only the worker that owns the state can execute an owner command. Commands arrive as JSON over HTTP (``COMMANDS`` has
+the routes), or as objects from Python. This module checks only the form of a command. ``runtime.maintenance`` checks at
+the start of a command whether the worker can carry it out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COMMAND_BYTES_MAX = 1 << 20
 
 
 class CommandWrong(HoldfastError):
-    """A command is malformed, or names for example an unknown store; a retry fails again."""
+    """A command is malformed, or names an unknown store, for example. A retry fails again."""
 
 
 class CommandRefused(HoldfastError):
@@ -67,11 +68,10 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Windowed(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A selection of keys that may be limited to a time span.
+    """Base class of the commands that can be limited to a time span.
 
-    ``window`` is the span: its start, and its excluded end, in milliseconds since 1970.
-
-    For the selected message keys, every window that overlaps this span is selected, with all its entries.
+    ``window`` is the span: its start, and its excluded end, in milliseconds since 1970. For the selected message keys,
+    every window that overlaps this span is selected, with all its entries.
     """
 
     window: tuple[int, int] | None = None
@@ -88,9 +88,9 @@ class Export(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected entries in the store and in the changelog.
 
-    If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the worker then reads the
-    inputs from these offsets, which are committed together with the last deletes. ``once`` is a name that makes the
-    command idempotent: a task that has already carried out a command with this name deletes nothing.
+    If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the last commit of the
+    deletes also commits these input offsets. The worker then reads the inputs from there. ``once`` is a name that makes
+    the command idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -101,8 +101,9 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The HTTP answer has the entries. There is no ticket, because a ticket would show the values to every program that
-    may read the status.
+    The HTTP answer contains the entries. Other commands store their results in a ticket (the record of the command),
+    which every program that may read the status can see. ``Read`` has no ticket, because the ticket would show the
+    values to these programs.
     """
 
     limit: int = 100
@@ -126,8 +127,8 @@ class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a store equal to the content of another changelog, read up to the offsets ``upto`` (by partition).
 
-    If ``positions`` is given, the worker then reads the inputs from these offsets, which are committed together with
-    the last change. Message keys that the changelog does not contain are deleted, or stay unchanged if ``keep`` is
+    If ``positions`` is given, the commit of the last change also commits these input offsets. The worker then reads the
+    inputs from there. Message keys that the changelog does not contain are deleted, or stay unchanged if ``keep`` is
     True. If ``export`` is True, the present entries (of ``keys``, or all) are written to a file before the first
     change. ``once`` is a name for retries: a task that an earlier command with this name has begun to change is not
     exported again.

@@ -4,7 +4,8 @@ Readers see results at the commit, so frequent commits lower the latency. Each c
 raise the throughput. A worker with a backlog needs the throughput.
 
 ``commit_interval`` computes the commit interval. ``is_due`` says whether to commit: when the interval has passed, after
-``commit_every`` messages, or when the overlay is full. Both are pure functions of the events since the last commit.
+``commit_every`` messages, or when the overlay is full. Both functions are pure. They depend only on the events since
+the last commit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The polls since the last commit, and the duration of the last commit.
+    """Counts of the polls since the last commit, and the duration of the last commit.
 
     Attributes:
         polls: Number of polls that returned records.

@@ -1,4 +1,4 @@
-"""Owns a worker's producer and its open transaction: begins, commits and aborts it, and resolves unknown outcomes.
+"""Owns a worker's producer and begins, commits and aborts its transactions. Resolves commits with an unknown outcome.
 
 The module ``commit`` has the content of a commit and its five steps. This module handles the Kafka errors.
 
@@ -49,11 +49,12 @@ _log = structlog.get_logger("runtime.committer")
 
 #: Maximum consecutive aborts without a commit. At the next abort, the worker stops, because it makes no progress.
 ABORTS_MAX = 20
-#: If a worker is fenced more than this many times in a row, it stops. Otherwise, two processes with the same
-#: transactional id would fence each other forever.
+#: Maximum number of times in a row that a worker is fenced. If it is fenced once more, the worker stops. Otherwise, two
+#: processes with the same transactional id would fence each other forever.
 FENCED_MAX = 3
-#: A rival is another group member with this worker's client id. If a worker is fenced more than this many times while a
-#: rival exists, it stops. One rival is normal: the worker's earlier process, whose session has not timed out yet.
+#: A rival is another group member with this worker's client id. This is the maximum number of times that a worker is
+#: fenced while a rival exists. If it is fenced once more, the worker stops. One rival is normal: the worker's earlier
+#: process, whose session has not timed out yet.
 RIVALS_MAX = 1
 #: Seconds. If no further rival is found within this time, earlier rivals are no longer counted.
 RIVAL_COUNTS_S = 300.0
@@ -150,7 +151,7 @@ class Committer:
     def start(self) -> None:
         """Create the producers.
 
-        This also ends a transaction that an earlier process with this transactional id left open.
+        The call also ends a transaction that an earlier process with this transactional id left open.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
@@ -272,10 +273,10 @@ class Committer:
         return self._carry_out(pending, member, self._resolve)
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
-        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted.
+        """Commit a command's writes to one task in a separate transaction. Returns DONE, or DROPPED if it was aborted.
 
-        A command may leave the offsets unchanged, so the group's offsets can't prove the commit. If the commit gets no
-        answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
+        A command may leave the offsets unchanged. The group's offsets then can't show whether the commit happened. If
+        the commit gets no answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -354,8 +355,8 @@ class Committer:
     def look_after(self) -> None:
         """Write missing transaction markers while no transaction is open, because missing markers block readers.
 
-        This includes this worker's last transaction, and transactions of deleted workers whose transactional ids are no
-        longer used. An error is only logged here; the next ``begin`` raises it.
+        The call checks this worker's last transaction, and transactions of deleted workers whose transactional ids are
+        no longer used. An error is only logged here; the next ``begin`` raises it.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:
@@ -432,15 +433,16 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Find out whether a commit that got no answer has happened.
+        """Finds out whether a commit that got no answer has happened.
 
-        Return if it has not, otherwise raise OwnershipLost.
+        Returns if it has not, otherwise raises OwnershipLost.
 
-        The new offsets alone don't prove that this worker made the commit: a later owner may have processed the same
-        records with other results. So the overlay is never written to RocksDB; a replay restores the committed state.
+        The committed offsets alone don't prove that this worker made the commit. A later owner may have processed the
+        same records with other results. The overlay is therefore never written to RocksDB. A replay restores the
+        committed state.
         """
-        # Windows can close without a message. Such a commit leaves the offsets unchanged, so they do not show whether
-        # it happened.
+        # A commit that only closes windows, without a message, leaves the offsets unchanged. The offsets then do not
+        # show whether the commit happened.
         if pending.offsets == pending.before:
             self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)

@@ -5,8 +5,9 @@
       ▲                                                                                                          │
       └─ the topic was truncated or recreated, or has more partitions; functions read the old rows until the end ◄─┘
 
-The targets are the last stable offsets at the start, so loading does not wait for a producer's open transaction. Rows
-are kept in memory as serialized bytes. No task owns the rows: no changelog, checkpoint, audit or commit contains them.
+The target of a partition is its last stable offset when loading starts, so loading does not wait for a producer's open
+transaction. Rows are kept in memory as serialized bytes. No task owns the rows: no changelog, checkpoint, audit or
+commit contains them.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Load:
     def tell_unreadable(self) -> None:
         """Logs unreadable rows that were not logged yet.
 
-        A row that a readable value has replaced since then is left out.
+        Leaves out a row if a readable value has replaced it since then.
         """
         if not self.untold:
             return

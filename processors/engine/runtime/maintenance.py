@@ -55,7 +55,8 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Requests the end offsets of inputs, for the lag of a paused worker, whose consumer does not learn them.
+        #: Requests the end offsets of inputs from Kafka. A paused worker fetches nothing, so its consumer does not
+        #: learn new end offsets for the lag.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
@@ -163,7 +164,7 @@ class Maintenance:
             self._fail(ticket, _ended(ticket, why), session=False)
 
     def told(self) -> dict[str, Any] | None:
-        """The running command's id, verb and progress for the status page; None if no command runs."""
+        """Fields of the running command for the status page: its id, verb and progress. None if no command runs."""
         if self._running is None:
             return None
         ticket = self._running[0]

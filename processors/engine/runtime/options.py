@@ -16,23 +16,24 @@ from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping
 OVERLAY_BYTES_MAX = 64 << 20
 #: Maximum bytes of committed values that are cached in memory, for all tasks together.
 STATE_CACHE_BYTES = 256 << 20
-#: Maximum records of one poll. Measured in two benchmarks: 147,000 and 178,000 messages a second with this value,
+#: Maximum records of one poll. Two benchmarks processed 147,000 and 178,000 messages a second with this value, but
 #: 128,000 and 158,000 with 500.
 RECORDS_PER_POLL = 2_000
 #: Maximum records that are processed before the loop checks whether a commit is due; fewer if user functions are slow.
-#: The data of more records leaves the CPU caches: with 2,500, a message took 10 % longer.
+#: With 2,500 records, a message took 10 % longer, because their data no longer fits into the CPU caches.
 RECORDS_PER_SLICE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Options for special starts of a worker, for example as a shadow; the defaults are for a normal start.
+    """Options for special starts of a worker. The defaults are for a normal start.
 
     Attributes:
         paused: Whether the inputs stay paused until the command ``resume``.
         from_changelog: Whether to restore from the changelog only, and ignore checkpoints.
-        shadow: Whether to rebuild a store beside the running processor. A shadow sends no outputs and takes no
-            checkpoints. It reads the inputs only up to the offsets that the ``until`` command gives.
+        shadow: Whether the worker only rebuilds a store, while the processor's own workers continue. A shadow sends no
+            outputs and takes no checkpoints. It reads the inputs only up to the offsets that the ``until`` command
+            gives.
         reseed: Names of stores whose changelogs are rewritten from local state if they differ from local state.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.

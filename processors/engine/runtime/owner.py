@@ -79,7 +79,10 @@ class Owner(Protocol):
         """Seek the inputs of these tasks to the tasks' positions."""
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Call ``change``, a function that pauses or resumes, with the input partitions of all running tasks."""
+        """Call ``change`` with the input partitions of all running tasks.
+
+        ``change`` is a function that pauses or resumes.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Requests that the threads for HTTP and the terminal send to the worker's thread."""
+"""Requests that other threads, for HTTP or for the terminal, send to the worker's thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tickets: the phase, progress, result and error of each command that a worker accepted.
+"""Tickets of owner commands: the phase, progress, result and error of each command that a worker accepted.
 
-WAITING ──first step──► RUNNING ──► DONE
-    └──────────────────────┴──────► FAILED     (refused, the partition was revoked, or a commit got no answer)
+A command is first WAITING. With its first step, it is RUNNING, and then DONE. It is FAILED if it was refused, if its
+partition was revoked, or if a commit got no answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The generator of a command. It yields after each step, so that the loop can poll, and returns the command's result.
+#: The generator of a command. The generator yields after each step, so that the loop can poll, and returns the
+#: command's result.
 Work = Generator[None, None, dict[str, Any]]
 
 
@@ -26,7 +27,7 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted command; ``done`` and ``total`` count entries, records or tasks, depending on the verb."""
+    """One accepted command. ``done`` and ``total`` count entries, records or tasks, depending on the command."""
 
     id: str
     verb: str

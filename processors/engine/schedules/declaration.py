@@ -13,8 +13,8 @@ from holdfast.processors.engine.steps.checked_arguments import StepInvalid, chec
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.store_uses import ScheduleUse
 
-#: How often a slot fires: ``processor``: once for the whole processor, in the task of partition 0. ``task``: once in
-#: each task.
+#: In which tasks a slot fires. ``processor``: once for the whole processor, in the task of partition 0. ``task``: once
+#: in each task.
 Per = Literal["processor", "task"]
 #: Which of the missed slots fire later. ``once``: only the last one. ``all``: all of them. ``none``: none of them.
 Missed = Literal["once", "all", "none"]
@@ -77,7 +77,8 @@ class Schedule:
     def slots(self) -> str:
         """Describes the slots as text, without the rule for missed slots.
 
-        The text is stored with the schedule's progress. If it differs at the next start, old slots are not made up for.
+        The text is stored with the schedule's progress. If the text differs at the next start, slots before the start
+        are not fired later.
         """
         return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per])).text()
 

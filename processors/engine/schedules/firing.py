@@ -1,12 +1,14 @@
 """The schedules of one task: finds the due slots, and calls the functions of the schedules.
 
+A slot is a time at which a schedule's function must run::
+
     look: a slot is due ──► commit ──► fire: function(slot) ──► outputs, state and the slot itself, in one transaction
                               ▲                                     └── aborted ──► restore: the slot is due again
                               └── more slots are due than one commit fires
 
 The store of the task's schedules has one record for each schedule. The record contains the time up to which the
-schedule's slots are done. Like all state, the record is in the changelog, checkpoints, restores, standbys and
-snapshots.
+schedule's slots are done. Like all state, the record is in the changelog, checkpoints, standbys and snapshots, and is
+restored with the store.
 
 A slot is *missed* if the worker that owns the task could not check for due slots in time. Reasons are: no worker had
 the task, or the worker was paused or busy for more than ``ABSENT_S`` seconds. A slot is also missed if the next slot is
@@ -109,8 +111,8 @@ class TaskSchedules:
     ) -> None:
         self._running = [_Running(reach.schedule, reach) for reach in reaches]
         self._stores, self._states, self._outboxes = stores, states, outboxes
-        #: The worker's clock at the last ``look``, None before the first one; and the time since when slots count as on
-        #: time.
+        #: The worker's clock at the last ``look``, None before the first one. The second time is the time after which
+        #: due slots are not counted as missed.
         self._now_ms: int | None = None
         self._on_time_from_ms = 0
 
@@ -216,7 +218,7 @@ class TaskSchedules:
     def _fire(self, each: _Running, on_error: OnScheduleError) -> None:
         """Fires the next slot of a schedule.
 
-        Slots that do not fire, by the rule for missed slots, are counted as missed.
+        Skipped slots are counted as missed. The rule for missed slots decides which slots are skipped.
         """
         progress, schedule, now_ms = each.progress, each.schedule, self._now_ms
         assert progress is not None
@@ -246,7 +248,7 @@ class TaskSchedules:
             for topic, box in self._outboxes.items():
                 box.keep(marks.get(topic, 0))
             if isinstance(error, (StateFailed, FormatUnknown)):
-                raise  # the failure policy handles only errors of the function; here, the state itself can't be read
+                raise  # only errors of the function go to the failure policy; here, the state itself can't be read
             on_error(schedule.name, slot_ms, error)
         for each in self._states.values():
             each.keep_message()

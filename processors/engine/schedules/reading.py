@@ -1,7 +1,7 @@
 """Reads the entries of a task's store for a range of message keys, including uncommitted writes.
 
-Stored keys sort by the length of the message key first. A range of message keys is therefore one part of the keys of
-each length, and a read jumps from part to part::
+Stored keys sort by the length of the message key first. The keys of a range are therefore consecutive only within one
+length. A read jumps from length to length::
 
     length 1   a  b  c          start b"b", end b"c":   b
     length 2   aa ab ba bb ca                           ba bb
@@ -124,7 +124,7 @@ def _holds(keys: KeyRange, full: bytes) -> bool:
 
 
 def _jump(keys: KeyRange, full: bytes) -> bytes | None:
-    """Returns the key from which to read next if an entry is outside of the range; None if the entry is inside."""
+    """Returns the key at which a read continues if an entry is outside of the range; None if the entry is inside."""
     key, length = full[PREFIX_BYTES : _key_end(full)], _key_end(full) - PREFIX_BYTES
     if keys.end is not None and key >= keys.end:
         return full[:1] + (length + 1).to_bytes(PREFIX_BYTES - 1)  # the first key whose message key is one byte longer

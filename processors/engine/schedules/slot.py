@@ -1,4 +1,4 @@
-"""The object that a schedule's function gets: with it, the function reads stores and sends messages to topics."""
+"""The object ``Slot`` that a schedule's function gets. The function uses it to read stores and to send messages."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from holdfast.processors.engine.store_uses import Ms, Parts
 INTERVAL_MIN_MS = 100
 #: The time after the last slot of a schedule that has no further slot: the year 9999.
 NEVER_MS = 253_402_300_799_000
-#: To find the latest slot, the search begins this many milliseconds before the given time. If it finds none, it begins
-#: 8 times as far back, and so on.
+#: Milliseconds before the given time at which the search for the latest slot begins. If the search finds no slot, it
+#: begins 8 times as far back, and so on.
 _LOOK_BACK_MS = 64_000
 
 

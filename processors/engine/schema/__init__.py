@@ -1,4 +1,4 @@
-"""The typed columns of stores' warehouse tables. They come from models or are inferred from values, and can change.
+"""The typed columns of the warehouse tables of stores. Columns are made from models or inferred from values.
 
-This package imports ``infra``.
+A changed model or other values can change the columns. This package imports ``infra``.
 """

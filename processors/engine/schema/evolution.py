@@ -106,7 +106,7 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether a table without typed columns gets the column of whole values as its only typed column.
+    """Whether a table without typed columns gets the column for values that are not objects as its only typed column.
 
     This column then also contains objects, which had no column before.
     """
@@ -178,7 +178,7 @@ def _of_type(path: Path, has: ColumnType, wanted: ColumnType) -> list[Change]:
 
 
 def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
-    """Returns ``Replace``.
+    """Returns the change ``Replace``, which replaces a column by a new column of the same name.
 
     Returns ``Refused`` for list elements and map values, because Iceberg can't replace those alone.
     """
@@ -188,8 +188,8 @@ def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
     """Parses a table's typed columns from ``StructType.jsonValue()``, without the columns that every table has.
 
-    The source of a column is the field's name in JSON. The column's comment records it if it differs from the column's
-    name.
+    The field's name in JSON becomes the source of a column. A column's comment records this name if the column has
+    another name.
     """
     return Record(
         tuple(

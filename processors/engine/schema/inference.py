@@ -23,7 +23,7 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: An object with more field names than this number is stored as JSON text in one column, not as a column per field.
+#: An object with more field names than this number becomes JSON text in one column. Otherwise each field gets a column.
 MEMBERS_MAX = 100
 
 #: The name of the column for values that are not objects.
@@ -97,7 +97,7 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table already has this field's column, but without a comment about the field's name in JSON.
+    """Whether the table already has a column of this field without a comment that records the field's name in JSON.
 
     Earlier Holdfast versions wrote such columns.
     """

@@ -1,7 +1,8 @@
 """Checks whether instances of a model are unchanged after encoding to JSON and decoding.
 
-For most models, the types alone show this. The types are not enough for unions, ``Any``, validators, subclasses, and
-constraints that a changed instance may break. In these cases, each value is decoded and compared when it is set.
+For most models, the types alone show that instances are unchanged. The types are not enough for unions, ``Any``,
+validators, subclasses, and constraints that a changed instance may break. In these cases, each value is decoded and
+compared when it is set.
 
 Invariants:
     - A type is taken as preserved only if all of its parts are known to be preserved. Values of any other type are
@@ -59,8 +60,8 @@ class RoundTrip:
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The model's classes. JSON lacks the extra fields of an instance of a subclass. So if one of these classes
-        #: has a subclass, each value must be decoded and compared.
+        #: The model's classes. The decoded JSON of an instance of a subclass lacks the subclass's own fields. If one of
+        #: these classes has a subclass, each value must therefore be decoded and compared.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(
@@ -206,7 +207,9 @@ def _fields(made: Any) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Returns a form that can be compared: a time by its clock and UTC offset, regardless of the zone's name.
+    """Returns a form of a value that can be compared.
+
+    A time is compared by its clock and UTC offset, not by its zone's name.
 
     NaN is equal to NaN.
     """

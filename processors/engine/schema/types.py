@@ -1,4 +1,4 @@
-"""The typed columns of a store's table as frozen data: name, type, and place in the JSON of a value.
+"""The typed columns of a store's warehouse table as frozen data: name, type, and place in the JSON of a value.
 
 A row of the table is one changelog key: a message key and a state key. A store with a single model has one column for
 each field of the model. A store with a model for each state key has one column for each state key. That column is null
@@ -20,7 +20,7 @@ RESERVED = frozenset(
 )
 #: The state key that stands for all state keys without a model of their own.
 ANY_STATE_KEY = "*"
-#: The value of ``model`` that asks for columns inferred from the values.
+#: The value of ``model`` that requests columns inferred from the values.
 INFER = "infer"
 
 
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One item of a list that is stored as the value. The column contains the item at index ``at``."""
+    """The type of a column that contains one item of a stored list: the item at index ``at``."""
 
     at: int
     element: ColumnType
@@ -168,8 +168,8 @@ class ValueSchema:
     #: The name of the field with the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
-    #: The model from which the columns were made; None if they were not made from a model. The audit reads values
-    #: with it.
+    #: The model from which the columns were made; None for columns that were not made from a model. The audit reads
+    #: values with the model.
     model: Any = field(default=None, compare=False, repr=False)
 
 

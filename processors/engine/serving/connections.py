@@ -70,7 +70,7 @@ _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
 #: After ``_READS_AT_ONCE`` reads of an incomplete request, the server pauses ``_READ_AGAIN_S`` seconds before each
 #: further read.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
-#: Seconds without accepts after an accept failed because the process has no free file descriptor.
+#: Seconds without accepts, after an accept failed because the process has no free file descriptor.
 _ACCEPT_AGAIN_S = 0.1
 #: Maximum seconds that running requests get for their answers when the server stops.
 _FAREWELL_S = 0.5
@@ -242,9 +242,9 @@ class RequestServer:
         return unread
 
     def reads_on(self, connection: _Connection) -> None:
-        """Moves a connection to the end of the list of open connections, because its client is reading.
+        """Moves a connection to the end of the list of open connections, because its client is reading its answer.
 
-        Connections at the start of the list are closed first.
+        The connections at the start of the list are closed first.
         """
         del self._open[connection]
         self._open[connection] = None

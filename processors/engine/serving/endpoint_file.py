@@ -1,4 +1,4 @@
-"""The endpoint file of a worker has the id of its process, its URL, and its control token. The file mode is 0600.
+"""The endpoint file of a worker contains the id of its process, its URL, and its control token. The file mode is 0600.
 
 The file may outlive its process, and another program may then listen on the port. Therefore, before a client sends
 anything, it checks that the process still runs. Before it sends a token, it checks that this process listens on the

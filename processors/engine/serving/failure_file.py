@@ -52,7 +52,10 @@ def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, A
 
 
 class _Whose(msgspec.Struct):
-    """The field of a failure file that identifies its process. Files of older Holdfast versions lack this field."""
+    """The field of a failure file that identifies the process that wrote the file.
+
+    Older Holdfast versions lack this field.
+    """
 
     process: str = ""
 

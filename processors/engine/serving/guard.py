@@ -28,7 +28,8 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-#: The prefix of the text from which a control token is derived. Every other use of the secret must have another prefix.
+#: The prefix of the text from which a control token is derived. If the secret is used for another purpose, that text
+#: must have another prefix.
 _CONTROL_LABEL = "holdfast control 1"
 
 

@@ -1,4 +1,4 @@
-"""Limits the work that requests cause: a maximum number of threads, and a maximum rate of actions such as accepts."""
+"""Limits the work that requests cause: the number of threads, and the rate of actions, for example of accepts."""
 
 from __future__ import annotations
 

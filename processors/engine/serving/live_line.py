@@ -32,7 +32,7 @@ _log = structlog.get_logger("worker")
 
 #: Seconds between two updates of the line on a terminal, and between two log events without a terminal.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
-#: If the worker's loop does not answer within this many seconds, the line shows that it is silent.
+#: Seconds. If the worker's loop does not answer within this time, the line shows that the loop is silent.
 SILENT_AFTER_S = 2.0
 
 
@@ -147,7 +147,7 @@ class _Line:
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # passed on only, because the worker's loop reports its own failure
+                except Exception as failure:  # stored only, because the worker's loop reports its own failure
                     asked.set_exception(failure)
 
             self._asked = asked

@@ -24,8 +24,8 @@ LOCAL_CHECKPOINTS_KEPT = 3
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
     """Copies the databases of all running tasks into a new folder below ``folder``, and returns the manifest.
 
-    It must be called on the worker's thread right after a commit. ``manifest.json`` is written last, so a folder
-    without it is not a checkpoint.
+    The function must be called on the worker's thread right after a commit. ``manifest.json`` is written last, so a
+    folder without it is not a checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"

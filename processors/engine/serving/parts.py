@@ -1,7 +1,7 @@
-"""The status of a processor's subtopologies: the running tasks of each subtopology, and the lag of each input.
+"""The status of a processor's subtopologies. A subtopology is a set of input topics that share stores.
 
-A processor with ``group_by`` has several subtopologies. A single lag would not show whether the sources or the
-repartition topic lag behind.
+The status has the running tasks of each subtopology, and the lag of each input. A processor with ``group_by`` has
+several subtopologies. A single lag would not show whether the sources or the repartition topic lag behind.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from holdfast.processors.engine.serving.status import ProcessorStatus, ScheduleS
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
+    """The status of one subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` has the inputs for which messages of other inputs wait. ``partitions`` are those of the tasks, sorted.
-    ``schedules`` has the schedules of its tasks.
+    ``awaited`` has the inputs for which messages of other inputs wait. ``partitions`` has the partition numbers of the
+    tasks, sorted. ``schedules`` has the schedules of the tasks.
     """
 
     subtopology: str

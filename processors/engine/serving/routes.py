@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 
-#: Maximum seconds for which a status request, and for which a control request, waits for the worker's loop.
+#: Maximum seconds that a status request waits for the worker's loop, and maximum seconds that a control request waits.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: Seconds for which an answer of the worker's loop, and for which a metrics page, is reused for later requests. The
-#: reuse ends early at a control request. It keeps a flood of requests from using up the loop's time.
+#: Seconds for which later requests reuse an answer of the worker's loop, and seconds for which they reuse a metrics
+#: page. A control request ends the reuse early. Without the reuse, many requests could use up the loop's time.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -93,7 +93,10 @@ def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | No
 
 
 class _Question:
-    """A question to the worker's loop that many HTTP requests share. A loop that does not answer gets it only once."""
+    """A request to the worker's loop that many HTTP requests share.
+
+    While the loop does not answer, it gets no second request.
+    """
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
         self._ask = ask
@@ -222,7 +225,7 @@ class ControlServer:
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
-        """Queues work for the worker's loop. If the work is cancelled before it begins, it is skipped."""
+        """Queues work for the worker's loop. Work that is cancelled before it begins is skipped."""
         asked: Future[dict[str, Any]] = Future()
 
         def run() -> None:

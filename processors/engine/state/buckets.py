@@ -29,7 +29,7 @@ class BucketPrints:
     """The fingerprints of the 256 buckets of one set of pairs. A new object describes the empty set.
 
     Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported inside the methods,
-    because verbs import this module and an installation with only the engine has no numpy.
+    because operator commands import this module, and an installation with only the engine has no numpy.
     """
 
     __slots__ = ("_counts", "_totals", "_xors")
@@ -57,7 +57,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Adds to a bucket the fingerprint that Spark has computed of all pairs of this bucket."""
+        """Adds to a bucket the fingerprint that Spark has computed from all pairs of this bucket."""
         import numpy as np
 
         self._counts[bucket] += np.uint64(of.count)
@@ -97,7 +97,7 @@ def bucket_of(key: bytes) -> int:
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
     """Maps each key in the wanted buckets to a list of its values.
 
-    A list of several values shows a key that occurs twice.
+    A list with several values shows that a key occurs more than once.
     """
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)

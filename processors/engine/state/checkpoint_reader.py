@@ -39,7 +39,7 @@ def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yields the pairs of one store in pages: a list of keys and a list of values, with up to ``rows_max`` items.
 
-    This is faster than ``iterate_checkpoint``.
+    Reading pages is faster than ``iterate_checkpoint``.
     """
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)

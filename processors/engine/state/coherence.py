@@ -1,10 +1,10 @@
-"""The coherence guard: decides whether local state may be used, and from which input offsets the task continues.
+"""Decides whether local state may be used, and from which input offsets the task continues (the *coherence guard*).
 
 ``keep_or_restore`` decides where the replay of a changelog begins.
 
-The functions read nothing themselves: they judge facts that the caller has read. The caller must read the facts in this
-order, otherwise it can miss the last transaction of the task's previous owner. First, it reads the group's committed
-offsets, after pending transactions have ended. Then it reads the changelogs' high watermarks.
+The functions read no files and no topics. They judge facts that the caller has read. The caller first reads the group's
+committed offsets, after pending transactions have ended. Then it reads the changelogs' high watermarks. In another
+order, it could miss the last transaction of the task's previous owner.
 
 Invariants:
     - State that does not match the committed input offsets is never used. The error names the command that repairs it.
@@ -265,7 +265,7 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
     """Returns the error for local state that belongs to another topic than the store's changelog.
 
-    For example, a table was restored from its own topic before, and now has a changelog.
+    For example, a table that was restored from its source topic now has a changelog.
     """
     return StateIncoherent(
         f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "

@@ -1,4 +1,7 @@
-"""The interface of a state backend: key-value databases, and their files for checkpoints. The default is RocksDB."""
+"""The interface of a state backend: key-value databases, and access to their files for checkpoints.
+
+The default backend is RocksDB.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ HoldfastError
     ├── StateFolderForeign    the folder belongs to another application
     ├── StateDiskFailed       the disk refused a write: full, read-only, broken
     ├── StateCorrupt          the data on disk is damaged; the changelog restores it
-    └── StateIncoherent       state, changelog and input offsets do not belong together
+    └── StateIncoherent       state, changelog and input offsets do not match
 """
 
 from __future__ import annotations
@@ -35,15 +35,21 @@ class StateDiskFailed(StateFailed):
 
 
 class StateCorrupt(StateFailed):
-    """The data on disk is damaged; the database is set aside, and the state is restored from its changelog."""
+    """The data on disk is damaged.
+
+    The database is moved to another name, and the state is restored from its changelog.
+    """
 
     cause = "store-corrupt"
     exit_code = EXIT_DISK_FAILURE
 
 
 class InputsParted(StateFailed, BadConfiguration):
-    """A worker was assigned only some of a store's input topics. It would miss a part of each key's messages."""
+    """A worker was assigned only some of a store's input topics.
+
+    The worker would miss a part of each key's messages.
+    """
 
 
 class StateIncoherent(StateFailed, BadConfiguration):
-    """State, changelog and input offsets do not belong together; processing would corrupt results."""
+    """State, changelog and input offsets do not match, so that processing would give wrong results."""

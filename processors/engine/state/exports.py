@@ -5,7 +5,7 @@ A file has the suffix ``.part`` until it is complete.
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
 A key that is not UTF-8 text is written as ``key_base64``. A value that ``set_bytes`` stored is written as
-``value_base64``. A value of a codec such as msgpack is written twice: as JSON for readers, and as the exact payload::
+``value_base64``. A value of another codec than JSON is written twice: as JSON for readers, and as the exact payload::
 
     {"store": "totals", ..., "value": {"seen": [1, 2]}, "codec": "typed 1", "payload_base64": "gaRzZWVu..."}
 """
@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 class ExportFile:
     """Writes a file ``<moment>-<name>.jsonl``. Until ``finish`` is called, the file's name ends with ``.part``.
 
-    Raises (as all methods do):
+    Raises (from every method):
         OSError: The disk refused a write.
     """
 
@@ -166,7 +166,10 @@ def entry_of(line: bytes, number: int) -> Entry:
 
 
 def _coded(found: _Line) -> bytes:
-    """The stored value of a line with a codec. Raises ValueError if the line does not fit its own payload."""
+    """Returns the stored value of a line with a codec.
+
+    Raises ValueError if the line's fields contradict its payload.
+    """
     codec = next((each for each in CODED if each.label == found.codec), None)
     if codec is None:
         known = ", ".join(each.label for each in CODED)
@@ -184,7 +187,10 @@ def _coded(found: _Line) -> bytes:
 
 
 def answer_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
-    """Converts an entry to JSON types for an answer: as its line, without the payload. Raises FormatUnknown."""
+    """Converts an entry to JSON types for an HTTP answer: the data of its line without the payload.
+
+    Raises FormatUnknown.
+    """
     line = line_of(store, partition, key, stored)
     line.pop("codec", None)
     line.pop("payload_base64", None)

@@ -6,9 +6,9 @@
     <state_dir>/<group>/<slot>/id              the folder's id, a part of the worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one task's database
 
-The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. A folder
-that an older version of Holdfast created has no file ``id``. Its id is then the host's name, so that its worker keeps
-its transactional id.
+The id is random and created with the folder. Two workers therefore never share an id, even on hosts with equal names. A
+folder that an older version of Holdfast created has no file ``id``. Its id is then the host's name, so that its worker
+keeps its transactional id.
 
 Invariants:
     - At most one process holds a slot. The kernel releases the lock when the process dies.
@@ -30,12 +30,12 @@ from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: Name of the file with the identity of the process that locked the slot.
-#: Older versions of Holdfast ignore the file, because its name begins with a dot. They read the pid in ``lock``.
+#: Name of the file with the identity of the process that locked the slot. Older versions of Holdfast read the pid in
+#: ``lock`` instead. They ignore this file, because its name begins with a dot.
 HOLDER = ".holder"
 #: Maximum number of slots of a group on one machine, counting only processes that choose their slot themselves.
 SLOTS_MAX = 256
-#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and a folder that is set aside gets a suffix.
+#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and the copy of a folder gets a suffix.
 NAME_MAX = 160
 #: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -97,9 +97,9 @@ class StateFolder:
     def in_use(slot: Path) -> bool:
         """Whether a live process uses a slot. The check does not lock the slot.
 
-        The process is found by the identity that the folder records. If the process may run in another container, where
-        it can't be seen, the check tests whether the lock is held. If no identity is recorded, the slot is in use if
-        any live process has the pid in ``lock``.
+        The check looks for the process with the identity that the folder records. A process in another container may be
+        invisible. In this case, the check tests whether the lock is held. If no identity is recorded, the slot is in
+        use if any live process has the pid in ``lock``.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
@@ -133,7 +133,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes all databases, and the copies that were set aside. The slot keeps its lock, identity and id."""
+        """Deletes all databases, and old copies of them. The slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():

@@ -9,7 +9,7 @@ from holdfast.processors.engine.state.methods import Ttl
 
 
 class State(Protocol):
-    """The values that one store has for the key of the current message: a dict from state keys to values.
+    """The values that one store has for the key of the current message. They are accessed by state key, like a dict.
 
     Holdfast passes an object of this type as an argument to every stateful function.
     """
@@ -41,7 +41,7 @@ class State(Protocol):
     def increment(self, key: str, by: float | Decimal = 1) -> Any:
         """Adds ``by`` to the number stored under ``key`` and returns the total.
 
-        If there is no number yet, it starts at 0.
+        A missing number counts as 0.
 
         Raises:
             StateValueInvalid: The value or ``by`` is no number.
@@ -50,7 +50,7 @@ class State(Protocol):
     def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
         """Appends ``item`` to the list stored under ``key`` and returns the list.
 
-        If there is no list yet, it starts empty.
+        A missing list counts as empty.
 
         Args:
             key: The state key.

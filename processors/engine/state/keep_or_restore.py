@@ -1,6 +1,6 @@
 """Decides how a restore begins: from which changelog offset each store is replayed, and whether local state is dropped.
 
-The functions read nothing themselves: they judge facts that the caller has read. ``coherence`` defines the order in
+The functions read no files and no topics. They judge facts that the caller has read. ``coherence`` defines the order in
 which the caller must read the facts. If a restore begins with a checkpoint, ``checkpoints.decision`` chooses it.
 """
 
@@ -19,8 +19,8 @@ from holdfast.processors.engine.state.coherence import (
 )
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
-#: The maximum age of local state that is kept, as a fraction of the changelog's delete.retention.ms. For older state,
-#: Kafka may have removed tombstones, so a replay could miss deletes.
+#: The maximum age of local state that is used, as a fraction of the changelog's delete.retention.ms. Kafka may have
+#: removed tombstones that are newer than older state. A replay from such state could miss deletes.
 RETENTION_PART_SAFE = 0.75
 #: Seconds. If the recorded time of local state is further in the future than this, the age of the state is unknown.
 CLOCK_STEP_S = 60.0
@@ -30,9 +30,9 @@ CLOCK_STEP_S = 60.0
 class RestorePlan:
     """The first offset to replay of each store's changelog.
 
-    ``wipe`` is the reason to replay without the local state; None keeps the local state. If ``aside`` is True, the
-    local state is kept under another name until the replay has shown that the changelogs are complete. Otherwise, it is
-    deleted.
+    ``wipe`` is the reason to replay without the local state; None means that the local state is used. If ``aside`` is
+    True, the unused local state is kept under another name until the replay has shown that the changelogs are complete.
+    Otherwise, it is deleted.
     """
 
     starts: Mapping[str, int]
@@ -50,8 +50,8 @@ def plan_restore(
     """Plans the restore of one task: the first changelog offset to replay for each store.
 
     ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` is the group's committed
-    offset of each input topic. Local state that includes less input than these offsets is an old copy, so it is of no
-    use for a repair.
+    offset of each input topic. Local state that includes less input than these offsets is an old copy. An old copy
+    can't repair a changelog.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -98,8 +98,8 @@ def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
     """Returns the reason why a table can't be restored while the other stores of its task keep their local state.
 
-    None means that the table can be restored. The task records one time for all of its stores. So even for a table that
-    is new in the task, the age of the whole local state decides.
+    None means that the table can be restored. The task records one time for all of its stores. The age of the whole
+    local state therefore decides, even for a table that is new in the task.
     """
     if facts.source is None or facts.start >= facts.end:
         return None
@@ -113,8 +113,8 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Every row of the table is a record of the topic. So a replay up to ``facts.end`` gives the correct rows for
-        # the lower offset.
+        # Every row of the table is a record of the topic. A replay up to ``facts.end`` therefore gives the correct rows
+        # for the lower offset.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -122,9 +122,9 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
     """Whether local state includes less input than the group committed, and no input beyond the committed offsets.
 
-    State of an incomplete restore counts as an old copy, because it matches no input offset. Local state from which a
-    changelog is being re-seeded is an exception: it is an old copy only if it includes less input than the group
-    committed.
+    State of an incomplete restore counts as an old copy, because it matches no input offset. An exception is local
+    state from which a changelog is being rewritten (re-seeded). It counts as an old copy only if it includes less input
+    than the group committed.
     """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
@@ -135,9 +135,9 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
     """Returns those of the ``stores`` (name to topic id) whose changelog has this topic id.
 
-    An empty id matches any changelog.
+    They may start without data.
 
-    They may start without data. The worker gets the same option at every restart. If the changelog is deleted and
+    An empty id matches any changelog. The worker gets the same option at every restart. If the changelog is deleted and
     created again later, its topic id changes, so the option no longer applies.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
@@ -164,8 +164,8 @@ def without_emptied(
 def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     """Returns the reason why a table's topic can't be replayed from this offset; None if the replay is safe.
 
-    Records after this offset may be old, although the state is young. Tombstones among them may already be removed. A
-    replay from the beginning is safe, because Kafka removes a tombstone only after the row that it deletes.
+    Records after this offset may be old, although the state is young. Kafka may have removed tombstones among these
+    records. A replay from the beginning is safe, because Kafka removes a tombstone only after the row that it deletes.
     ``at.inputs`` is empty until a replay from the beginning ends.
     """
     if at.inputs and at.offset < min(facts.young_from, facts.end):
@@ -175,8 +175,8 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """Returns the reason why state of this age (seconds) can't be replayed from ``offset``; None if it can."""
-    # If one offset is missing, it can only be the transaction marker of the last commit. An interrupted replay is an
-    # exception: it may have reached the end so late that it missed tombstones.
+    # A single missing offset can only be the transaction marker of the last commit, so the age does not matter. An
+    # interrupted replay is an exception: it may have reached the end so late that it missed tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

@@ -13,15 +13,15 @@ Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
 class MemoryDatabase(Database):
-    """One database in memory. ``export`` writes its content to the disk for a checkpoint."""
+    """One database in memory. For a checkpoint, the function ``export`` writes its content to the disk."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: ``_ordered``: the keys at the last range read, sorted; some are deleted by now. ``_added``: the keys added
-        #: since then.
+        #: ``_ordered``: the keys at the last range read, sorted; some of them may be deleted now. ``_added``: the keys
+        #: that were added after that.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -82,7 +82,7 @@ class MemoryDatabase(Database):
     def _in_order(self) -> list[bytes]:
         """Returns the sorted keys. Some of them may be deleted by now, so the caller must check each key.
 
-        The list is sorted again only if keys were added since the last call. So most range reads need no sort.
+        The list is sorted again only if keys were added since the last call. Most range reads therefore need no sort.
         """
         if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
             self._ordered = sorted({*self._unordered, *self._content})

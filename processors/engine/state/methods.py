@@ -1,7 +1,7 @@
 """Operations on the state of a message key beyond single reads and writes: counters, lists, ranges, raw bytes.
 
-All operations use the reads and writes of ``StoreState``, so that its undo log, overlay and size limits also apply to
-them.
+All operations call the reads and writes of ``StoreState``. Its undo log, overlay (uncommitted writes in memory) and
+size limits therefore also apply to these operations.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class StateMethods:
         self._store(key, raw)
 
     def increment(self, key: str, by: float | Decimal = 1) -> Any:
-        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing number starts at 0.
+        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing number counts as 0.
 
-        A Decimal needs a store with the codec ``typed``. It adds up with whole numbers and Decimals, not with floats.
+        A Decimal needs a store with the codec ``typed``. A Decimal can be added to whole numbers and Decimals, but not
+        to floats.
         """
         held = self.get(key, 0)
         for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
@@ -146,7 +147,10 @@ class StateMethods:
         return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
 
     def entry(self, key: bytes, raw: bytes) -> tuple[str, Any] | None:
-        """Returns a stored entry of the current message key as ``items`` does; None for one that it leaves out."""
+        """Returns a stored entry of the current message key in the form of ``items``.
+
+        None for an entry that ``items`` leaves out.
+        """
         return (name := key.decode(), self._decoded(name, raw)) if self._is_shown(key) else None
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:

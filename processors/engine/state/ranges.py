@@ -32,7 +32,10 @@ class Ranged(Protocol):
         """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order: the last one before ``end`` first. None means no end."""
+        """Yields the entries of ``stored`` in reverse order, beginning with the last entry before ``end``.
+
+        None means no end.
+        """
 
 
 def behind(prefix: bytes) -> bytes:
@@ -44,8 +47,8 @@ def behind(prefix: bytes) -> bytes:
 class WrittenKeys:
     """Index that finds the uncommitted writes of one message key without a scan of all writes.
 
-    Until the commit, the dict of writes grows only at its end, and a failed message removes only the last keys. So a
-    read looks only at keys that were added since the last read.
+    Until the commit, the dict of writes grows only at its end, and a failed message removes only the last keys. A read
+    therefore looks only at keys that were added since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
@@ -94,7 +97,10 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """Must be called after keys were removed from the end of the dict of writes. ``length`` is its length now."""
+        """Must be called after keys were removed from the end of the dict of writes.
+
+        ``length`` is the dict's length now.
+        """
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}

@@ -31,7 +31,10 @@ EXPORT_BYTES = 8 << 20
 
 
 def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
-    """Opens a database in bulk mode for a replay of ``bulk_records`` records, or for normal use if None."""
+    """Opens a database in bulk mode for a replay of ``bulk_records`` records.
+
+    If this is None, opens it for normal use.
+    """
     options = database_options(memory, bulk_records)
     with _named_errors():
         # Without an explicit column family, rocksdict opens an existing database with the options stored on disk, and
@@ -50,8 +53,8 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 class RocksDatabase(Database):
     """One RocksDB database.
 
-    A database that is not on the disk yet is created only by its first write. So if a new task starts bulk mode before
-    its first write, the database is opened once and not twice.
+    A database that does not exist on the disk is created only by its first write. A new task that starts bulk mode
+    before its first write therefore opens the database once and not twice.
 
     Args:
         rdict: The open database; None to create the database at the first write, with ``memory``.
@@ -345,7 +348,7 @@ def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _named(failure: Exception) -> Exception:
     """Converts an error that reports corruption to DatabaseCorrupt.
 
-    rocksdict raises the same class for all errors, so only the error's text shows whether data is corrupt.
+    rocksdict raises the same class for all errors. Only the error's text shows whether data is corrupt.
     """
     return DatabaseCorrupt(str(failure)[:300]) if "Corruption" in str(failure) else failure
 

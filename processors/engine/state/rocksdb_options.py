@@ -13,18 +13,18 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFacto
 #: The sizes used without a memory plan: the block cache of the process, and the write buffer of one database, in bytes.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
-#: The write buffer of one database has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, but at least
+#: The size of one database's write buffer: at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, but at least
 #: ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: RocksDB allocates a write buffer in blocks. These are the number of blocks in a full buffer, and the maximum bytes of
-#: a block.
+#: RocksDB allocates a write buffer in blocks. The first number is the blocks of a full buffer. The second number is the
+#: maximum bytes of a block.
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: Maximum number of write buffers of a database in bulk mode, including full buffers that are not flushed yet.
 BULK_BUFFERS = 4
 #: The size of a write buffer's bloom filter, as a fraction of the buffer: about 20 bits for each key.
 BUFFER_FILTER_RATIO = 0.01
-#: From these two numbers, the size of a write buffer in a bulk replay is computed: the wanted number of files, and the
-#: assumed bytes of a record.
+#: Two numbers for the size of a write buffer in a bulk replay: the wanted number of files, and the assumed bytes of a
+#: record.
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
 #: Bytes of a file at level 1, and the factor by which files of each further level are larger. A file's bloom filter is
@@ -32,7 +32,7 @@ BULK_BUFFER_BYTES_MIN = 2 << 20
 #: larger than a shard again for each read of a key. With a cache of 64 MiB and files of 64 MiB (RocksDB's default), a
 #: read then takes 145 us instead of 9 us.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
-#: As a limit for level-0 files, this number is never reached, so writes never wait for compaction.
+#: The limit for the number of level-0 files. It is never reached, so writes never wait for compaction.
 NEVER = 1 << 20
 #: Maximum open files of a database: 1/``OPEN_FILES_SHARE`` of the process' limit, at least ``OPEN_FILES_MIN``.
 OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
@@ -41,10 +41,10 @@ OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 class RocksMemory:
     """The block cache and the write buffers that all databases of a process share; sizes in bytes.
 
-    RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. Empty buffers are
-    counted, too, because each already has its filter and its first block. Empty buffers of 150 databases would exceed
-    the limit, and each write would flush a file. For this reason, the buffer of a database is smaller if many databases
-    are open already.
+    RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. Empty buffers count, too,
+    because each already has its filter and its first block. Empty buffers of 150 databases would exceed the limit, and
+    each write would flush a file. For this reason, the buffer of a database is smaller if many databases are open
+    already.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
@@ -106,8 +106,8 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     else:
-        # Most reads are for keys that are not in the write buffer. With this bloom filter, they need no search in the
-        # buffer.
+        # Most reads are for keys that are not in the write buffer. With this bloom filter, these reads need no search
+        # in the buffer.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options

@@ -1,4 +1,4 @@
-"""Temporary databases that commands use, stored in the same slot folder as the tasks' databases."""
+"""Temporary databases for commands. They are stored in the same slot folder as the tasks' databases."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ A read searches the levels of this diagram from left to right. A write stays in 
                          uncommitted           newer half          older half
                            └── commit ────────►
 
-A store usually has few state keys and many message keys. So each state key has a cell: dicts from message keys to
-values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
+A store usually has few state keys and many message keys. Each state key therefore has a cell: dicts from message keys
+to values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
 with a prefix in ``scattered``, share one cell whose dicts use full keys.
 
 ``get`` and ``set`` inline ``_load`` and ``_store``. This saves 4 % of the CPU time of a stateful message.
@@ -68,7 +68,7 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Values of a step computed with numpy. They are kept outside of the store's overlay until ``write_back``."""
+    """Values of a step that numpy computes. They are kept outside of the store's overlay until ``write_back``."""
 
     #: Maximum memory for rows with committed values, in bytes.
     rows_bytes_max: int
@@ -147,7 +147,7 @@ class StoreState(StateMethods):
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: ``reads``: number of reads by user functions. ``misses``: number of these that had to read the database.
+        #: ``reads``: number of reads by user functions. ``misses``: number of reads that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -172,7 +172,7 @@ class StoreState(StateMethods):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
-        # This repeats the code of ``_load`` inline, for speed.
+        # The code of ``_load`` is repeated inline here, for speed.
         self.reads += 1
         cell = self._cells.get(key)
         if cell is None:
@@ -200,7 +200,7 @@ class StoreState(StateMethods):
         """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
-        # This repeats the code of ``_store`` inline, for speed.
+        # The code of ``_store`` is repeated inline here, for speed.
         try:
             raw = encode_value(value, self.timestamp_ms)
         except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.
@@ -385,7 +385,7 @@ class StoreState(StateMethods):
         yield from self._within(prefix, self._backend.items(self.name, prefix + first))
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order: the last one before ``end`` first. None means no end."""
+        """Yields the entries of ``stored`` in reverse order: the last entry before ``end`` first. None means no end."""
         prefix = key_prefix(message_key)
         last = behind(prefix) if end is None else prefix + end
         yield from self._within(prefix, self._backend.items_back(self.name, last))

@@ -2,7 +2,8 @@
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
-data and the offsets since the last flush. The changelog is then replayed from the offsets that were flushed last.
+data and the offsets that were written after the last flush. The changelog is then replayed from the last flushed
+offsets.
 
 Invariants:
     - A batch is written in pieces, and its last piece contains the meta key. After a crash between pieces, the database
@@ -39,7 +40,7 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Stands in the meta record in place of a changelog's topic id while the changelog is rewritten from local state.
+#: Replaces a changelog's topic id in the meta record while the changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
 #: Suffix of a folder with an old copy of local state. The copy is kept until the task is restored from the changelogs.
@@ -246,8 +247,8 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        While the compaction runs, ``on_wait`` is called about twice a second. It may close the store; ``close`` then
-        waits for the compaction.
+        While the compaction runs, ``on_wait`` is called about twice a second. ``on_wait`` may close the store;
+        ``close`` then waits for the compaction.
         """
         failures: list[Exception] = []
 
@@ -275,7 +276,7 @@ class TaskStore:
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Closes the database. It never raises an error, because the changelog can replay any write that is lost."""
+        """Closes the database. Never raises an error, because the changelog can replay any write that is lost."""
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -291,10 +292,10 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or sets it aside under another name, and opens an empty one.
+        """Deletes the database, or keeps it as a copy under another name, and opens an empty database.
 
-        If an earlier copy is already set aside, a database whose restore is incomplete is deleted, and the earlier copy
-        is kept.
+        If an earlier copy already exists, a database whose restore is incomplete is deleted, and the earlier copy is
+        kept.
         """
         if aside:
             meta = self.meta()
@@ -314,7 +315,7 @@ class TaskStore:
         self._database = self._open_new()
 
     def forget_aside(self) -> None:
-        """Deletes the copy that was set aside, if it exists."""
+        """Deletes the copy that ``wipe`` kept under another name, if it exists."""
         try:
             if self._databases.exists(self._aside):
                 self._databases.delete(self._aside)
@@ -349,7 +350,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Converts errors raised inside the block with ``_broken``.
+        """Converts errors raised inside the block: calls ``_broken``, which returns the error to raise.
 
         ``get`` and ``get_many`` repeat this code inline, for speed.
         """

@@ -133,7 +133,7 @@ class TypedValues:
         return {**made, VERSION: max(self._upgrades[of]) + 1}
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """Returns the JSON value of an instance if a field's value has another type than the model declares."""
+        """Returns the JSON value of an instance in which a field's value has another type than the model declares."""
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except Exception as failure:
@@ -199,10 +199,10 @@ class TypedValues:
 
 
 class CodedModels(TypedValues):
-    """The models of one store with another codec than JSON; instances become payloads of the codec.
+    """The models of one store with another codec than JSON. An instance is stored as a payload of the codec.
 
-    With the codec "typed", the parts of an instance keep their Python types, so a model reads each part from its own
-    type. With another codec, the payload has the JSON values of the instance.
+    With the codec "typed", the parts of an instance keep their Python types. The model then reads each part from its
+    own type. With another codec, the payload has the JSON values of the instance.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""If a stream has branches that get the same value, decides which step copies it: the first one that changes it."""
+"""Decides which step copies a value that several branches of a stream get: the first step that changes the value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from holdfast.processors.engine.steps.node import Node
 
 
 class Shared(IntEnum):
-    """Which part of a value other branches of the stream can also see, so that a change in it would reach them."""
+    """The part of a value that other branches of the stream can also see.
+
+    A change in this part would reach these branches.
+    """
 
     NOTHING = 0
     #: Only the objects inside the fields of the value. The value itself is seen by one branch only.

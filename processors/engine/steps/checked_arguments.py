@@ -1,4 +1,4 @@
-"""Checks the topics, names and functions that users pass to a step, already when the step is declared.
+"""Checks the topics, names and functions that users pass to a step. The check runs when the step is declared.
 
 Invariants:
     - A function is refused only if a call with the step's arguments would raise a TypeError. A function whose

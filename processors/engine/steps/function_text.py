@@ -1,7 +1,7 @@
 """Identifies a user's function by a short hash of its source. A different hash means a different function.
 
-The hash ignores comments, docstrings, white space, and code around a lambda. It includes texts and numbers of the
-closure. So the functions that ``by("carrier")`` and ``by("plane")`` return have different hashes.
+The hash ignores comments, docstrings, white space, and code around a lambda. The hash includes texts and numbers of the
+closure. The functions that ``by("carrier")`` and ``by("plane")`` return therefore have different hashes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class FunctionInvalid(BadConfiguration):
 
 
 def same_as(former: str) -> Callable[[Function], Function]:
-    """Decorator that declares: this function gives the same results as an earlier version of it.
+    """Decorator for a changed function that gives the same results as an earlier version of the function.
 
-    The state is then kept.
+    A deployment then keeps the state.
 
     Args:
         former: The hash of the earlier function. The error of a refused deployment or worker shows it.

@@ -1,10 +1,10 @@
 """Decides whether a user's function may change its argument, and copies values for such functions.
 
-A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A branch, match
-or window that may change the value gets a copy, so that no other branch, match or window sees the change. A function
-that only reads needs no copy. A branch makes its copy just before its first step that changes something. If a filter
-before this step drops the message, no copy is made. The decision is based on the function's bytecode and on the names
-that it uses. Code that is not known to be harmless counts as a change, which costs a copy.
+All branches of a stream, all matches of a join, and all windows that contain a value get the same object. A branch,
+match or window that may change the value gets a copy, so that no other branch, match or window sees the change. A
+function that only reads needs no copy. A branch makes its copy just before its first step that changes something. If a
+filter before this step drops the message, no copy is made. The decision is based on the function's bytecode and on the
+names that it uses. Code that is not known to be harmless counts as a change, which costs a copy.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELE
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: Bytecode instructions that read names from outside of a function.
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Maximum number of parts, and maximum nesting, of a container that is checked if a function refers to it by name.
+#: Limits for the check of a container to which a function refers by name: maximum number of parts, and maximum nesting.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
 #: The value that is used for a name that is not assigned yet.
 _UNKNOWN = object()
 
 
 class Touch(Enum):
-    """Which part of its value a step may change."""
+    """The part of its value that a step may change."""
 
     NOTHING = 0
     #: Only the fields of the value object, not the objects inside the fields.
@@ -88,7 +88,10 @@ class Touch(Enum):
 
 
 class ValueNotCopied(HoldfastError):
-    """A value can't be copied, although several branches, matches or windows get it, and one may change it."""
+    """A value can't be copied.
+
+    A copy is needed, because several branches, matches or windows get it, and one may change it.
+    """
 
 
 def copied(value: Any) -> Any:
@@ -119,15 +122,15 @@ def copied(value: Any) -> Any:
 
 
 def own_object(value: Any) -> Any:
-    """Returns a copy of the object itself; a copied dict still contains the same objects.
-
-    Any value but a dict is copied whole.
-    """
+    """Returns a copy of a dict that contains the same objects. A value of another type is copied with all its parts."""
     return value.copy() if type(value) is dict else copied(value)
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one message as separate objects: all except the last are copied, so none share a part."""
+    """Returns the results of one message as separate objects.
+
+    All except the last are copied, so that no two share a part.
+    """
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
@@ -197,7 +200,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether ``name`` is in a harmless module that the function uses, and is no method of a container."""
+    """Whether ``name`` is in a harmless module that the function uses, and is not a method of a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -228,7 +231,7 @@ def _is_unsafe(found: Any, seen: set[int]) -> bool:
 def _is_data(value: Any, depth: int = 0) -> bool:
     """Whether a value consists only of texts, numbers and containers of these.
 
-    It then contains nothing that can be called.
+    Such a value contains nothing that can be called.
     """
     if type(value) in _ATOMS or isinstance(value, Enum):
         return True

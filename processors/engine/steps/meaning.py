@@ -1,6 +1,6 @@
 """A table of the step arguments on which state depends, and lines of text that record the values of these arguments.
 
-If such an argument is changed, the existing state no longer fits. A deployment and a worker therefore
+If such an argument is changed, the existing state may no longer fit the steps. A deployment and a worker therefore
 compare the recorded lines of the previous version with the new lines. A line is ``<step> <of what>: <argument> =
 <value>``, for example ``group_by day: key = field day``.
 """
@@ -50,7 +50,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "suppress": _roles(columns="every"),
     "print": _roles(neither="pretty metadata"),
     "print_table": _roles(neither="size title metadata timeout live live_slowdown columns column_widths"),
-    # The text of a column expression is part of the processor's version, as the source of a function is.
+    # The text of a column expression is a part of the processor's version, as is the source of a function.
     "contains": _roles(function="keys"),
     "fill": _roles(function="columns mapping"),
     "drop": _roles(function="columns errors"),
@@ -138,7 +138,7 @@ class Difference:
     argument: str
     was: str
     now: str
-    #: Whether the change would give existing state to other keys. Such a change is refused.
+    #: Whether the change would assign existing state to other keys. Such a change is refused.
     is_key: bool
 
     def __str__(self) -> str:
@@ -157,9 +157,9 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the lines about keys.
+    """Returns those of the lines that describe keys.
 
-    They are also stored with the state, so that a worker refuses state of other keys.
+    These lines are also stored with the state, so that a worker refuses state that was written with other keys.
     """
     return tuple(line for line in meaning if _is_key(line.partition(" = ")[0]))
 
@@ -170,7 +170,7 @@ def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """Returns a hint about ``same_as`` for the error, if only functions differ, because they may give the same keys.
+    """Returns a hint about ``same_as`` for the error, if only functions differ. The functions may give the same keys.
 
     If anything else differs, the hint is empty.
     """

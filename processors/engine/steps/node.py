@@ -1,4 +1,6 @@
-"""One step of a stream. The steps form a tree that starts at the topic. A node with several children is a branch.
+"""One step of a stream. The steps form a tree that starts at the topic.
+
+After a node with several children, the stream has several branches.
 
 A step after a join of streams is a child of nodes in several trees.
 """
@@ -67,12 +69,12 @@ class Node:
 
     @property
     def order(self) -> Order | None:
-        """The step's role in the order in which inputs are read: ``feeds``, ``reads`` or None."""
+        """The step's role in the order in which inputs are read: ``feeds``, ``reads`` or None (see ``steps.step``)."""
         return None if self.of_engine is None else self.of_engine.order
 
     @property
     def outbox(self) -> str:
-        """The name of the outbox where this step's results wait: a topic's or a sink's name.
+        """The name of the outbox where this step's results wait for the next commit: a topic's or a sink's name.
 
         Empty without an outbox.
         """
@@ -132,7 +134,8 @@ class Node:
     def rule(self) -> str:
         """Describes a built-in step, for example a join or ``group_by``, in one line of text.
 
-        Empty for other steps, and for steps whose behaviour is fully given by their user function.
+        The text is empty for all other steps. It is also empty for steps whose user function alone defines the
+        behaviour.
         """
         return "" if self.of_engine is None else self.of_engine.describe()
 
@@ -146,7 +149,7 @@ class Node:
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
         """Returns a copy of this node and all nodes below it, in which some nodes have other functions.
 
-        ``functions`` maps ``id(node)`` to the other function of this node.
+        ``functions`` maps ``id(node)`` to the new function of the node.
         """
         if not any(id(node) in functions for node in self.walk()):
             return self

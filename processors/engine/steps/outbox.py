@@ -1,4 +1,4 @@
-"""Output records that are not yet passed to the producer, stored in parallel lists for each topic."""
+"""Output records that are not yet passed to the producer. Each topic has parallel lists of them."""
 
 from __future__ import annotations
 

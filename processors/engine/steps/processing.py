@@ -1,9 +1,8 @@
 """Steps with timers, which ``sdf.process(MyProcessor)`` adds to a stream.
 
-The methods of the user's class are called for messages and due timers, and emit values.
-
-One instance of the class serves one task. Its state and timers belong to the current key. Other attributes of the
-instance are lost when the process ends.
+A task calls the methods of the user's class for messages and due timers. The methods emit values. One instance of the
+class serves one task. Its state and timers belong to the current key. Other attributes of the instance are lost when
+the process ends.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class Processing(Step):
         return Timers(state)
 
     def __call__(self, *_: Any) -> Any:
-        """Raises an error: a task must call ``Processor.on_message`` instead."""
+        """Raises RuntimeError, because a task must call ``Processor.on_message`` instead."""
         raise RuntimeError("a step with timers runs in a task only")
 
 

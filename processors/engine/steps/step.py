@@ -35,7 +35,7 @@ class StoreForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreUse:
-    """The use of a store by a step: the kind of its values, and whether the step changes them.
+    """How a step uses a store: the kind of the store's values, and whether the step changes them.
 
     Attributes:
         form: The kind of values in the store.
@@ -58,7 +58,7 @@ VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse
 
 
 class Kept(Protocol):
-    """The content of a store that only one step uses, if this content is aggregates or windows.
+    """The content of a store that only one step uses. The content is either aggregates or windows.
 
     Attributes:
         store_kind: The kind of the store, for example ``aggregation``.
@@ -107,12 +107,12 @@ class Inlined(NamedTuple):
 
 
 class Step:
-    """Base class of built-in steps. Its properties have the values that are right for most steps."""
+    """Base class of built-in steps. The default values of its properties fit most steps."""
 
     __slots__ = ()
 
-    #: Whether the step can be computed for many messages at once, if an aggregation or window computed with numpy
-    #: follows.
+    #: Whether the step can be computed for many messages at once, if numpy computes an aggregation or a window after
+    #: it.
     in_runs: ClassVar[bool] = False
     #: The step's role in the order in which inputs are read; None without a role.
     order: ClassVar[Order | None] = None
@@ -148,11 +148,14 @@ class Step:
         return False
 
     def separate(self, value: Any) -> None:
-        """Replaces such a field's object by a copy. It is called if a later step may change objects inside fields."""
+        """Replaces the object in such a field by a copy. Called if a later step may change objects inside fields."""
 
     @property
     def stands_in_order(self) -> bool:
-        """Whether the version contains the step's position among all steps, because its text does not show it."""
+        """Whether the version contains the step's position among all steps.
+
+        It must, if the text does not show the position.
+        """
         return False
 
     def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined | None:

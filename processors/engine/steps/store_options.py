@@ -45,13 +45,14 @@ class StoreOptions:
     codec: str = DEFAULT
     #: One line of text for each built-in step that uses the store.
     steps: tuple[str, ...] = ()
-    #: For the store of a built-in step: how values expire whose state keys contain a time, such as those of joins.
+    #: For the store of a built-in step: how values expire by the event times of their own message key, as in
+    #: ``drop_duplicates``.
     dating: Dating | None = field(default=None, compare=False)
     #: For the store of a built-in step: how values expire by the event times of their own key, as in
     #: ``drop_duplicates``.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether values expire only by stream time, as after ``group_by``. There, a message may arrive after messages with
-    #: later event times, and must still find the state of its event time.
+    #: Whether only stream time expires values. This is needed after ``group_by``, where a message with an older event
+    #: time can follow a newer message. The older message must still find the state of its event time.
     asked_by_older: bool = field(default=False, compare=False)
     #: Time for which values without their own ``ttl`` stay readable, in milliseconds; None means no limit.
     ttl_ms: int | None = field(init=False, default=None)
@@ -90,14 +91,14 @@ class StoreOptions:
 
     @property
     def models(self) -> Mapping[str, Any]:
-        """Maps each state key (``"*"`` for all others) to the model of its values."""
+        """Maps each state key to the model of its values. The key ``"*"`` stands for all other state keys."""
         if not self.typed:
             return {}
         return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
 
     @property
     def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
-        """Maps each state key (``"*"`` for all others) to the upgrades of its model."""
+        """Maps each state key to the upgrades of its model. The key ``"*"`` stands for all other state keys."""
         if not self.upgrades:
             return {}
         if isinstance(self.model, Mapping):
@@ -191,7 +192,7 @@ class StoreOptions:
 
 
 class StoreName(str):
-    """The name that ``app.store`` returns. It also carries all store declarations of the application."""
+    """The name that ``app.store`` returns: a text that also has all store declarations of the application."""
 
     declared: dict[str, StoreOptions]
 
@@ -222,7 +223,7 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
     """Adds the declaration of a store.
 
-    ``argument`` is, for errors, the step's argument with which the user names the store, for example ``name``.
+    ``argument`` is the step's argument with which the user names the store, for example ``name``. Errors show it.
 
     Raises:
         StoreInvalid: The store is already declared with other options.

@@ -136,10 +136,10 @@ class Topic:
         self.label = name
         #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
-        #: Whether the topic connects two steps of a join by a foreign key, or of the groups of a table's rows.
+        #: Whether the topic connects two internal steps: of a join by a foreign key, or of grouped rows of a table.
         self.of_join = False
-        #: Whether the topic has the changes of a table's rows for their groups (``group_by`` of a table). A change that
-        #: is put aside leaves its group wrong, because an unchanged row is not sent again.
+        #: Whether the topic has the changes of a table's rows for their groups (``group_by`` of a table). If such a
+        #: change became a dead letter, its group would stay wrong, because an unchanged row is not sent again.
         self.of_table_groups = False
         #: The field whose values become the topic's keys; empty if a function computes the keys.
         self.grouped_field = ""

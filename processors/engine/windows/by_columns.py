@@ -9,11 +9,11 @@ memory between commits, so a window is read once, and written once per commit::
     k1 at 12:00:58 ─┘ (a running maximum), and by closed windows              12:00 k1 ─┘
 
 ``computed`` changes nothing. ``keep`` then changes the rows, the index, stream time and the count of late windows
-together. ``WindowStore`` processes two kinds of runs instead: runs for which numpy would not give the same bits as
-Python, and runs with a late message for which ``on_late`` is not ``drop``.
+together. ``WindowStore`` processes two kinds of runs instead. One kind is runs for which numpy would not give exactly
+the same results as Python. The other kind is runs with a late message, if ``on_late`` is not ``drop``.
 
 Invariants:
-    - A row is never older than the value of its window in the store's overlay.
+    - A row is never older than the value of its window in the store's overlay (the uncommitted writes in memory).
     - Results, stored bytes, and the decision which messages are late are the same as with ``WindowStore``.
     - Either all rows of a key are in memory, or none: ``leave`` writes back all rows of a key.
 """
@@ -57,7 +57,9 @@ class WindowRowStore(RowStore, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WindowRun:
-    """Consecutive messages whose results are computed, but not yet in the state. ``ColumnarWindows.keep`` applies them.
+    """Consecutive messages whose results are computed, but are not in the state yet.
+
+    ``ColumnarWindows.keep`` stores them.
 
     Attributes:
         results: The results to send, encoded as JSON.
@@ -138,7 +140,7 @@ class ColumnarWindows:
             return None
 
     def keep(self, run: WindowRun) -> None:
-        """Applies a run to the state. ``run`` must be what ``computed`` returned last."""
+        """Applies the computed results to the state. ``run`` must be what ``computed`` returned last."""
         segments, stream = run._segments, self._stream
         if segments is not None:
             self._enter(segments, run._window_times)
@@ -177,7 +179,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value is left out: ``WindowStore`` processed its message, so the value may be in the store.
+        # The row has no value, because ``WindowStore`` processed its message. The value may be in the store.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -377,7 +379,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """Returns one item for each window: the column's item of the message that the window contains."""
+    """Returns for each window the column's item of the message that the window contains."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

@@ -80,9 +80,10 @@ class Window(Unplaced, Generic[Aggregated]):
         initializer: Callable[[Any], Any],
         merger: Callable[[Any, Any], Any] | None = None,
     ) -> Aggregated:
-        """Adds a column. ``initializer`` makes its value from the first message, ``reducer`` updates it later.
+        """Adds a column whose value user functions compute.
 
-        ``merger`` merges the values of two sessions. Only session windows need it.
+        ``initializer`` makes the value from the first message, ``reducer`` updates it with each later message.
+        ``merger`` merges the values of two sessions; only session windows need it.
         """
         return self._one(Reduce(reducer, initializer, merger))
 

@@ -5,11 +5,11 @@
                                   ├───────────┤
                                           ├───────────┤
 
-A tumbling window stores only its aggregates. Overlapping windows share messages: the store keeps, in chunks, the items
-that the columns read from the messages, and computes each window from these items.
+A tumbling window stores only its aggregates. Overlapping windows share messages. The store keeps the items that the
+columns read from the messages, in chunks. Each window is computed from these items.
 
 Invariants:
-    - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
+    - Message n of a key is in several windows. They begin at the multiples of the step from n - count + 1 to n.
     - A chunk is deleted when the last window that needs its last message is closed.
 """
 
@@ -31,7 +31,8 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import Result
 
 COUNTED_VERSION = 1
-#: About this many chunks contain the messages of one overlapping window; and the minimum number of messages in a chunk.
+#: Approximate number of chunks that contain the messages of one overlapping window, and minimum number of messages in a
+#: chunk.
 CHUNKS, CHUNK_LEAST = 16, 8
 #: The record's field with the number of the last message that has a large value, and the limit above which a value is
 #: large. Sums of up to ``MESSAGES_MAX`` smaller values can't overflow a float.
@@ -214,16 +215,16 @@ class CountStore:
         """
         spec = self.spec
         first = self._first_window(number)
-        # Windows are computed even if no result is sent now. Otherwise, a later message would fail because of this one.
-        # Usually it is enough to compute the first window, because it contains the messages of all other windows. If
-        # there are large values, a sum of another window can still overflow.
+        # Windows are computed even if no result is sent now, so that a message that can't be aggregated fails itself
+        # and not a later one. Usually it is enough to compute the first window, because it contains the messages of all
+        # other windows. If there are large values, a sum of another window can still overflow.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
         results = []
         for begin in begins:
             if begin < chunks[0]:
-                # the first messages of this window are missing, because a previous definition of the windows did not
+                # the first messages of this window are missing, because an earlier definition of the windows did not
                 # store them
                 continue
             inside = items[begin - chunks[0] :]

@@ -6,8 +6,8 @@
 
 Invariants:
     - The sent results depend only on the messages and on stream time, not on when commits happened. After a held-back
-      result, the next period ``every`` begins at the time when the result was due, even if it is sent later. A due
-      result is sent before any later result of its key.
+      result, the next period of length ``every`` begins when the result was due, even if the result is sent later. A
+      due result is sent before any later result of its key.
     - Held-back results are state. A result is sent in the same transaction that deletes its record.
     - A key with a record has one index entry, at the time until which its results are held back.
 """
@@ -33,10 +33,10 @@ from holdfast.processors.engine.windows.stored import Closing, Result, StoredWin
 
 
 class FewerResults:
-    """Limits how often one window of a step sends its results, in one task.
+    """Limits how often one window step of a stream sends its results, in one task.
 
     Args:
-        windows: The window whose results are held back.
+        windows: The windows whose results are held back.
         every_ms: The minimum time between two results of a key, in milliseconds of stream time.
         state: The store of the step.
         stream: The stream time of the task.
@@ -47,7 +47,7 @@ class FewerResults:
         self._state, self._stream = state, stream
         #: Position from which the next scan of the index may start, because all earlier entries are deleted.
         self._after = first_hold()
-        #: Due results that ``closing`` has returned but that are not yet passed to ``closed``: index entry, due time,
+        #: Due results that ``closing`` has returned but whose ``closed`` call is still missing: index entry, due time,
         #: key, record.
         self._found: deque[tuple[str, int, bytes, dict[str, Any] | None]] = deque()
 
@@ -82,7 +82,7 @@ class FewerResults:
     def _look_again(self, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
         """Writes the key's record, so that results are held back until ``due_ms``.
 
-        Moves its index entry to that time.
+        Moves the key's index entry to that time.
         """
         state, made = self._state, {"due": due_ms, "held": None}
         state.message_key = OWN_KEY
@@ -124,15 +124,15 @@ class FewerResults:
         return state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), limit)
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent: starts the next period of their keys."""
+        """Must be called when all results up to ``closing`` were sent. Starts the next period of their keys."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._found and self._found[0][0] <= closing.place:
             self._after, due_ms, raw_key, known = self._found.popleft()
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                # The new period has already passed, too, so the record is not needed. It is deleted now, because a
-                # later commit may never come.
+                # The new period has already passed, too, so the record is not needed. The record is deleted now,
+                # because a later commit may never come.
                 if known["due"] <= time_ms:
                     self._forget(raw_key, known)
             elif known is not None:

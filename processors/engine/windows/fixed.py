@@ -26,8 +26,8 @@ from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Res
 
 #: Maximum number of entries in a store's cache of windows. The cache key is event time // step.
 KNOWN_MAX = 64
-#: Of a key's open windows that are not in the key's record, the maximum number that one message closes. Later messages
-#: of the key close the others.
+#: Maximum number of windows that one message closes, of the key's open windows that are not in the key's record. Later
+#: messages of the key close the remaining windows.
 MORE_MAX = 100_000
 #: The empty result. It is one shared object, because most messages of a window with ``final()`` have no result.
 _NONE: tuple[Result, ...] = ()
@@ -36,9 +36,9 @@ _NONE: tuple[Result, ...] = ()
 def _asked_apart(trigger: Trigger | None) -> Trigger | None:
     """Wraps a trigger that may change its arguments, so that it gets copies of them.
 
-    Any other trigger is returned unchanged.
+    Other triggers are returned unchanged.
 
-    The wrapper protects the window's stored objects from such changes.
+    Without the copies, the trigger could change the window's stored objects.
     """
     if trigger is None or not may_change(trigger):
         return trigger
@@ -56,8 +56,8 @@ class WindowStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         self._before, self._after = _asked_apart(spec.before_update), _asked_apart(spec.after_update)
         self._triggers = self._before is not None or self._after is not None
-        #: For closing strategy ``key``: index entries that ``closing`` has returned but that are not yet passed to
-        #: ``closed``.
+        #: For closing strategy ``key``: index entries that ``closing`` has returned but whose ``closed`` call is still
+        #: missing.
         self._left: deque[DueEntry] = deque()
         #: Whether a user function may change a message object that another window of the message also needs.
         self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
@@ -142,7 +142,7 @@ class WindowStore(StoredWindows):
         before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
-            held = None  # the window starts again, with this message
+            held = None  # the window was sent, so it starts again with this message
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
             early.append((aggregation.result(*window, stored), window[0]))
@@ -164,7 +164,8 @@ class WindowStore(StoredWindows):
                 self._enter(max(end, self._first_ms), start, end, raw_key)
         known.take(time_ms, self._stream.cap_ms)
         if opened:
-            # A window that was sent early may already be in the key's record. Its next message must not add it twice.
+            # A window that was sent early may already be in the key's record. Its next message must not add the window
+            # twice.
             known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
         closing, results = self._passed(known), []
         for start, end in closing if spec.final else ():
@@ -195,7 +196,7 @@ class WindowStore(StoredWindows):
         return [window for place, _ in places if (window := open_window_of(place)) is not None]
 
     def _no_longer(self, known: KeyTime, windows: Sequence[tuple[int, int]]) -> None:
-        """Removes closed windows from the key's record, in memory. The caller must store the record."""
+        """Removes closed windows from the key's record in memory. The caller must store the record."""
         known.open = [each for each in known.open if (each[0], each[1]) not in windows]
         if known.more is None:
             return

@@ -1,8 +1,10 @@
 """Closes windows of keys that have event times after the worker's clock, as soon as the clock reaches these times.
 
-worker's clock   ──┬─────────────┬──►
-                   │             └ the clock reaches x: the key's windows that end by x are closed
-                   └ a message with the future event time x arrives: x is written to the index
+Example::
+
+    worker's clock   ──┬─────────────┬──►
+                       │             └ the clock reaches x: the key's windows that end by x are closed
+                       └ a message with the future event time x arrives: x is written to the index
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class OwnTimes(Protocol):
     def reached(self) -> Sequence[tuple[int, int, Any]]:
         """Returns the windows of the current key whose end the key's own event time has reached.
 
-        For each window: two numbers that identify it, and its result. The method does not change the state.
+        For each window, the result has two numbers that identify it, and the window's result. The method does not
+        change the state.
         """
 
     def close_one(self, first: int, second: int) -> None:
@@ -53,7 +56,7 @@ class KeysAhead:
         self.next_ms = NO_TIME
         #: Milliseconds. All index entries up to this time are deleted, so that a scan of the index may begin after it.
         self._gone_ms = NO_TIME
-        #: Results that ``closing`` has returned but that are not yet passed to ``closed``.
+        #: Results that ``closing`` has returned but whose ``closed`` call is still missing.
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
@@ -100,7 +103,7 @@ class KeysAhead:
         return found[:limit]
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent."""
+        """Must be called when all results up to ``closing`` were sent. Closes their windows."""
         state = self._state
         while self._found and self._found[0].place <= closing.place:
             place, raw_key, window = self._found.popleft()

@@ -102,7 +102,7 @@ class StreamWindows(Generic[Stream]):
         *,
         retention: int | timedelta | None = None,
     ) -> TimeWindow[Stream]:
-        """Declares sessions: messages of a key with gaps of at most ``inactivity_gap_ms`` form one window.
+        """Declares sessions. Messages of a key with gaps of at most ``inactivity_gap_ms`` form one session.
 
         Args:
             inactivity_gap_ms: The maximum gap between two messages of a session, in milliseconds or as a timedelta. A

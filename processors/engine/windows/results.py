@@ -1,6 +1,8 @@
-"""The last two calls that declare a window: one adds the columns, the other decides when results are sent.
+"""The last two calls that declare a window: the first adds the columns, the second decides when results are sent.
 
-sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closing_strategy="partition")
+Example::
+
+    sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closing_strategy="partition")
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ class Triggers(TypedDict, total=False):
 
 
 class Asked(NamedTuple):
-    """The arguments of a window that are user functions: for late messages, and for sending the window early."""
+    """The user functions among a window's arguments:
+
+    ``on_late`` for late messages, and two functions that send it early.
+    """
 
     on_late: OnLate | None = None
     before_update: Trigger | None = None
@@ -91,7 +96,7 @@ class Asked(NamedTuple):
     closing: ClosingStrategy = "key"
 
     def check(self) -> None:
-        """Raises WindowInvalid if ``on_late`` is unknown, or a function does not take the arguments that it gets."""
+        """Raises WindowInvalid if ``on_late`` is unknown, or if a function can't take the arguments that it gets."""
         if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
             raise WindowInvalid(
                 f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",

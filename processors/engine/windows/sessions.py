@@ -6,7 +6,7 @@
                           ├──────────────────────┤
 
 A session is due when a gap has passed after its end; its grace is not included. A message that extends a session does
-not move the session's index entry. When the entry becomes due before the session does, it is written again with the
+not move the session's entry in the index by time. An entry that is due before its session is written again, with the
 session's present end. A session therefore writes at most one entry per gap.
 
 Invariants:
@@ -45,10 +45,10 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Maximum number of due index entries that ``due_at`` reads. If there are this many, it returns True without a closer
-#: look.
+#: Maximum number of due index entries that ``due_at`` reads. If it reads this many, it returns True without checking
+#: them.
 LOOKED_AT = 100
-#: For open sessions that are not in their key's record: the number that is read at a time, and the maximum number that
+#: For open sessions that are not in their key's record: the number that one read returns, and the maximum number that
 #: one message closes.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
@@ -57,8 +57,8 @@ class Open(NamedTuple):
     """An open session.
 
     Attributes:
-        opened: The event time of the message that opened the session. It identifies the session in the store, and never
-            changes, while ``start`` may change.
+        opened: The event time of the message that opened the session. This time identifies the session in the store. It
+            never changes, but ``start`` may change.
         start: The event time of its earliest message.
         end: The event time of its latest message, plus 1.
         stored: Its aggregates, in stored form.
@@ -77,11 +77,11 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry can be due although its session is still open. So ``_may_leave`` decides whether an entry may
-        # be deleted.
+        # An index entry can be due although its session is still open. ``_may_leave`` therefore decides whether an
+        # entry may be deleted.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
-        #: Sessions that ``closing`` has returned but that are not yet passed to ``closed``: index entry, key, session.
+        #: Sessions that ``closing`` has returned but whose ``closed`` call is still missing: index entry, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -133,8 +133,8 @@ class SessionStore(StoredWindows):
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
         """Returns those of the sessions ``names`` that end at most a gap before ``time_ms`` and still accept messages.
 
-        A name is the session's opening time. The newest must come first, because the scan stops at the first session
-        that ended too early.
+        A name is the session's opening time. The names must be sorted with the newest first, because the scan stops at
+        the first session that ended too early.
         """
         gap_ms, found = self.spec.duration_ms, list[Open]()
         for opened in names:
@@ -147,14 +147,14 @@ class SessionStore(StoredWindows):
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """Yields opening times, up to ``upto_ms``, of open sessions that are not in the key's record, newest first.
+        """Yields the opening times of open sessions that are not in the key's record, newest first, up to ``upto_ms``.
 
-        The first of them may be later than ``upto_ms``.
+        The first opening time may be later than ``upto_ms``.
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The first session that was opened after ``upto_ms`` is included, because a late message may have moved its
-        # start to an earlier time.
+        # The first session that was opened after ``upto_ms`` is included. A late message may have moved its start to an
+        # earlier time.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -187,7 +187,7 @@ class SessionStore(StoredWindows):
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
         else:
-            # The message is added to the last session that began before it. So the later merge combines values in the
+            # The message is added to the last session that began before it. A later merge then combines values in the
             # order of event times.
             taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
             stored: Any = None
@@ -237,7 +237,7 @@ class SessionStore(StoredWindows):
         return results
 
     def _passed(self, known: KeyTime) -> list[Open]:
-        """Returns the open sessions that the key's own event time closes, sorted by start."""
+        """Returns the open sessions of the key that the key's own event time closes, sorted by start."""
         found: list[Open] = []
         if known.more is not None:
             first, last = known.more
@@ -262,7 +262,7 @@ class SessionStore(StoredWindows):
     def _keep_open(self, known: KeyTime) -> None:
         """Stores the key's record with its newest open sessions.
 
-        Older open sessions are not listed in it; range reads find them.
+        Range reads find older open sessions, which are not listed in the record.
         """
         if len(known.open) > OPEN_KEPT:
             names = [opened for _, opened in known.open[:-OPEN_KEPT]] + (known.more or [])
@@ -276,7 +276,7 @@ class SessionStore(StoredWindows):
         self._forget_open(known, session.opened)
 
     def _forget_open(self, known: KeyTime, opened: int) -> None:
-        """Removes a session from the open sessions in the key's record, in memory. The caller must store the record."""
+        """Removes a session from the open sessions in the key's record in memory. The caller must store the record."""
         known.open = [each for each in known.open if each[1] != opened]
         if known.more is not None and (opened == known.more[0] or not known.open):
             first, last = known.more
@@ -314,12 +314,12 @@ class SessionStore(StoredWindows):
     # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next sessions to close, in the order of their index entries; reads at most ``limit`` entries.
+        """Returns the next sessions to close, in the order of their index entries. Reads at most ``limit`` entries.
 
         Sessions declared with ``current()`` are also closed here, without a result, so that their index entries get the
         time of the session's real end. If a session has grown and is not due yet, its entry is written again for its
-        present end. With closing strategy ``key``, these are sessions that no message of their key has closed until the
-        retention ended.
+        present end. With closing strategy ``key``, the result has only sessions that no message of their key has closed
+        until the retention ended.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -347,13 +347,13 @@ class SessionStore(StoredWindows):
         return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when the results of all sessions up to ``closing`` were sent: closes them."""
+        """Must be called when the results of all sessions up to ``closing`` were sent. Closes these sessions."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
             # The retention of a closed session begins at its real end. But its new index entry must not be earlier than
-            # the old one, because commits may already have passed earlier positions of the index.
+            # the old entry, because commits may already have passed earlier positions of the index.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)

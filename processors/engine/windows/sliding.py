@@ -5,9 +5,9 @@
                         ├──────b                    two messages: a, b
                             ├─────────c             two messages: b, c
 
-The store keeps no windows. It keeps the items that the columns read from the messages, in chunks of time. A window is
-computed from these items in time order. A message therefore costs one write. The number of its reads grows with the
-number of messages in its windows.
+The store contains no windows. It contains the items that the columns read from the messages, in chunks of time. A
+window is computed from these items in time order. A message therefore costs one write. The number of reads for a
+message grows with the number of messages in its windows.
 
 Invariants:
     - All windows of a key that end at or before the key's time ``closed`` are closed. All windows that end later are
@@ -93,8 +93,8 @@ class SlidingStore(StoredWindows):
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # The windows are computed even if no result is sent now. So a message that can't be aggregated fails
-            # itself, not a later one.
+            # The windows are computed even if no result is sent now. A message that can't be aggregated then fails
+            # itself, and not a later message.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results
@@ -104,8 +104,8 @@ class SlidingStore(StoredWindows):
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # If the windows were declared differently before, chunks of another length may exist. The new chunk
-            # therefore gets only the time that is free between its neighbours.
+            # An earlier declaration of the windows may have left chunks of another length. The new chunk therefore gets
+            # only the time that is free between its neighbours.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -156,7 +156,9 @@ class SlidingStore(StoredWindows):
         return stored, known
 
     def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
-        """Advances the key's own time and closes the windows that have ended by it.
+        """Advances the key's own time, and closes the windows that have ended by this time.
+
+        Returns their final results.
 
         Messages that no later window needs are dropped.
         """

@@ -40,7 +40,10 @@ class WindowUnplaced(WindowInvalid, AttributeError):
 
 
 class Unplaced:
-    """Base class of window objects to which further calls must be added. ``_missing`` is the missing call as code."""
+    """Base class of window objects that are incomplete without further calls.
+
+    ``_missing`` is the missing call as code.
+    """
 
     _missing: ClassVar[str]
 
@@ -62,8 +65,8 @@ class WindowSpec:
 
     A window contains event times from its start (inclusive) to its end (exclusive). A window closes, and accepts no
     more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` says which time must reach this point:
-    stream time, or the largest event time of the window's key. The window is deleted ``retention_ms`` after this time.
-    ``duration_ms`` is the window's length; for sessions, the gap without messages that ends a session.
+    stream time, or the largest event time of the window's key. The window is deleted when ``retention_ms`` have passed
+    after it closed. ``duration_ms`` is the window's length; for sessions, the gap without messages that ends a session.
     """
 
     kind: WindowKind
@@ -169,7 +172,7 @@ class WindowSpec:
 
 
 def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
-    """Checks and returns duration, step, grace and retention. If ``retention_ms`` is None, the default is returned.
+    """Checks and returns duration, step, grace and retention. If ``retention_ms`` is None, returns the default.
 
     Raises:
         WindowInvalid: The arguments contradict each other.

@@ -54,8 +54,8 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Maximum bytes of the record with stream time, not counting message keys in it. It contains watermarks of upstream
-#: tasks and future event times.
+#: Maximum bytes of the record with stream time, without the message keys in it. The record contains watermarks of
+#: upstream tasks and future event times.
 CLOCK_BYTES = 32_768
 #: The version in which the record of stream time is written, and the versions that can be read. Version 1 had no
 #: ``over`` and no kind, and stored all open windows of a key in one record.
@@ -81,7 +81,7 @@ class Taker(Protocol):
 
 
 class Closes(Protocol):
-    """An object that has due results. A commit sends them."""
+    """An object that has due results. A commit requests these results and sends them."""
 
     def closing(self, limit: int) -> list[Closing]:
         """Returns the next due results, at most ``limit``, in the order of their index entries."""
@@ -235,16 +235,17 @@ class StoredWindows:
         self.late += len(late)
 
     def _of_key(self) -> KeyTime:
-        """Reads the record of the current key.
-
-        Future event times that the worker's clock has reached are applied to it.
-        """
+        """Reads the record of the current key, and applies future event times that the worker's clock has reached."""
         known = KeyTime(self._state.get(KEY_TIME))
         known.reach(self._stream.cap_ms)
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the key's record if it has changed. If the record contains nothing worth keeping, it is deleted."""
+        """Stores the key's ``KeyTime`` record (its own time and open windows) if it has changed.
+
+        Deletes the record if the key has no open windows and no future event times. With closing strategy ``key``, the
+        key's own time must also be older than the retention.
+        """
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
@@ -278,13 +279,16 @@ class StoredWindows:
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
-        """Returns the current key's windows that its own event time closes: two numbers and the result of each."""
+        """Returns the current key's windows that its own event time closes.
+
+        Each item has two numbers and the window's result.
+        """
         raise NotImplementedError
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of one window was sent: closes this window.
+        """Must be called when the result of one window was sent. Closes this window.
 
-        ``reached`` returned the two numbers that identify the window.
+        The two numbers identify the window. ``reached`` returned them.
         """
         raise NotImplementedError
 
@@ -313,7 +317,7 @@ class StoredWindows:
         return self._closes and bool(self._due(1, time_ms))
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when a window's result was sent: the window then accepts no more messages."""
+        """Must be called when a window's result was sent. The window then accepts no more messages."""
         self._closed = closing.place
 
     def remove(self, limit: int) -> int:
@@ -362,8 +366,8 @@ class StoredWindows:
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # The next version of the processor may send results when windows close. It must not send these windows
-            # again.
+            # The next version of the processor may send results when windows close. It must not send the results of
+            # these windows again.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -417,12 +421,15 @@ class StoredWindows:
         )
 
     def committed(self) -> None:
-        """Must be called after the commit of the record that ``save`` wrote: it is then the last committed record."""
+        """Must be called after the commit of the record that ``save`` wrote.
+
+        This record is then the last committed record.
+        """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
-        """Must be called after an aborted transaction: resets stream time and positions to the last commit.
+        """Must be called after an aborted transaction. Resets stream time and positions to the last commit.
 
         Returns the same as ``load``.
         """

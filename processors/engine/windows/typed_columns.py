@@ -1,7 +1,7 @@
 """The typed table columns of built-in aggregations and of windows.
 
-The columns follow from the declaration, so no model is needed. A model can make the types of an aggregation's columns
-more exact.
+The columns are derived from the declaration of the step, so no model is needed. A model can make the types of an
+aggregation's columns more exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``join_lookup`` with an object of a lookup class, as in Quix Streams. The object itself adds fields to the value."""
+"""``join_lookup`` with an object of a lookup class, as in Quix Streams.
+
+The object itself adds the fields to the value.
+"""
 
 from __future__ import annotations
 

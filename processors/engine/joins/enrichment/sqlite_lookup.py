@@ -1,4 +1,4 @@
-"""``SQLiteLookup``: rows of a SQLite file for ``sdf.join_lookup``, with the names of Quix Streams."""
+"""``SQLiteLookup``: reads rows of a SQLite file for ``sdf.join_lookup``. The classes have the names of Quix Streams."""
 
 from __future__ import annotations
 

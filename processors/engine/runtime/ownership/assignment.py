@@ -8,7 +8,7 @@ the last commit of the previous owner:
     3. Read the targets of the restore: the changelogs' high watermarks. For a table that is restored from its source
        topic, the target is the committed offset.
     4. Replay the changelogs up to the targets.
-    5. The coherence guard compares the state with the committed offsets.
+    5. The coherence guard (``state.coherence``) compares the state with the committed offsets.
 
 Invariants:
     - A task runs only after the coherence guard has accepted it.
@@ -127,7 +127,8 @@ class Assignment:
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
         """Returns facts about a task's checkpoint for the status page; None if no checkpoint was searched.
 
-        It has the progress of a running download, the checkpoint that was used, or the reasons why none was used.
+        The result has the progress of a running download, the checkpoint that was used, or the reasons why no
+        checkpoint was used.
         """
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}
@@ -181,9 +182,9 @@ class Assignment:
             state.bound_cache(self.options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some changelog records, and return the tasks that run since this call.
+        """Open pending tasks, replay some changelog records, and return the tasks that began to run in this call.
 
-        Raises StateIncoherent if the coherence guard refuses a task.
+        Raises StateIncoherent if a task's state does not match the committed offsets.
         """
         self.rest_s = 0.0
         self._look_at_fetches()
@@ -304,7 +305,7 @@ class Assignment:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 if decided.aside:
-                    store.wipe(aside=True)  # the state is set aside as a copy, because the checkpoint will replace it
+                    store.wipe(aside=True)  # the state is moved to another name, because the checkpoint will replace it
                 store.close()
                 return
         except BaseException:
@@ -337,7 +338,7 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown. So Kafka may have removed tombstones that were never applied to the data.
+            # The age of this data is unknown. Kafka may have removed tombstones that were never applied to the data.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
             # A copy of the folder is kept: its other stores may be complete although their changelogs are not.
@@ -400,7 +401,10 @@ class Assignment:
         )
 
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
-        """Returns the number of offsets to replay after the task's checkpoint; None if bulk mode is not worthwhile."""
+        """Returns the number of offsets to replay after the task's checkpoint.
+
+        None if this is too few for bulk mode.
+        """
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
             return None

@@ -1,7 +1,7 @@
 """Reads the facts that a restore needs: topic ids, and the first and last offset to replay of each partition.
 
-changelog               from its first offset to its high watermark
-source topic of table   from its first offset to the group's committed offset, because later records are unprocessed
+A changelog is replayed from its first offset to its high watermark. The source topic of a table is replayed from its
+first offset to the group's committed offset, because later records are not processed yet.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the previous
 owner was fenced. The consumer reads with read_committed. A partition is complete when the position reaches the target,
-or when the consumer reaches the partition's end: the last offsets before the target may have no record, because of
-transaction markers and compaction.
+or when the consumer reaches the partition's end. The consumer may reach the end first, because the last offsets before
+the target may be transaction markers or compacted records.
 
 A table with ``changelog="source"`` is replayed from its source topic, up to the group's committed offset; each record
 becomes a row (``joins.source_rows``).
@@ -47,7 +47,7 @@ BULK_RECORDS_MIN = 50_000
 #: Seconds between two writes of the replayed offsets. After a crash, at most the records of this time are replayed
 #: again.
 NOTE_EVERY_S = 1.0
-#: Seconds. If the worker pauses longer between two steps, the timers for missing progress start again.
+#: Seconds. If the worker pauses longer between two steps, the timeouts for a restore without progress start again.
 ABSENT_S = 5.0
 #: Seconds. A restore fails if no record arrives during this time. The error names the cause.
 NO_PROGRESS_S = 120.0
@@ -56,7 +56,7 @@ HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether bulk mode is worthwhile for a replay of this many offsets, although RocksDB must then be opened twice."""
+    """Whether a replay has enough offsets for bulk mode. RocksDB must be opened twice for bulk mode."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -77,10 +77,11 @@ class TaskRestore:
     sources: Mapping[str, str]
     #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
     owner: str = ""
-    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record.
+    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record. A
+    #: repeated command is recognised by its name.
     commands: Commands = msgspec.UNSET
     records: int = 0
-    #: Number of offsets to replay when the restore started.
+    #: Number of offsets that were left to replay when the restore started.
     started_with: int = 0
     #: Monotonic seconds at which the replayed offsets were last written to RocksDB.
     noted_at: float = 0.0
@@ -137,7 +138,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Maps each of ``stores`` to its present changelog offset, with the input offsets ``inputs``."""
+        """Maps each of ``stores`` to its present changelog offset and to the input offsets ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -192,8 +193,8 @@ class Restorer:
     ) -> None:
         """Start the restore of a task by the plan ``decided``.
 
-        ``looked_at`` is the wall-clock time at which the facts were read. If ``often`` is True (a standby that replays
-        at short intervals), bulk mode is not used, because it reopens RocksDB and stops its compaction.
+        ``looked_at`` is the wall-clock time at which the facts were read. ``often`` is True for a standby, which
+        replays at short intervals. Bulk mode is then not used, because it reopens RocksDB and stops its compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -219,8 +220,8 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # The mark ``restoring`` is written before the first data, so that an incomplete store is never used. In
-            # bulk mode, a crash loses only the newest writes, so the mark stays.
+            # The store is marked ``restoring`` before its first data is written, so that no task uses an incomplete
+            # store. In bulk mode, a crash loses only the newest writes, so the mark stays.
             self._note(restore)
         self._assigned = False
 
@@ -232,13 +233,13 @@ class Restorer:
             self._assigned = False
 
     def excuse(self) -> None:
-        """Start the timers for missing progress again, because Kafka was unreachable or the worker was busy."""
+        """Start the timeouts for missing progress again, because Kafka was unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
 
     @property
     def waits_s(self) -> float:
-        """Returns the longest time, in seconds, for which one of the running restores has made no progress."""
+        """Returns the longest time, in seconds, for which a running restore has made no progress."""
         now = self._clock.monotonic()
         return max((now - restore.progress_at for restore in self._tasks.values()), default=0.0)
 
@@ -450,9 +451,9 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off in this context, because scanning all records takes long.
+    """Switches Python's cyclic garbage collector off in this context.
 
-    The records have no reference cycles.
+    A collection would scan all replayed records, which takes long. The records have no reference cycles.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -2,14 +2,14 @@
 
 A worker that is killed during a commit leaves a transaction open on its tasks' changelogs, and pending offsets. Without
 fencing, the next owner waits until the broker aborts that transaction, at least ``TRANSACTION_S`` after its start. If
-the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. It
-initialises a producer with this id; the broker then aborts the open transaction.
+the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. The
+next owner initialises a producer with this id. The broker then aborts the open transaction.
 
-Why this is safe: only the worker to which the group assigned the partition fences, and only while a transaction is open
-on the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not end its
-transaction was removed from the group. The commits of such an owner fail anyway, because its group generation is old.
-If the dead owner was already restarted with the same id, the restarted process is fenced, too, and joins the group
-again. Fencing never commits a transaction.
+Fencing is safe for these reasons. Only the worker to which the group assigned the partition fences, and only while a
+transaction is open on the changelog. A live owner ends its transaction before it gives a partition back. The group has
+removed an owner that could not end its transaction. Kafka refuses this owner's commits anyway, because its group
+generation is old. If the dead owner was already restarted with the same id, the restarted process is fenced, too, and
+joins the group again. Fencing never commits a transaction.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class FormerOwners:
         self.on_wait: Callable[[], None] = lambda: None
 
     def note(self, task: str, owner: str) -> None:
-        """Note that ``owner`` (a transactional id) made the last replayed commit of a task; an empty id is ignored."""
+        """Store that ``owner`` (a transactional id) made the last replayed commit of a task. An empty id is ignored."""
         if owner:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Drop the noted owner of a task, because this worker no longer has a standby of the task."""
+        """Drop the stored owner of a task, because this worker no longer has a standby of the task."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
@@ -108,7 +108,7 @@ class FormerOwners:
     def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)
         try:
-            # ``settle`` comes before ``init``, because after ``init`` the coordinator no longer knows how the last
+            # ``settle`` must run before ``init``, because after ``init`` the coordinator no longer knows how the last
             # transaction ended.
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             producer.init(FENCE_TIMEOUT_S)

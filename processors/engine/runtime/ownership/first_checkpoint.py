@@ -1,4 +1,4 @@
-"""Fetches a checkpoint as the initial state of a new standby; then the standby replays the rest of the changelog.
+"""Fetches a checkpoint as the initial state of a new standby, which then replays the rest of the changelog.
 
     no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► replay the rest of the changelog
                                         └──refused, timed out or damaged──► replay the changelog from its beginning
@@ -44,7 +44,7 @@ class FirstCheckpoints:
     _sought: dict[str, str | None] = field(default_factory=dict)
 
     def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
-        """Start a fetch; returns False if the changelog must be replayed instead. Each task gets at most one fetch.
+        """Start a fetch. Returns False if the changelog must be replayed instead. Each task gets at most one fetch.
 
         ``looked_at`` is the wall-clock time at which ``facts`` were read.
         """

@@ -1,8 +1,8 @@
 """Chooses the start offset of partitions without a committed offset, for ``offset_reset`` `latest`.
 
-If no partition of a topic has a committed offset, the group reads the topic for the first time. Then all partitions are
-read from their end offsets. Otherwise, a partition without an offset was added to the topic later. Such a partition is
-read from its first offset, because `latest` must not skip the messages of an added partition.
+If no partition of a topic has a committed offset, the group reads the topic for the first time. In this case, all
+partitions are read from their end offsets. Otherwise, a partition without an offset was added to the topic later. Such
+a partition is read from its first offset, because `latest` must not skip the messages of an added partition.
 """
 
 from __future__ import annotations

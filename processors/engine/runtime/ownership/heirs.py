@@ -1,8 +1,9 @@
 """Computes the heir of each partition: the group member that gets the partition if its present owner leaves.
 
-Kafka's assignors are pure functions of members and partitions. So every process can compute the same heirs from the
-group's description, without messages between processes. This module reimplements the client library's assignors
-``range``, ``roundrobin`` and ``cooperative-sticky``, for members that all read the same topics, without racks.
+Kafka's assignors are pure functions of members and partitions. Every worker can therefore compute the same heirs from
+Kafka's description of the group. The workers exchange no messages for this. This module reimplements the client
+library's assignors ``range``, ``roundrobin`` and ``cooperative-sticky``, for members that all read the same topics,
+without racks.
 
 Invariants:
     - The owner of a partition is never its own heir, and each member is at most once among the heirs of a partition.
@@ -47,8 +48,8 @@ def shares_after(group: GroupShares, known: Collection[str], expected: Collectio
     """The partitions of every member after a planned change of workers, by member id; None if they can't be computed.
 
     For a member that has not joined yet, the member id is its client id and a dash. Members whose client id is not in
-    ``known`` are expected to stay. With a sticky assignor and members that have not joined yet, the result can't be
-    computed, because it depends on data that members exchange.
+    ``known`` are expected to stay. With the sticky assignor, the partitions depend on data that members exchange. The
+    result is then None if a member has not joined yet.
 
     Args:
         group: The present members and their partitions.

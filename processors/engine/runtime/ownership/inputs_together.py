@@ -1,7 +1,7 @@
 """Checks that this worker got partition n of all inputs that share a store.
 
 Otherwise two workers would each process a part of a key's messages. A group member with another subscription or another
-assignor can cause such an assignment. So the worker checks each assignment, whatever assignor the group uses.
+assignor can cause such an assignment. The worker therefore checks each assignment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
     described = topics.describe(sorted({name for _, name in missing})) if missing else {}
-    for task, name in missing:  # It is no error if a topic has too few partitions to have one with the task's number.
+    for task, name in missing:  # it is no error if a topic has too few partitions to have one with the task's number
         if name in described and described[name].partitions > task.partition:
             raise _parted(group, task, name)
 

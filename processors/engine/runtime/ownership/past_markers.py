@@ -5,8 +5,9 @@
                     └─ position after the last message: 1 less than the end offset
 
 If retention or a purge deletes all records, the log begins at the end offset. A position before the marker is then
-below the log start. The coherence guard and Dagster's check would report lost records, although none are lost. So each
-commit of a task moves its positions past the markers. An idle task makes one extra commit for this purpose.
+below the log start. The check of the task's state at its next start, and Dagster's check, would report lost records,
+although none are lost. Each commit of a task therefore moves its positions past the markers. An idle task makes one
+extra commit for this purpose.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class PastMarkers:
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
         """Move the positions of tasks that are about to commit past transaction markers.
 
-        If ``bounded`` is True, nothing changes. This is for a shadow, whose positions must not pass the offsets up to
-        which it may read.
+        If ``bounded`` is True, nothing changes. This is for a shadow (a worker that only rebuilds a store), whose
+        positions must not pass the offsets up to which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:

@@ -1,4 +1,4 @@
-"""The tasks of a worker that wait for a re-seed: their changelogs are rewritten from local state.
+"""The tasks of a worker that wait for a re-seed. A re-seed rewrites changelogs from local state.
 
 Invariants:
     - The local state of a waiting task is at the group's committed offsets, and is never deleted.
@@ -135,7 +135,10 @@ class Reseeds:
         return True
 
     def done(self, task: str) -> None:
-        """Must be called when the task's changelogs are complete; the task runs in one of the next turns."""
+        """Must be called when the task's changelogs are complete.
+
+        The task then starts to run in a later turn of the loop.
+        """
         self._ready.append(self.waiting.pop(task))
         del self._stores[task]
 

@@ -33,9 +33,9 @@ AGAIN_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A store whose changelog now has the topic id ``seen``, while the local state recorded the topic id ``expected``.
+    """A store whose changelog was deleted or recreated. ``expected`` is the topic id that the local state recorded.
 
-    ``seen`` is None if the topic is missing.
+    ``seen`` is the changelog's present topic id; None if the topic is missing.
     """
 
     task: str

@@ -1,9 +1,9 @@
 """Checks that the state of a task was written with the same keys as the steps of this version use.
 
 For example, if ``group_by`` now uses a different key, old and new state must not be mixed. A deployment compares
-versions in the registry. A worker that is started by hand has no deployment. So each commit records the keys beside the
-state, and each worker compares them at its start. Old state without this record is accepted, and the next commit writes
-the record.
+versions in the registry. A worker that is started by hand has no deployment. Each commit therefore stores a description
+of the keys with the state, and each worker compares it at its start. Old state without this record is accepted, and the
+next commit writes the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger("runtime.same_meaning")
 
 
 def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[str]]) -> None:
-    """Compare the recorded keys of a task's stores (``known``, by store) with the steps of this version.
+    """Compare the stored key descriptions of a task's stores (``known``, by store) with the steps of this version.
 
     Raises:
         StateIncoherent: A store with data was made with another key, or has windows that no step reads.

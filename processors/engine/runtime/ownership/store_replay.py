@@ -1,4 +1,4 @@
-"""The progress of replaying one changelog partition into one store."""
+"""The state of the replay of one changelog partition into one store."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class StoreReplay:
         """The input offsets up to which the replayed store is complete.
 
         For a changelog, these are the offsets of the last meta record. A table that is restored from its source topic
-        has no meta records: for this topic, the result has the replay's position, and for other inputs their committed
-        offsets, because the table does not depend on them.
+        has no meta records. For the source topic, the result has the replay's position. For other inputs, it has their
+        committed offsets, because the table does not depend on these inputs.
         """
         log = self.facts.source
         if log is None:
@@ -49,8 +49,9 @@ class StoreReplay:
     def noted(self) -> Mapping[str, int]:
         """Returns the input offsets that are stored with the data at the present position.
 
-        For a table that is restored from its source topic, the result is empty until the first replay has ended. So the
-        next replay knows that it continues a replay from the beginning, which misses no tombstones (``doubt_of_tail``).
+        For a table that is restored from its source topic, the result is empty until the first replay has ended. After
+        a restart, the next replay recognizes an interrupted first replay by this, and misses no tombstones
+        (``doubt_of_tail``).
         """
         if self.facts.source is None or not (self.done or self.inputs):
             return self.inputs

@@ -1,8 +1,8 @@
 """Completes transactions that have ended although their markers are missing on some partitions.
 
 Kafka 4.1 to 4.4 can leave out markers when brokers crash (KAFKA-20734; `docs/changelogs.md`). The next commit of the
-same producer would then publish aborted records. So a worker checks for missing markers before it sends anything: when
-it creates a producer, after an abort, and after the loss of a broker.
+same producer would then publish aborted records. A worker therefore checks for missing markers before it sends
+anything. It checks when it creates a producer, after an abort, and after the loss of a broker.
 
     no partition has an open transaction ──► done
     a partition has an open transaction ──► ask the coordinator for the state of this producer's last transaction:
@@ -15,12 +15,12 @@ Invariants:
     - No producer is initialised before this check, because ``init`` makes the coordinator forget how the last
       transaction ended.
     - A marker is written only if the coordinator reports the same ended transaction before and after the check of the
-      partitions. Then no new transaction can be open.
+      partitions. In this case, no new transaction can be open.
 
 The worker that wrote the transaction may have been deleted. If a task can't be opened, or its restore makes no
-progress, the new owner searches for such transactions of all workers of the processor. These other workers may be
-alive. So the order of requests is reversed: the same transaction must be open on the partition before and after the
-coordinator reports that it has ended. A live worker's open transaction never fulfils this.
+progress, the new owner searches for such transactions of all workers of the processor. These workers may be alive, so
+the order of requests is reversed. The same transaction must be open on the partition before and after the coordinator
+reports that it has ended. A live worker's open transaction never fulfils this.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OTHERS_END_S = 2 * TRANSACTION_S
 
 
 class Held(NamedTuple):
-    """The last stable offset and the high watermark of a partition with an open transaction."""
+    """The last stable offset and the high watermark of a partition on which a transaction is open."""
 
     stable: int
     end: int

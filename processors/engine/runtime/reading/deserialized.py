@@ -13,12 +13,12 @@ from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.infra.schemas.codecs import RegistryReader, without_value_id
 from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
-#: Exceptions that user functions may raise although they are no subclasses of Exception. The message then fails, as
-#: with any other exception.
+#: Exceptions that are not subclasses of Exception. If a user function raises one of these, the message fails, as with
+#: any other exception.
 ENDING = (SystemExit, GeneratorExit)
 
-#: Maximum records that are deserialized in one call. The data of more records would leave the CPU caches before it is
-#: processed; with fewer records, the cost of the calls would be noticeable.
+#: Maximum records that are deserialized in one call. With more records, their data would leave the CPU caches before
+#: the steps process it. With much fewer records, the calls themselves would take noticeable time.
 RECORDS_AT_ONCE = 100
 
 

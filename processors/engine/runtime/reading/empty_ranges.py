@@ -19,9 +19,9 @@ LOOK_S = 0.05
 class EmptyRanges:
     """Finds partitions that have no record left before a given offset (the bound), for example the end offset.
 
-    A group member can't find out by itself, because it receives nothing for transaction markers, aborted records and
-    compacted records. A separate consumer without a group therefore reads the partition from the position until it gets
-    a record or reaches the end.
+    The worker's group consumer can't see this by itself, because it receives nothing for transaction markers, aborted
+    records and compacted records. A separate consumer without a group therefore reads the partition from the position
+    until it gets a record or reaches the end.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,9 +1,10 @@
 """Requests the present end offsets of inputs.
 
-They are needed for lags in the status, and before a task reports that its inputs are read to their ends.
+Present end offsets are needed for the lags on the status page, and before a task reports that its inputs are read to
+their ends.
 
-The consumer only knows the end offset of its last fetch. If the leader of a partition is unreachable, or the partition
-is paused, that offset is outdated, and the partition looks completely read.
+The consumer only knows the end offset at its last fetch. If the leader of a partition is unreachable, or the partition
+is paused, this offset is outdated. The partition then looks completely read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AGAIN_S = 2.0
 
 
 class FreshEnds:
-    """Requests the end offsets of topics. They are cached, until ``begin`` discards them."""
+    """Requests the end offsets of topics, and caches them until ``begin`` discards them."""
 
     def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster

@@ -3,20 +3,21 @@
     orders (source)      o50 o60                      o50 must wait, because task p1 may still send an older price
     prices (regrouped)   p51 p52 W(p0)=52 │ …         watermarks: p0 at 52, p1 at 20  ──► messages after 20 may come
 
-Several upstream tasks write to a repartition topic, so its first message (*head*) is not always its oldest message. The
-*low* of an input is the smallest time of its buffered messages and of the messages that upstream tasks may still send
-(``heard``). A head is *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
+Several upstream tasks write to a repartition topic. Its first buffered message (*head*) is therefore not always its
+oldest message. A *watermark* is a record with the stream time of an upstream task. The *low* of an input is the
+smallest time of its buffered messages and of the messages that upstream tasks may still send (``heard``). A head is
+*safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
-If no head is safe, some topic has an older message after a younger message. The younger message must be processed
+If no head is safe, some topic has a younger message before an older message. The younger message must be processed
 first, because offsets are committed in order. But messages of the inputs with which it is joined (``rights``) are
-processed before it. The reason is that a join can't find a row that was not processed yet, while a row with a later
-time does no harm. An input in ``rights`` may be joined with a third input, which is then processed before both::
+processed before it. A join can't find a row that was not processed yet. A row with a later time does no harm. An input
+in ``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
 
-If each of two streams is joined with the other, no order is right for both, and the smallest head is next. If each
-topic has one upstream task, the order is simply by the times of the heads.
+If each of two streams is joined with the other, no order is right for both. The head with the smallest time is then
+next. If each topic has one upstream task, the order is simply by the times of the heads.
 
 Invariants:
     - Watermarks do not move stream time past the next message of an input that is not read to its end.
@@ -49,7 +50,7 @@ _UNKNOWN = NO_TIME - 1
 class _Lows:
     """Finds, for any record in an input's buffer, the smallest event time from this record to the end of the buffer.
 
-    A piece is one buffered batch.
+    A piece is one buffered batch of records.
     """
 
     #: Maps a piece's number to a list: for each record, the smallest time from this record to the end of the piece.
@@ -143,7 +144,7 @@ class _Cursor:
     def next_ms(self) -> int:
         """The smallest time in the buffer.
 
-        If the buffer of a source topic is empty, the lower bound of its next messages.
+        For an empty buffer of a source topic, the lower bound of its next messages.
         """
         if self.lows is None and not self.has_head and self.bound.holds:
             return self.bound.time_ms
@@ -169,9 +170,10 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """Returns the index before which records must be taken so that none earlier than ``bound`` stays buffered.
+        """Returns the index up to which records must be taken, so that no buffered record is earlier than ``bound``.
 
-        If that is not possible, returns the end of the piece. At most ``most`` records are taken.
+        If later pieces have such records, or if ``most`` records are not enough, returns the end of the piece or of the
+        ``most`` records.
         """
         piece = self.piece
         end = min(piece.end, self.at + most)
@@ -291,7 +293,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Notes for each input since when other inputs wait for it; None if no input waits for it."""
+        """Stores for each input the time since when other inputs wait for it; None if no other input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -330,7 +332,7 @@ def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, m
     """Chooses the next records if no head is safe: ``chosen`` has a message before ``bound``, but after its head.
 
     The head of ``chosen`` must be processed before that message. But messages with which the head is joined must be
-    processed before the head. Returns None if the task must wait for one of these messages.
+    processed before the head. Returns None if the task must wait for such a message.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

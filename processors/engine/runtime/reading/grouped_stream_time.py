@@ -33,7 +33,7 @@ class InHand:
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
-    #: If source messages were processed before an older message of another input: the largest of their event times.
+    #: The largest event time of source messages that were processed before an older message of another input.
     ahead_ms: int = NO_TIME
 
     @property
@@ -46,7 +46,9 @@ class InHand:
 
 
 class Upstream:
-    """The watermarks of all upstream tasks of a task. They determine how far the task's stream time may advance.
+    """The watermarks of all upstream tasks of a task.
+
+    These watermarks determine how far the task's stream time may advance.
 
     Args:
         stream: The stream time of the task; the watermarks are committed with it.
@@ -101,7 +103,7 @@ class Upstream:
 
     @property
     def waits(self) -> bool:
-        """Whether a message or a watermark has arrived whose time is later than stream time."""
+        """Whether a message or a watermark with a later time than stream time has arrived."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
@@ -110,7 +112,7 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Remembers a topic's present end offset.
+        """Stores a topic's present end offset.
 
         Messages that have arrived until now may wait for this topic. Only watermarks after this offset end their wait.
         """
@@ -127,14 +129,18 @@ class Upstream:
         return self._before.keys()
 
     def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """Returns the time up to which stream time may advance by watermarks of these topics (None: all topics).
+        """Returns the time up to which watermarks of these topics let stream time advance. None means all topics.
 
-        It is the minimum over the upstream tasks; ``NO_TIME`` until each of them has sent a watermark.
+        The time is the minimum over the upstream tasks. It is ``NO_TIME`` until each upstream task has sent a
+        watermark.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """Returns the limit to which messages of other inputs may advance stream time: the slowest upstream task."""
+        """Returns the time of the slowest upstream task.
+
+        Messages of other inputs may advance stream time up to this time.
+        """
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -146,7 +152,7 @@ class Upstream:
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
         """Returns numbers that identify the upstream tasks' present idle period; None while one of them has input.
 
-        If ``topics`` is None, the upstream tasks of all topics are meant.
+        ``topics`` limits the result to the upstream tasks of these repartition topics. None means all topics.
         """
         befores = self._of(topics)
         if not all(before.ended for before in befores):

@@ -1,7 +1,9 @@
 """Records that a task processes in one call: of one input, or of several inputs in a common order.
 
-parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
-         right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
+    parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
+             right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
+
+A part is a *run*: consecutive records of one input.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ class Run(NamedTuple):
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """Maps the topic to its position after the first ``count`` of these records; empty if ``count`` is 0."""
+        """Returns the topic's position after the first ``count`` of these records, by topic.
+
+        Empty if ``count`` is 0.
+        """
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
@@ -56,7 +61,7 @@ class InterleavedRun:
         return part.place(at)
 
     def behind(self, count: int) -> dict[str, int]:
-        """Maps each topic to its position after the first ``count`` of these records; empty if ``count`` is 0."""
+        """Returns the position of each topic after the first ``count`` of these records; empty if ``count`` is 0."""
         if count == len(self.order):
             return {topic: offset for part in self.parts for topic, offset in part.behind(part.size).items()}
         found: dict[str, int] = {}
@@ -95,9 +100,9 @@ class InterleavedRun:
         return found
 
     def _part(self, index: int) -> tuple[Run, int]:
-        """Returns the part with this record and the record's index in the part.
+        """Returns the part that contains a record, and the record's index in the part.
 
-        ``index`` counts through all parts in turn.
+        ``index`` is the record's index in the list of all parts, one part after the other.
         """
         for part in self.parts:
             if index < part.size:

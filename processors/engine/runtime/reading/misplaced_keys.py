@@ -1,6 +1,7 @@
-"""Counts messages whose key belongs to another partition. Other messages of the key are then processed by another task.
+"""Counts messages whose key belongs to another partition, where another task processes the key's other messages.
 
-The two tasks share no state. A task with several inputs finds each input's partitioner from the first keys it reads::
+The two tasks share no state, so the key's state would be split. A task with several inputs infers each input's
+partitioner from the first keys that it reads::
 
     keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
     keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
@@ -24,11 +25,11 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.same_partitioner import judged_topics
 from holdfast.processors.engine.topology import Topology
 
-#: Minimum number of different keys that are needed to find an input's partitioner. Fewer keys could fit both hashes by
-#: chance.
+#: Minimum number of different keys that are needed to infer an input's partitioner. Fewer keys could match both hashes
+#: by chance.
 SHOWN_BY = 32
-#: Minimum fraction of an input's keys that the partitioner must put into this partition. It is below 1, because after a
-#: correction of its producers a topic has keys of both partitioners for a long time.
+#: Minimum fraction of an input's keys that the partitioner must map to this partition. The fraction is below 1: if a
+#: producer's partitioner is corrected, the topic contains keys of both partitioners for a long time.
 SHARE_MIN = 0.9
 #: Maximum number of keys that are collected before they are judged.
 PORTION = 4_096
@@ -83,7 +84,7 @@ class KeyPlaces:
 
     def __init__(self, partition: int, counts: Mapping[str, int], *, is_grouped: bool = False) -> None:
         self._partition, self._counts = partition, dict(counts)
-        #: For each input whose partitioner is not found yet: the different keys that were read so far.
+        #: The different keys that were read so far, for each input whose partitioner is not known yet.
         self._first: dict[str, set[bytes]] = {name: set() for name in counts}
         self._found: dict[str, str | None] = {"group_by": MURMUR2} if is_grouped else {}
         self._waiting: list[tuple[str, list[bytes | None]]] = []

@@ -14,7 +14,10 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class ReadBounds:
-    """End offsets (bounds) up to which a worker reads its inputs. If ``bounded`` is False, it reads without bounds."""
+    """End offsets (bounds) up to which a worker reads its inputs.
+
+    If ``bounded`` is False, the worker reads without bounds.
+    """
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded

@@ -5,12 +5,14 @@
                           └── full: the input is paused until three quarters of its buffer are processed
 
 A *head* is the first buffered record of an input. At equal times, the input that comes first in ``times_of`` is next.
-The task waits for an empty input, because its next record may be older than all heads. The wait ends when the input is
-read to its end, or after ``wait_s`` seconds. So messages are processed in the order of their times even after a restart
-with a backlog, or in a rebuild. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
+The task waits for an input with an empty buffer, because the input's next record may be older than all heads. The wait
+ends when the input is read to its end, or after ``wait_s`` seconds. Messages are therefore processed in the order of
+their times, even after a restart with a backlog, or in a rebuild. Kafka Streams reads its inputs in the same way
+(KIP-353, KIP-695).
 
-If the times of two inputs alternate, a run of one input has only one or two records, and each run has a fixed cost. If
-a task's steps allow it, the task gets an ``InterleavedRun`` instead: records of all inputs, and their order.
+A run has consecutive records of one input. If the times of two inputs alternate, a run has only one or two records, and
+each run has a fixed cost. If a task's steps allow it, the task gets an ``InterleavedRun`` instead: records of all
+inputs, and their order.
 
 Invariants:
     - A buffer has only records after the task's positions. Buffers can be discarded: their records are read again.
@@ -28,8 +30,8 @@ from itertools import accumulate, chain
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-#: Records. An input is paused when its buffer has this many records. One poll returns fewer, so a buffer is rarely
-#: empty while its input has more records. Pauses should be rare, because a resumed input is fetched again.
+#: Records. An input is paused when its buffer has this many records. One poll returns fewer records, so a buffer is
+#: rarely empty while its input has more records. Pauses should be rare, because a resumed input is fetched again.
 BUFFERED_MAX = 10_000
 #: An input is paused when the keys and values in its buffer have this many bytes.
 BUFFERED_BYTES_MAX = 16 << 20
@@ -154,7 +156,10 @@ class ReadingOrder:
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether the task need not wait: each empty input is read to its end, or ``wait_s`` has passed."""
+        """Whether the task can process records now, because it need not wait for an input with an empty buffer.
+
+        The task need not wait if each such input is read to its end, or if ``wait_s`` has passed.
+        """
         complete = True
         for topic, buffer in self._buffers.items():
             if buffer.pieces:
@@ -246,8 +251,9 @@ def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
     """Returns the next records of all inputs, interleaved in the order of their times; at most ``most`` in total.
 
     Records of one input keep their order: if a record is earlier than its predecessor, it is sorted by the
-    predecessor's time. Each input may give an equal number. When one has reached this number, its next record may be
-    older than records of other inputs. So no later record is taken.
+    predecessor's time. Each input may give an equal number of records. The result ends at the time of the last record
+    of an input that has given this number, because the input's next record may be older than later records of other
+    inputs.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]
@@ -273,8 +279,8 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
     """Returns the index after the last record of a piece that comes before ``bound``; at least one record is taken.
 
-    ``bound`` is the time of another input's next record, with the input's number for equal times; None if there is
-    none.
+    ``bound`` is the time of another input's next record, and the input's number, which decides at equal times. It is
+    None without such a record.
     """
     if bound is None:
         return most

@@ -1,4 +1,4 @@
-"""If a record can't be processed in this turn of the worker's loop, all later records also wait for the next turn.
+"""Makes all later records wait for the next turn of the worker's loop, if a record can't be processed in this turn.
 
     turn 1    orders 0..4   │ prices 0..1   orders 5..9      the async calls of orders 0..2 take as long as a
                    └ cut at 3 └───── left ──────────┘        transaction may be open, so the task stops there
@@ -21,7 +21,7 @@ Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):
-    """The part of a task that ``in_turn`` uses: its positions."""
+    """The interface of a task that ``in_turn`` uses: the task's positions."""
 
     @property
     def positions(self) -> Mapping[str, int]:

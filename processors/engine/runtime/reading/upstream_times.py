@@ -3,13 +3,15 @@
     log of the topic     m m m W  m m W  m │ m m W ...
                                            └ buffered up to here: these watermarks are already applied
 
-``grouped_stream_time.Upstream`` moves the stream time when a watermark is processed. The reading order needs them
-earlier: it holds back a message of another input while an older message of this topic may still arrive.
+A watermark is a record with the stream time of an upstream task. ``grouped_stream_time.Upstream`` advances stream time
+when a watermark is processed. The reading order needs watermarks earlier, because a message of another input must wait
+while an older message of this topic may still arrive.
 
 Invariants:
-    - Messages of other inputs also wait for an upstream task at the end of its input, until it has been there for
-      ``IDLE_S`` seconds (``watermarks``). When a message arrives, the topic's end offset is requested. Only watermarks
-      after this offset release the message, because in a backlog earlier watermarks may be older than the message.
+    - Messages of other inputs also wait for an upstream task that is at the end of its input. The wait ends when the
+      upstream task has been there for ``IDLE_S`` seconds (``watermarks``). When a message arrives, the topic's end
+      offset is requested. Only watermarks after this offset end the wait. In a backlog, earlier watermarks may be older
+      than the message.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class WatermarksAhead:
         self.begin()
 
     def begin(self) -> None:
-        """Must be called when the task's records are polled again: starts again from the committed watermarks."""
+        """Must be called when the task's records are polled again. Starts again from the committed watermarks."""
         heard, self._next = self._next, 0
         if self._stream is None:
             self._again_to = max(self._again_to, heard)
@@ -66,7 +68,7 @@ class WatermarksAhead:
         """Applies the watermarks among the first ``end`` records of a batch. Returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            # None if another program wrote the record; ``Upstream.take`` logs this
+            # None if another program wrote the record, which ``Upstream.take`` logs
             read = Watermark.read(batch.values[index])
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
@@ -84,7 +86,7 @@ class WatermarksAhead:
         return self._before.wants_end(newest_ms + 1)
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Remembers the topic's end offset ``end``, and the largest event time that has arrived in any input."""
+        """Stores the topic's end offset ``end``, and the largest event time that has arrived in any input."""
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:

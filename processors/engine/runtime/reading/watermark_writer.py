@@ -6,15 +6,16 @@
     task flights-1  ──┴────────────────────────────────────┘
       stream time 09:40
 
-A *watermark* is a record without a key. A task writes it after its messages, in the same transaction. It contains the
-stream time of the task, and whether the task's inputs are read to their ends. A task whose inputs are read to their
-ends repeats its watermark (``watermarks``). So if one upstream task is slower than another, or if its worker died, its
-messages do not become late downstream. Flink has watermarks and idle sources for the same reason.
+A *watermark* is a record without a key. A task writes a watermark after its messages, in the same transaction. The
+watermark contains the stream time of the task, and whether the task's inputs are read to their ends. A task whose
+inputs are read to their ends repeats its watermark (``watermarks``). Downstream stream time therefore waits for an
+upstream task that is slow or whose worker died. The messages of this task do not become late. Flink has watermarks and
+idle sources for the same reason.
 
 Invariants:
     - Each task writes a watermark when it starts.
     - The watermark for a topic depends only on the inputs whose messages reach that topic. Otherwise, a task could wait
-      for itself, for its own watermarks.
+      for its own watermarks.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ WATERMARKS_PER_S = 2_000.0
 #: Seconds. If ``WATERMARKS_PER_S`` allows an interval up to this value, each commit writes watermarks. This is the case
 #: for topics with up to about 14 upstream tasks and 14 partitions.
 EACH_COMMIT_S = 0.1
-#: The header of a watermark record. A person who inspects the topic can recognize watermarks by it.
+#: The header of a watermark record. It lets a person who inspects the topic recognize watermarks.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 
@@ -98,7 +99,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """Returns the subtopologies whose messages reach a repartition topic, also through other repartition topics."""
+    """Returns the subtopologies whose messages reach a repartition topic, directly or through other such topics."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
@@ -110,7 +111,7 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
 #: The value for a processor without ``group_by``.
 NO_GROUPS = Groups({})
 
-#: Numbers that identify one idle period of a task: the task's work counter, and the number of each upstream task's idle
+#: The identity of one idle period of a task: the task's work counter, and the number of each upstream task's idle
 #: period.
 Quiet = tuple[int, ...]
 
@@ -147,8 +148,8 @@ class WatermarkWriter:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: ``asked``: when the end offsets of the task's repartition topics were last requested, and these offsets.
-        #: ``said``: the number of watermarks of each idle upstream task when this task last wrote a watermark.
+        #: ``asked`` has the end offsets of the task's repartition topics and the time of the last request for them.
+        #: ``said`` has, for each idle upstream task, its number of watermarks when this task last wrote a watermark.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -158,11 +159,12 @@ class WatermarkWriter:
         self._told_at = 0.0
         #: Whether ``look`` was called since the start. A paused worker never calls it.
         self._looked = False
-        #: The present idle period (``_quiet``, None while there is input), its number, and its start in monotonic
-        #: seconds.
+        #: The present idle period: its identity (``_quiet``, None while there is input), its number, and its start in
+        #: monotonic seconds.
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: Monotonic seconds. A moment when the inputs were read to their ends; None if unknown or already reported.
+        #: Monotonic seconds. A moment when the inputs were read to their ends; None if unknown or already written in a
+        #: watermark.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
@@ -186,7 +188,7 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # not reported, because this moment is not after the last watermark
+            self._ended_at = None  # omitted, because this moment is not after the last watermark
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:

@@ -3,18 +3,18 @@
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
                         └ time 52 has arrived                                   └ 1.1 s later: time 52 is released
 
-The stream time of a downstream task does not pass the watermark of the slowest upstream task. It also waits for an
-upstream task at the end of its input, because a message may just be on its way to that task. For example, a burst may
-reach one partition before another. When that task has been at the end of its input for ``IDLE_S`` more seconds, event
-times that had already arrived downstream are *released*: they no longer wait for it. The upstream task measures these
-seconds by its own clock; the topic's log gives the order of events.
+The stream time of a downstream task does not pass the watermark of the slowest upstream task. Downstream stream time
+also waits for an upstream task that is at the end of its input. A message may just be on its way to that task. For
+example, a burst may reach one partition before another. The wait ends when the upstream task has been at the end of its
+input for ``IDLE_S`` more seconds. Event times that had already arrived downstream are then *released*: they no longer
+wait for this task. The upstream task measures these seconds by its own clock; the topic's log gives the order of
+events.
 
 Invariants:
     - Only watermarks of a living worker release times. The task of a dead worker stays at its last time until its next
-      owner sends a watermark. A watermark that was read before a restart of the downstream task releases no times
-      either.
-    - An upstream task checks its input's end only after the commit of its previous watermark. So all records before
-      that watermark in the log already existed at the time of the check, even if writing took long.
+      owner sends a watermark. A watermark that the downstream task read before its restart releases no times either.
+    - An upstream task checks its input's end only after the commit of its previous watermark. All records before that
+      watermark in the log therefore existed at the time of the check, even if the write took long.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Word:
     #: The largest event time that had arrived downstream when this watermark was read.
     there_ms: int = NO_TIME
     #: Pairs, one for each earlier watermark of the idle period: its ``idle_ms``, and the largest event time that had
-    #: arrived before it.
+    #: arrived downstream before it.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
     #: Number of watermarks in this idle period.
     said: int = 1
@@ -91,7 +91,7 @@ class _Word:
     def go_on(self, read: Watermark, there_ms: int) -> None:
         """Applies a further watermark of the same idle period.
 
-        ``there_ms`` is the largest event time that has arrived until now.
+        ``there_ms`` is the largest event time that has arrived downstream until now.
         """
         self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
@@ -117,7 +117,7 @@ class Before:
     def begin(self, told: Mapping[str, int]) -> None:
         """Starts from the committed watermark times, by task.
 
-        They are valid until these tasks send further watermarks.
+        These times are valid until the tasks send further watermarks.
         """
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
@@ -147,13 +147,13 @@ class Before:
     def wants_end(self, newest_ms: int) -> bool:
         """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
-        This is the case if other inputs have event times, up to ``newest_ms``, that the next watermarks can't release
-        yet.
+        A new end offset is needed if event times up to ``newest_ms`` have arrived in other inputs, but the next
+        watermarks can't release these times yet.
         """
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Remembers the topic's present end offset, and the largest event time that has arrived in other inputs.
+        """Stores the topic's present end offset, and the largest event time that has arrived in other inputs.
 
         Only watermarks after this offset may release these times, because earlier watermarks may be older than the
         messages.
@@ -193,7 +193,7 @@ class Before:
     def heard_at(self) -> float:
         """The earliest moment, in monotonic seconds, at which one of the tasks' last watermarks was read.
 
-        It is 0 until each task has sent a watermark.
+        The moment is 0 until each task has sent a watermark.
         """
         if len(self._words) < len(self._tasks):
             return 0.0

@@ -54,12 +54,11 @@ _of_thread = threading.local()
 
 @dataclass(slots=True)
 class _Job:
-    """A message in progress.
+    """A message between the steps before the async call and the steps after it.
 
-    ``value`` is first the result of the steps before the async call, and then the call's answer.
-
-    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is the call's lane and round in the
-    schedule; None if the message needs no call.
+    ``value`` is first the result of the earlier steps, and then the call's answer. ``dropped`` is True if the earlier
+    steps filtered the message out. ``place`` is the call's lane and round in the schedule; None if the message needs no
+    call.
     """
 
     index: int
@@ -102,9 +101,10 @@ class AwaitedStream:
         return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
-        """Processes deserialized messages; returns the index after the last processed message.
+        """Processes deserialized messages. Returns the index after the last processed message.
 
-        Messages whose calls would not end in time are not processed. ``called`` then says whether calls were made.
+        Messages whose calls would not end within the time limit of a turn are not processed. ``called`` then says
+        whether calls were made.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -182,12 +182,12 @@ async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
 
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
-    """Returns the answer of a call in a tuple. If the call fails or exceeds its timeout, returns the error."""
+    """Calls the function for one message. Returns the answer in a tuple, or the error of a failed or timed-out call."""
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # not awaited, because a task that ignores cancellation would block the worker
+        task.cancel()  # not awaited, because a call that ignores its cancellation would block the worker
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",

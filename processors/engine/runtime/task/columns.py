@@ -4,9 +4,9 @@
     source ── columns ── window.current() ── to_topic (one or more)
     source ── columns ── window.final() ── any steps
 
-``columns`` are column expressions (filters, assignments, projections) that call no user function. There may be none.
-The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. If numpy
-would give a different result, even by one bit, the messages are also processed message by message.
+``columns`` are column expressions (filters, assignments, projections) that call no user function. A stream may have no
+column expressions. The values must be JSON, and the keys must stay bytes. All other streams are processed message by
+message. If numpy would give a different result, even by one bit, the messages are also processed message by message.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ RUN_MIN = 48
 #: Maximum number of messages that are processed together with numpy. The data of more messages would leave the CPU
 #: caches.
 RUN_MAX = 500
-#: If numpy could not process most messages of a slice, the next slices are processed message by message. This is the
-#: maximum number of such slices in a row.
+#: Maximum number of slices in a row that are processed message by message, because numpy could not process most
+#: messages of an earlier slice.
 REST_MAX = 64
 #: Bytes that are reserved for the headers of an output record. Messages with larger headers are processed one by one.
 HEADERS_ROOM = 4096
 
 
 class Leaves(Protocol):
-    """An object that keeps state in numpy arrays. A row has the state of one key."""
+    """The interface of an object that keeps state in numpy arrays. A row of the arrays has the state of one key."""
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
         """Writes the state of these keys to the store, because the next messages are processed one by one."""
@@ -77,7 +77,7 @@ class ColumnarStream:
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Splits messages ``first`` to ``last`` - 1 into parts that numpy may process.
 
-        Yields nothing for some time after calls in which most messages could not be processed with numpy.
+        After calls in which numpy could not process most messages, yields nothing for some time.
         """
         if self._rest:
             self._rest -= 1
@@ -90,7 +90,10 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits messages after those at which windows must close. The base class yields all messages as one part."""
+        """Splits messages into parts that end where windows must close.
+
+        The base class yields all messages as one part.
+        """
         yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
@@ -161,7 +164,7 @@ class AggregationStream(ColumnarStream):
 class WindowedStream(ColumnarStream):
     """A stream with one window.
 
-    ``boxes`` are the outboxes for current results. It is empty if the window has final results.
+    ``boxes`` are the outboxes for current results. ``boxes`` is empty if the window has final results.
     """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
@@ -171,9 +174,9 @@ class WindowedStream(ColumnarStream):
         self.meeting: tuple[WindowSpec, StreamTime] | None = None
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits a run after each message that may make a window due.
+        """Splits consecutive messages after each message that may make a window due.
 
-        So the window closes before the next message.
+        The window then closes before the next message.
         """
         if self.meeting is None:
             yield first, last

@@ -50,7 +50,7 @@ _MOVES = {
 
 
 class TaskFacts:
-    """Phase, meta record and offsets of one task; the task's name is ``<subtopology>-<partition>``.
+    """Phase, meta record and offsets of one task. The task's name is ``<subtopology>-<partition>``.
 
     Attributes:
         restored: Number of changelog records that were replayed before the task ran.
@@ -151,7 +151,7 @@ class TaskFacts:
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the data and the meta record. If ``aside`` is True, moves the data to another folder instead."""
+        """Deletes the data and the meta record. If ``aside`` is True, moves both to another folder instead."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()
@@ -161,7 +161,7 @@ class TaskFacts:
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
-        """Sets the positions to ``began``, and the committed offsets to ``committed``, when the task starts."""
+        """Sets the positions to ``began``, and the committed offsets to ``committed``. Called when the task starts."""
         self._committed = dict(committed)
         self.moved_to(began)
 

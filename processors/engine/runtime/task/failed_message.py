@@ -1,4 +1,4 @@
-"""A failed message, timer, slot of a schedule, or window result: one whose processing raised an error."""
+"""A failed message, timer, slot of a schedule, or window result. *Failed* means that its processing raised an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 class FunctionExits(HoldfastError):
-    """A user function raised ``SystemExit`` or ``GeneratorExit``, which would end the process within a message."""
+    """A user function raised ``SystemExit`` or ``GeneratorExit``.
+
+    Unchanged, the exception would end the process within a message.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: A text about the timer or window whose processing raised the error; empty if the message itself raised it. For a
-    #: timer or window, ``offset`` is the offset of the last message before it.
+    #: A text about the timer or window whose processing raised the error. It is empty if the message itself raised the
+    #: error. For a timer or window, ``offset`` is the offset of the last message before it.
     made: str = ""
     #: The name of the timer whose call raised the error; None for other failures.
     timer: str | None = None

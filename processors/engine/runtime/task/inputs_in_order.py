@@ -35,7 +35,7 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 TOLD_AFTER_S = 10.0
 
 #: Seconds by which the timeout of ``Worker.run`` is extended while messages wait for watermarks. After several
-#: ``group_by`` in a row, several watermarks must arrive before the next message.
+#: ``group_by`` steps in a row, several watermarks must arrive before the next message.
 WORDS_S = 10.0
 #: Seconds after a wait for watermarks during which the timeout of ``Worker.run`` is still extended.
 HEARD_S = 1.0
@@ -51,14 +51,14 @@ def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]
 
 
 def has_messages(task: Task, batch: Batch) -> bool:
-    """Whether a batch has messages, or only watermarks (records without a key in a repartition topic)."""
+    """Whether a batch has messages. A batch of a repartition topic may have only watermarks (records without a key)."""
     return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
 
 
 class InputsInOrder:
     """Chooses the next records of tasks with several inputs, and decides when watermarks are due.
 
-    ``reach`` has the end offsets of a shadow, which may not read further.
+    ``reach`` has the end offsets of a shadow. A shadow only rebuilds a store, and may not read past these offsets.
     """
 
     def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:
@@ -84,7 +84,7 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a commit is due: a task must write watermarks, or watermarks have advanced a task's stream time."""
+        """Whether a commit is due: to write watermarks, or because watermarks have advanced a task's stream time."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
         if again:  # All idle tasks are checked in the same turn, so that they share the requests and the commit.
@@ -144,10 +144,10 @@ class InputsInOrder:
     def _ended_at(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> float | None:
         """Returns a moment (monotonic seconds) when an idle task had read all inputs to their ends; None if unknown.
 
-        A source topic is at its end now if it was read up to the end offset that Kafka reports now. A repartition topic
-        is never at its end now, because upstream tasks write watermarks all the time. So the end offset of a
-        repartition topic is requested at one moment. When the task has processed the topic up to that offset, the
-        moment of the request is returned.
+        A source topic is at its end now if the task has read it up to the end offset that Kafka reports now. A
+        repartition topic is never at its end now, because upstream tasks write watermarks all the time. The method
+        therefore requests the end offset of a repartition topic, and stores the moment. When the task has processed the
+        topic up to that offset, the method returns the stored moment.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in writer.inputs]
@@ -262,9 +262,9 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """Returns the topics in the order that decides at equal event times: right sides of joins come first.
+    """Returns the topics in the order that decides at equal event times. Right sides of joins come first.
 
-    So a row is processed before the messages that are joined with it. All other topics keep the order of ``topics``.
+    A row is thus processed before the messages that are joined with it. All other topics keep the order of ``topics``.
     """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
@@ -310,7 +310,7 @@ def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
     """Whether each idle upstream task has sent at least one watermark since this function last returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
-    # If a count is smaller than before, a new idle period has begun, so it is compared with 0.
+    # A smaller count than before belongs to a new idle period, so it is compared with 0.
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
         writer.said = said
@@ -318,7 +318,7 @@ def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
 
 
 def _with_watermarks(batch: Batch) -> Sequence[int]:
-    """The event times of a batch; a watermark has no event time, and gets the time of the previous message."""
+    """The event times of a batch. A watermark has no event time, and gets the time of the message before it."""
     times, last = [], NO_TIME
     for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
         last = last if key is None else time_ms

@@ -1,4 +1,4 @@
-"""Compiles all streams of a task with several inputs into one function, which processes interleaved records."""
+"""Compiles all streams of a task with several inputs into one function, which processes records of all inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 5
 
 @dataclass(frozen=True, slots=True)
 class InterleavedStreams:
-    """The compiled function of all streams of a task, which processes interleaved records.
+    """The compiled function of all streams of a task, which processes records of all inputs in one call.
 
     ``inputs`` has for each topic its number, the deserializers of value and key, and whether a step reads headers.
     """

@@ -1,4 +1,4 @@
-"""Stream time and message counts of a task, written as text (*note*) into the metadata of its committed offsets.
+"""Writes a task's stream time and message counts as text (a *note*) into the metadata of its committed offsets.
 
     commit of flights-0:  messages, watermarks 10:00, offset 812 with the note {"task":"flights-0","time_ms":…}
     the next owner:       offset 812 ──► stream time 10:00 ──► watermark 10:00
@@ -44,7 +44,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """What the notes of a task contain: its stream time (None if a store contains it), and its message counts."""
+    """The content of a task's notes: its stream time (None if a store contains it), and its message counts."""
 
     time: Remembered | None
     arrivals: Counts
@@ -66,7 +66,7 @@ def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
 def noted(task: str, committed: Sequence[int | None]) -> Noted:
     """Reads the notes from the committed offsets of all inputs of a task.
 
-    If tasks with other names have read some of these inputs earlier, the result includes the counts of those tasks.
+    If tasks with other names have read some of these inputs before, the result includes the counts of those tasks.
     """
     texts = {offset.note if isinstance(offset, NotedOffset) else "" for offset in committed}
     notes = [note for note in map(_read, sorted(texts)) if note is not None]

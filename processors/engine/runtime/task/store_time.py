@@ -1,8 +1,7 @@
-"""Keeps stream time, and deletes expired values, in stores of user functions.
+"""Keeps stream time in stores of user functions, and deletes expired values from these stores.
 
-The module ``task_timers`` has the timers.
-
-A task creates these objects from the application's declared stores before it compiles its steps.
+The module ``task_timers`` has the timers. A task creates these objects from the application's declared stores before it
+compiles its steps.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class WindowSteps:
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
     """Inside this context, windows close and values expire only up to the time for which all timers have fired.
 
-    Otherwise a timer that has not fired yet could no longer read a value of its own time.
+    Otherwise, a timer that has not fired yet could no longer read a value of its own time.
     """
     stream.call_ms = None if timers is None else timers.reached_ms
     try:
@@ -121,7 +121,10 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Must be called after ``load``: sets stream time to the value ``then``, unless a store contains it."""
+        """Must be called after ``load``.
+
+        Sets stream time to the value ``then``, unless a store contains stream time.
+        """
         if not self.is_kept:
             self._then = then
             self._go_to([then])
@@ -143,8 +146,8 @@ class TaskTime:
             self.upstream.begin()
         for held in self.held.values():
             held.restart()
-        # When the previous worker ended, some windows may have been due. So the next commit checks for due windows,
-        # even if no message arrives.
+        # When the previous worker ended, some windows may have been due. The next commit therefore checks for due
+        # windows, even if no message arrives.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.closings.begin()
@@ -186,7 +189,7 @@ class TaskTime:
         return bool(self._clocks)
 
     def watermark_ms(self, writer: WatermarkWriter) -> int:
-        """Returns the time that the next watermark of this writer must have.
+        """Returns the stream time that the next watermark of this writer must contain.
 
         If no input of the writer is a repartition topic, watermarks of upstream tasks do not limit this time.
         """
@@ -203,14 +206,14 @@ class TaskTime:
     def late(self) -> dict[str, int]:
         """Maps each store to its number of late messages.
 
-        In a window store, a message is counted once for each window for which it was too late.
+        A window store counts a message once for each window for which the message was too late.
         """
         late = {name: windows.late for name, windows in self.windows.items()}
         return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
 
     @property
     def waits(self) -> bool:
-        """Whether stream time waits for upstream watermarks, or a later watermark must still be written."""
+        """Whether stream time waits for watermarks of upstream tasks, or a later watermark must be written."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
@@ -220,7 +223,7 @@ class TaskTime:
         self.stream.go_on(time_ms)
 
     def stand_at(self, time_ms: int) -> None:
-        """Advances the committed stream time to ``time_ms``, which another worker has reached. It is never set back.
+        """Advances the committed stream time to ``time_ms``, which another worker has reached. Never sets it back.
 
         The change is only in memory, until ``load`` or the next commit. The task must have no uncommitted work.
         """
@@ -293,8 +296,8 @@ class TaskTime:
 class Closings:
     """Closes the due windows of a task: most windows at a commit, and some windows between two messages.
 
-    If a later step (for example a join) also gets messages, a window closes directly after the message that makes it
-    due. So the result of the join does not depend on the moment of the commit.
+    If a later step, for example a join, also gets messages, a window closes directly after the message that makes it
+    due. The result of the join then does not depend on the moment of the commit.
     """
 
     def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
@@ -302,8 +305,8 @@ class Closings:
         #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: The steps whose windows close between messages. ``_since`` is the number of these windows that were closed
-        #: since the last commit.
+        #: The steps whose windows close between messages. ``_since`` is the number of windows that these steps have
+        #: closed after the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The last stream time at which no window of ``_between`` was found due.
@@ -397,7 +400,7 @@ class Closings:
                 if failed > 0:
                     steps.windows.closed(live[failed - 1])
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy handles only errors of the window; here, the state itself can't be read
+                    raise  # only errors of the window go to the failure policy; here, the state itself can't be read
                 on_error(steps.topic, live[failed], error)
             else:
                 break

@@ -9,10 +9,10 @@ error, the failure policy decides. The timer is then deleted, unless the worker 
 Invariants:
     - No message is processed while a stream timer is due, so that results do not depend on the moment of a commit.
     - The number of timers that are set or that fire in one commit is limited, even if one key has many timers.
-    - While a stream timer fires, values expire by the timer's time. So a value is deleted only after all timers with an
-      earlier time than its expiry have fired.
-    - Stream timers of all steps fire in the order of their times. At equal times, the order of steps, then message key
-      and name decide. So the order does not depend on the moment of a commit.
+    - While a stream timer fires, the timer's time decides which values have expired. A value is therefore deleted only
+      after all timers before its expiry have fired.
+    - Stream timers of all steps fire in the order of their times. At equal times, the order of steps decides, then
+      message key and name. The order therefore does not depend on the moment of a commit.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class TaskTimers:
     def _first_upto_ms(self, of: TimerSteps) -> int:
         """Returns the time up to which timers of this step must fire before the timers of all other steps.
 
-        At equal times, the step that was declared first comes first.
+        At equal times, the step that was declared first fires first.
         """
         upto_ms, others_first = EVENT_TIME_END_MS, 1
         for steps in self._steps:
@@ -237,7 +237,7 @@ class TaskTimers:
         for state in self._states.values():
             state.undo_message()
         if isinstance(error, (StateFailed, FormatUnknown)):
-            raise error  # the failure policy handles only errors of the timer; here, the state itself can't be read
+            raise error  # only errors of the timer go to the failure policy; here, the state itself can't be read
         on_error(steps.topic, failed, error)
         steps.timers.give_up(failed)
         for state in self._states.values():

@@ -39,11 +39,12 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor by which the time is multiplied in a moment. It is larger than any number of values of one key at one time.
+#: Factor by which the time is multiplied in a moment. The factor is larger than any number of values of one key at one
+#: time.
 NUMBERS = 10**9
 #: Estimated bytes in memory: of one moment, and of the list and dict entry for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: If fewer moments than this are in memory for one message key and side, old moments are not removed from memory.
+#: Minimum number of moments that stay in memory for one message key and side when old moments are removed.
 TRIM_FROM = 64
 
 #: Estimated bytes of a decoded value in memory, in addition to twice the bytes of its stored form.
@@ -51,7 +52,7 @@ READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The part of a stored value that has not expired, and the time of the next check for expiry.
+    """The part of a stored value that has not expired, and the time of the next expiry check.
 
     ``raw`` is None if nothing remains. ``look_ms`` is in milliseconds; None means no further check.
     """
@@ -143,7 +144,7 @@ class DatedValues:
     Args:
         state: The store.
         stream: The stream time of the task.
-        dating: Says which values have a time in their state keys, and when these expire.
+        dating: Describes which values have a time in their state keys, and when these values expire.
         by_stream: Whether values expire by stream time alone, not by the event time of the current message.
     """
 
@@ -153,8 +154,8 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: Maps each line (prefix of one message key and one side) to its moments in memory, as a pair: the time in
-        #: milliseconds from which all moments are in memory, and the ascending moments.
+        #: The moments in memory of each line (prefix of one message key and one side), as a pair. The pair has the time
+        #: in milliseconds from which all moments are in memory, and the ascending moments.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: Maps message keys to decoded values that a step has read or set. If the dict is too large, the next commit
@@ -176,14 +177,14 @@ class DatedValues:
     def stream_ms(self) -> int:
         """The time up to which values have expired, in milliseconds; ``NO_TIME`` before the first message.
 
-        This is the stream time of the task; during a timer's call, the timer's time.
+        The time is the stream time of the task, or during a timer's call the timer's time.
         """
         return self.stream.ends_ms
 
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
         """Returns the moments with values from ``first_ms`` to ``last_ms`` inclusive.
 
-        ``line`` is of the current key.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -197,9 +198,9 @@ class DatedValues:
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
     def last(self, line: bytes, time_ms: int) -> int | None:
-        """Returns the last moment at ``time_ms`` that may have a value. ``line`` belongs to the current key.
+        """Returns the last moment at ``time_ms`` that may have a value. None means that there is certainly no value.
 
-        None means that there is certainly no value.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -216,7 +217,7 @@ class DatedValues:
     def put(self, line: bytes, moment: int, raw: bytes) -> str:
         """Stores a value at a moment that has no value yet, and returns its state key.
 
-        ``line`` belongs to the current key.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.

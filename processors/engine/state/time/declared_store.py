@@ -48,9 +48,9 @@ class DeclaredState(StoreState):
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values with a time in their state keys. It is set only if ``keep_dated`` was called.
+    #: The values with a time in their state keys. The attribute exists only after a call of ``keep_dated``.
     dated: DatedValues
-    #: The event times of the keys. It is set only if ``keep_by_key`` was called.
+    #: The event times of the keys. The attribute exists only after a call of ``keep_by_key``.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
@@ -221,7 +221,10 @@ class DeclaredState(StoreState):
             raise too_large(what, self._topic, size, self.record_bytes_max)
 
     def read_place(self, place: bytes) -> bytes | None:
-        """Returns the stored value of a changelog key (of a state key with a prefix in ``scattered``), or None."""
+        """Returns the stored value of a changelog key; None if there is no value.
+
+        The state key's prefix is in ``scattered``.
+        """
         cell = self._shared
         self.reads += 1
         if place in cell.dirty:
@@ -229,7 +232,10 @@ class DeclaredState(StoreState):
         return cell.young[place] if place in cell.young else self._read(cell, place)
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key (of a state key with a prefix in ``scattered``); None deletes it."""
+        """Sets the stored value of a changelog key; None deletes it.
+
+        The state key's prefix must be in ``scattered``.
+        """
         cell = self._shared
         if raw is not None and len(raw) + len(place) > cell.room:
             raise self._too_large(split_key(place)[1], cell, place, raw)

@@ -46,8 +46,8 @@ class EndTimers(Timers):
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns at most ``limit`` due timers whose function must be called.
 
-        A due value that needs no call is deleted here. ``set_since`` then increases by 1, so that the task commits the
-        deletion.
+        If a due value needs no call, this method deletes the value itself. ``set_since`` then increases by 1, so that
+        the task commits the deletion.
         """
         found = []
         for due in super().due(clock, now_ms, limit):

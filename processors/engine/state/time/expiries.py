@@ -6,15 +6,15 @@
 
 Times are event times in milliseconds, with 15 digits in keys. A value is readable until its end. The stream time of the
 task, or the event time of the reading message, decides whether the end has passed. For joins after ``group_by``, only
-stream time decides. During a timer's call, the timer's time decides. Records of expired values are not deleted at once
-but by the next commits, a limited number at each.
+stream time decides. During a timer's call, the timer's time decides. Records of expired values are not deleted at once.
+The next commits delete them, a limited number in each commit.
 
 If a value is set again, only its end record changes. The index entry keeps its old time, and is moved when this time is
 due. A value that is set a thousand times therefore writes only one index entry.
 
 Invariants:
     - A value with an end has one index entry, at its end or earlier. A value without an end has no entry.
-    - A late message never moves the end of a value back. Late means older than the message that last set the value.
+    - A message that is older than the message that last set the value never moves the value's end back.
     - The deletion of an expired value changes no result, because reads already ignore the value.
 """
 
@@ -34,8 +34,9 @@ class Expiries:
         state: The store.
         ttl_ms: The default time to live of a value; None for no expiry.
         stream: The stream time of the task.
-        by_stream: Whether values expire only by stream time, as after ``group_by``. There, messages of other partitions
-            may arrive much later, although their event times are earlier, and must still read the state.
+        by_stream: Whether only stream time expires values, and the event time of the current message is ignored. This
+            is needed after ``group_by``. A repartition topic mixes several source partitions, so a message with an
+            older event time can follow a newer message. The older message must still find its value.
     """
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
@@ -61,7 +62,7 @@ class Expiries:
         held = state.read_own(state.message_key, ENDS + key)
         if (held is None and self._ttl_ms is None) or (held is not None and end_ms < held[0]):
             former_ms = state.overwritten_ms(key)
-            # If the message is late, its shorter expiry time must not shorten the life of the value.
+            # A message that is older than the stored value must not shorten the value's life.
             if former_ms is not None and state.timestamp_ms < former_ms:
                 if held is None:
                     return True

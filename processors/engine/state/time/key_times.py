@@ -6,13 +6,13 @@
     the message's   __holdfast/newest                                              [newest, seen, place, ahead]
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
-``newest`` is the largest event time of the key's messages. ``seen`` is the stream time when one of the key's last
-messages was processed. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after
-the worker's clock, or null.
+``newest`` is the largest event time of the key's messages. ``seen`` is the stream time at one of the key's last
+messages. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after the worker's
+clock, or null.
 
-A message is late if its event time is ``within_ms`` or more before ``newest``. Messages may use a value if their event
-times are less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the value,
-all those messages are late, so the value is deleted.
+A message is late if its event time is ``within_ms`` or more before ``newest``. A message may use a value if its event
+time is less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the value's
+event time, every such message is late, so the value is deleted.
 
 After ``group_by``, a key's messages come from several partitions, and one partition may be read hours ahead of another.
 A value with the prefix is then kept until stream time has also reached the value's end, because stream time follows the
@@ -124,8 +124,8 @@ class KeyTimes:
         """Adds an index entry for a new value of the current message's key, so that its expiry is checked."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # If stream time has already passed ``end_ms``, the check is later, because the key's own time may reach
-        # ``end_ms`` much later.
+        # If stream time has already passed ``end_ms``, the check is scheduled later, because the key's own time may
+        # reach ``end_ms`` much later.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
@@ -166,8 +166,8 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # By the key's own time, the value has not expired. This time may be far behind stream time, or may never
-            # advance again. So the next check is scheduled by stream time.
+            # By the key's own time, the value has not expired. The key's own time may be far behind stream time, or may
+            # never advance again. The next check is therefore scheduled by stream time.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:
@@ -196,7 +196,7 @@ class KeyTimes:
     def _judged_by(self, newest_ms: int) -> int:
         """Returns the time that decides whether a message of a key is late.
 
-        This is the newest event time of the key; after ``group_by``, it is limited to stream time.
+        It is the newest event time of the key. After ``group_by``, stream time is the maximum.
         """
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
@@ -218,7 +218,10 @@ class KeyTimes:
         return seen_ms + self._keeping.remember_ms + self._keeping.remember_ms // LOOKS
 
     def _now_ms(self) -> int:
-        """Returns the larger of stream time and the message's event time (ignored if after the worker's clock)."""
+        """Returns the larger of stream time and the message's event time.
+
+        Ignores an event time after the worker's clock.
+        """
         at_ms, stream = self._state.timestamp_ms, self._stream
         return stream.time_ms if at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 

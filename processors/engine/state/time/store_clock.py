@@ -37,7 +37,7 @@ class StoreClock:
         return Remembered.of(self._saved).time_ms
 
     def load(self) -> Remembered:
-        """Reads the committed stream time, and the event times that are still ahead of the worker's clock.
+        """Reads the committed stream time, and the event times that the worker's clock has not reached yet.
 
         Raises:
             FormatUnknown: The record has another format version.
@@ -48,9 +48,9 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Must be called after an aborted transaction: drops the uncommitted record.
+        """Must be called after an aborted transaction. Drops the uncommitted record, and returns the committed record.
 
-        Returns the committed one, as ``load`` does.
+        The result has the same form as the result of ``load``.
         """
         self._pending, record = None, self._saved
         return Remembered.of(record)
@@ -68,6 +68,9 @@ class StoreClock:
         return True
 
     def committed(self) -> None:
-        """Must be called after the commit of the record that ``save`` wrote: it is then the last committed record."""
+        """Must be called after the commit of the record that ``save`` wrote.
+
+        This record is then the last committed record.
+        """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None

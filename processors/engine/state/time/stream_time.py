@@ -25,12 +25,12 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 
-#: Milliseconds. Means that there is no event time yet. It is less than every event time.
+#: Milliseconds. This value means that there is no event time yet. It is less than every event time.
 NO_TIME = -1
 #: Event times must be less than this number of milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of future event times that are remembered. If there are more, every second one is dropped, and stream
-#: time waits for the next remembered time instead.
+#: Maximum number of future event times that are remembered. If there are more, every second one is dropped. Stream time
+#: then waits for the next remembered time.
 AHEAD_KEPT = 64
 #: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
@@ -89,8 +89,8 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: The time that decides which values and windows have ended, if it is not stream time. During a timer's call,
-        #: it is the timer's time; during a commit, the time of the fired timers. None means stream time.
+        #: The time that decides which values and windows have ended. None means stream time. During a timer's call, it
+        #: is the timer's time. During a commit, it is the time of the fired timers.
         self.call_ms: int | None = None
         #: The stream time up to which all timers have fired. In a task without timers: ``EVENT_TIME_END_MS``.
         self.settled_ms = EVENT_TIME_END_MS
@@ -99,8 +99,8 @@ class StreamTime:
         #: The minimum watermark of the upstream tasks. A task's watermark is the minimum event time of its next
         #: messages.
         self._limit_ms = EVENT_TIME_END_MS
-        #: Milliseconds. A message's event time up to this time advances stream time at once; a later one is kept until
-        #: it is reached.
+        #: Milliseconds. An event time up to this time advances stream time at once. A later event time is kept until
+        #: the worker's clock reaches it.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
         #: Maps topic and upstream task to the task's watermark, and to whether the task has read all of its input.
@@ -138,7 +138,7 @@ class StreamTime:
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the stream time to a committed time, or to ``NO_TIME`` if no time was committed.
 
-        ``ahead`` are future event times, and ``told`` the watermarks of upstream tasks.
+        ``ahead`` has future event times, and ``told`` has the watermarks of upstream tasks.
         """
         self.time_ms, self._ahead, self.call_ms = time_ms, sorted(ahead), None
         self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
@@ -147,7 +147,7 @@ class StreamTime:
     def ends_ms(self) -> int:
         """The time up to which values and windows have ended.
 
-        This is the stream time; during a timer's call, the timer's time.
+        The time is the stream time, or during a timer's call the timer's time.
         """
         return self.time_ms if self.call_ms is None else self.call_ms
 
@@ -177,7 +177,7 @@ class StreamTime:
             del self._ahead[:reached]
 
     def let_go_to(self, limit_ms: int) -> None:
-        """Limits stream time to ``limit_ms``, the minimum watermark of the tasks that write the repartition topics."""
+        """Limits stream time to ``limit_ms``: the minimum watermark of the tasks that write the repartition topics."""
         if limit_ms != self._limit_ms:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
@@ -250,8 +250,8 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 def event_time(made: object, function: object) -> int:
     """Checks the event time that a user's function returned, and returns it.
 
-    If a value seems to be in seconds, a warning is logged once for each function. It is still taken as milliseconds, so
-    it is a time in early 1970.
+    If a value seems to be in seconds, a warning is logged once for each function. The value is still taken as
+    milliseconds, so it is a time in early 1970.
 
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.

@@ -124,13 +124,13 @@ class TimeIndex:
 
         The time is None if the index is empty.
         """
-        # The read starts at ``next_ms``, because RocksDB would scan the deleted entries before that time.
+        # The read starts at ``next_ms``. Otherwise, RocksDB would scan the deleted entries before that time.
         after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
         found = state_keys_between(self._state, OWN_KEY, after, index_end(self._kind), limit)
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:
-        """Puts an entry back into memory. It must still be in the store."""
+        """Puts an entry back into memory. The entry must still be in the store."""
         self.next_ms = min(self.next_ms, entry.time_ms)
         if self._horizon is not None and (entry.time_ms > self._horizon_ms or self.place(entry) > self._horizon):
             return
@@ -140,7 +140,10 @@ class TimeIndex:
             self._horizon, self._horizon_ms = self.place(self._near[-1]), self._near[-1].time_ms
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: drops the entries in memory."""
+        """Must be called after an aborted transaction or an owner command. Discards the entries in memory.
+
+        The next access then reads the store again.
+        """
         self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
         self._horizon_ms = -1
 

@@ -135,7 +135,7 @@ def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
 
 
 def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bool:
-    """Whether an index entry belongs to a window that overlaps ``span``. ``look`` reads records of the store."""
+    """Whether an index entry belongs to a window that overlaps ``span``. ``look`` returns records of the store."""
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)

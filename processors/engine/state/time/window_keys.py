@@ -58,7 +58,7 @@ class DueEntry(NamedTuple):
 
 
 def clock_key() -> bytes:
-    """Returns the changelog key of the record that holds a store's stream time."""
+    """Returns the changelog key of the record that contains a store's stream time."""
     return key_prefix(OWN_KEY) + CLOCK.encode()
 
 
