@@ -117,33 +117,40 @@ Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
 """
 
 
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Installation]:
+    """An installation whose registry has the clock of its database, which another process shares."""
+    made = open_installation(tmp_path)
+    yield made
+    made.registry.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", variants(["SIGTERM", "SIGHUP", "SIGKILL", "SIGINT"], tested=1))
-def test_a_rollout_whose_operator_a_signal_ends_is_recovered(
-    installed: Installation, tmp_path: Path, number: str
-) -> None:
+def test_a_rollout_whose_operator_a_signal_ends_is_recovered(shared: Installation, tmp_path: Path, number: str) -> None:
     command = [sys.executable, "-c", OPERATOR, f"sqlite:///{tmp_path / 'registry.db'}", NAME, NOW.isoformat()]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as operator:
         try:
             assert operator.stdout is not None
             assert "in the stage\n" in iter(operator.stdout.readline, "")
-            installed.worker().kill()
-            seen = notice(NAME, installed.world, LIMITS)
+            shared.worker().kill()
+            seen = notice(NAME, shared.world, LIMITS)
             assert isinstance(seen.worst, Starting), "its operator lives"
             operator.send_signal(getattr(signal, number))
             operator.wait()
         finally:
             operator.kill()
-    (record,) = installed.registry.journal.applies(open_only=True)
-    deployment = installed.registry.deployment(NAME)
+    (record,) = shared.registry.journal.applies(open_only=True)
+    deployment = shared.registry.deployment(NAME)
     assert deployment is not None
     assert deployment.desired == "deploying", "nobody took the word back"
-    assert processor_now(NAME, installed.world, LIMITS).answer.action == way_on(record)
-    seen = notice(NAME, installed.world, LIMITS)
+    assert processor_now(NAME, shared.world, LIMITS).answer.action == way_on(record)
+    seen = notice(NAME, shared.world, LIMITS)
     assert seen.incident is not None
-    assert recover(seen.incident.id, installed.rollout, installed.world, run_id="run").outcome == "resolved"
-    abandoned(installed, record)
-    deployment = installed.registry.deployment(NAME)
+    assert recover(seen.incident.id, shared.rollout, shared.world, run_id="run").outcome == "resolved"
+    (record,) = shared.registry.journal.applies(open_only=True)
+    abandoned(shared, record)
+    deployment = shared.registry.deployment(NAME)
     assert deployment is not None
     assert deployment.desired == "deployed"
 
