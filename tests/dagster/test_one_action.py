@@ -16,14 +16,14 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.cli import main
-from holdfast.orchestration.commands.changes import verbs
 from holdfast.orchestration.recovery_location import build_recovery
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
-from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Stop
-from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.plans.requests import Deploy, Reposition, Request, Stop
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, StopProcessor
 from holdfast.processors.lifecycle.recovery import state_messages
+from tests.mechanics.tiers import variants
 from tests.parts.webhook import Webhook
 
 NAME = "fleet"
@@ -32,7 +32,15 @@ STOP = Plan(request=Stop(NAME), verdict=Ready("stop it."), stages=(StopProcessor
 DEPLOY = Plan(
     request=Deploy(NAME, dropped=("gone",)), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),)
 )
-COMMAND = "holdfast apply deploy fleet --drop gone"
+#: A verb that goes on with its own plan.
+REPOSITION = Plan(
+    request=Reposition(NAME),
+    verdict=Ready("."),
+    stages=(SetPositions("set", (), {}), RunProcessor("run", "v1", slots=("0",))),
+    after_kill="go on",
+)
+#: The command that ends each one.
+COMMANDS = {"deploy": "holdfast apply deploy fleet --drop gone", "reposition": "holdfast apply resume {id}"}
 
 Tick = Callable[[str], dg.SensorResult]
 
@@ -62,9 +70,10 @@ def registry(settings: Settings) -> Iterator[Registry]:
     opened.close()
 
 
-@pytest.fixture
-def broken_off(registry: Registry) -> ApplyRecord:
-    about = {"processor": NAME, "verb": "deploy", "plan_hash": DEPLOY.hash, "plan": encode(DEPLOY), "who": "ada"}
+@pytest.fixture(params=variants([DEPLOY, REPOSITION], tested=1), ids=["deploy", "reposition"])
+def broken_off(request: pytest.FixtureRequest, registry: Registry) -> ApplyRecord:
+    plan: Plan = request.param
+    about = {"processor": NAME, "verb": plan.verb, "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     begun, _ = registry.journal.begin_apply(**about, holder="gone", now=datetime.now(UTC))
     assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
     (record,) = registry.journal.applies(open_only=True)
@@ -127,8 +136,7 @@ def test_each_surface_names_the_command_that_ends_an_apply(
         tick("notifications")
     (message,) = [each for each in webhook.received if each["event"] == "state.needs"]
     (row,) = shell.document("apply", "list")
-    refused = shell.document("apply", "stop", NAME)["error"]
-    abandon = f"holdfast apply abandon {broken_off.id} --reason WHY"
+    command = COMMANDS[broken_off.verb].format(id=broken_off.id)
     assert {
         "status, the apply": status["applies"][0]["action"],
         "status, the processor": reason["action"],
@@ -136,17 +144,21 @@ def test_each_surface_names_the_command_that_ends_an_apply(
         "the webhook": message["action"],
         "apply list": row["action"],
     } == dict.fromkeys(
-        ("status, the apply", "status, the processor", "the check", "the webhook", "apply list"), COMMAND
+        ("status, the apply", "status, the processor", "the check", "the webhook", "apply list"), command
     )
-    assert re.findall(r"`(holdfast [^`]*)`", refused["action"]) == [COMMAND, abandon]
     for words in (("status",), ("apply", "list"), ("plan", "stop", NAME), ("explain", "stop", NAME)):
         said = shell(*words)
-        assert COMMAND in said, said
-        named = set(re.findall(r"holdfast apply (?:deploy|resume|abandon)[a-z0-9 -]*", said))
-        assert {each.strip() for each in named} == {COMMAND}, said
+        named = re.findall(r"holdfast apply (?:deploy|resume|abandon)[a-z0-9 -]*", said)
+        assert named, said
+        assert all(each.startswith(command) for each in named), said
+    if broken_off.verb == "reposition":  # the verbs that are planned anew are replaced by any other one
+        refused = shell.document("apply", "stop", NAME)["error"]
+        abandon = f"holdfast apply abandon {broken_off.id} --reason WHY"
+        assert re.findall(r"`(holdfast [^`]*)`", refused["action"]) == [command, abandon]
 
 
-@pytest.mark.usefixtures("planned")
+@pytest.mark.thorough
+@pytest.mark.parametrize("broken_off", [DEPLOY], indirect=True, ids=["deploy"])
 def test_the_end_of_an_abandoned_apply_names_what_the_other_surfaces_name(
     broken_off: ApplyRecord, registry: Registry, tick: Tick, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,13 +171,14 @@ def test_the_end_of_an_abandoned_apply_names_what_the_other_surfaces_name(
     (reason,) = [each for each in shell.document("status")["reasons"] if each["subject"] == f"processor {NAME}"]
     assert reason["action"] == "mend the disk"
     assert "What to do: mend the disk" in said
-    assert COMMAND not in said, "the apply is over"
+    assert COMMANDS["deploy"] not in said, "the apply is over"
+    # from here on recovery may try again, and each surface says so
     (check,) = tick("processor_recovery").asset_events or []
-    assert (check.description or "").endswith("What to do: mend the disk")  # type: ignore[union-attr]
+    (reason,) = [each for each in shell.document("status")["reasons"] if each["subject"] == f"processor {NAME}"]
+    assert (check.description, reason["action"]) == (  # type: ignore[union-attr]
+        reason["reason"],
+        "Nothing; it passes without an action.",
+    )
     with open_verbs(settings) as opened:
         assert opened.applies()[0].outcome == "abandoned"
     assert not any(each["action"] for each in shell.document("apply", "list"))
-
-
-def test_the_commands_open_the_verbs_that_are_replaced_here() -> None:
-    assert verbs.opened_verbs.__module__ == verbs.__name__
