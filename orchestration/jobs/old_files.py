@@ -1,4 +1,4 @@
-"""Rotates large logs, and deletes old files: copies of deleted orphans, exports of cleared keys, files of killed proofs.
+"""Rotates large logs, and deletes old files: archived orphans, exports of cleared keys, and files of killed proofs.
 
 Invariants:
     - A copy in the archive is deleted only if the deletion of its original is complete, and if the settings have a

@@ -1,4 +1,4 @@
-"""`holdfast down`, then `holdfast up`: the action of a supervisor that hangs, as it is printed, on a whole installation."""
+"""`holdfast down`, then `holdfast up`: the printed action of a supervisor that hangs, on a whole installation."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ The copy of a release is made from the source, so it can't contain what such a n
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: Names of functions that import a module; the first argument is the module's name or path.

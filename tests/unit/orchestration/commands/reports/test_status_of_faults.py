@@ -87,7 +87,7 @@ def test_a_record_that_cannot_be_read_is_an_error_with_an_action(
 ) -> None:
     """Written by hand, or by a disk that fails. The sensors of recovery and webhook report the same error."""
     with registry.database.engine.begin() as connection:
-        text = sa.text(f"UPDATE deployments SET {column} = :value WHERE processor = :name")  # noqa: S608
+        text = sa.text(f"UPDATE deployments SET {column} = :value WHERE processor = :name")
         connection.execute(text, {"value": value, "name": WORKS})
     code, document = status()
     assert code == RegistryUnavailable.exit_code

@@ -216,9 +216,10 @@ def test_a_worker_has_the_settings_that_its_process_was_started_with(
 
     later = replace(one, environment=now)
     book.record("fleet", "r1", now)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(type(stage.supervisor), "_reread", interrupt)
-        stage.supervisor.apply(later.program("0", stage.world))
+        with pytest.raises(KeyboardInterrupt):
+            stage.supervisor.apply(later.program("0", stage.world))
     assert not stage.supervisor.differs(later.program("0", stage.world)), "the files tell nothing"
     seen = processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer
     assert (seen.kind, seen.colour, seen.action) == ("other-settings", "red", "holdfast apply deploy fleet")

@@ -17,8 +17,15 @@ from holdfast.infra.deploy.marks import Mark
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
 from holdfast.processors.lifecycle.plans.behind import Behind, Recorded
 from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts
-from holdfast.processors.lifecycle.plans.orphan_facts import Archived, Deletion, Look, Manifest, Orphan, OrphanFacts
-from holdfast.processors.lifecycle.plans.orphan_facts import Subject
+from holdfast.processors.lifecycle.plans.orphan_facts import (
+    Archived,
+    Deletion,
+    Look,
+    Manifest,
+    Orphan,
+    OrphanFacts,
+    Subject,
+)
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,
