@@ -376,7 +376,7 @@ class Verbs:
                 slots=self._slots,
                 stores=lambda name: tuple(spec.store for spec in self.definition(name).topology.changelogs),
                 rollout=self._rollout,
-                scratch=lambda name: self._settings.paths.releases(name) / ".proof",
+                scratch=self._settings.paths.proof,
             ),
             shadows=rebuilding,
             transactions=holding.fenced(self._transactions, holding.TRANSACTIONS, hold),

@@ -64,7 +64,16 @@ class Connections:
     def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Execute a query and return all its rows."""
         with self.reading() as connection:
-            return connection.execute(query).all()
+            try:
+                return connection.execute(query).all()
+            except ValueError as damaged:  # a text that is no JSON or no time, written by hand or by a failing disk
+                url = schema.shown(self.engine.url)
+                raise RegistryUnavailable(
+                    f"The registry {url} has a record that can't be read: {damaged}.",
+                    action="Put a backup of the database in its place. If the backup is older than a deployment, "
+                    "`holdfast status` then names the command that records this deployment again.",
+                    url=url,
+                ) from damaged
 
     def changed(self, statement: Any) -> bool:
         """Execute an update in a separate transaction; returns whether exactly one row was changed."""

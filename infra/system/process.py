@@ -69,6 +69,19 @@ def is_running(pid: int, mark: str) -> bool:
     return start_mark(pid) == mark
 
 
+def environment_of(pid: int) -> dict[str, str] | None:
+    """The environment variables that a process was started with; None if the system does not show them.
+
+    Only Linux shows them, and only for processes of the same user.
+    """
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
     """The identity of a process, unique across reboots, machines and containers.

@@ -109,6 +109,7 @@ class ApplyRow(Answer):
     outcome: str
     stages_done: int
     reason: str
+    action: str | None
 
 
 class Abandoned(Answer):

@@ -1,4 +1,4 @@
-"""Rotates large logs, and deletes old files: archived copies of deleted orphans, and exports of cleared keys.
+"""Rotates large logs, and deletes old files: archived orphans, exports of cleared keys, and files of killed proofs.
 
 Invariants:
     - A copy in the archive is deleted only if the deletion of its original is complete, and if the settings have a
@@ -7,15 +7,19 @@ Invariants:
 """
 
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from holdfast.infra.paths import Paths
+from holdfast.infra.paths import PROOF, Paths
 from holdfast.infra.system.sizes import rotate
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.orphan_facts import Archived
+
+#: Seconds after which the folder of a proof is left over, because the process of the proof has ended.
+PROOF_ENDED_S = 3_600.0
 
 
 def rotate_logs(paths: Paths, max_mb: int) -> tuple[str, ...]:
@@ -63,6 +67,18 @@ def prune_exports(root: Path, days: float | None, now: datetime) -> int:
         with suppress(OSError):
             path.unlink()
     return len(old)
+
+
+def prune_proofs(root: Path) -> int:
+    """Delete the temporary files of killed proofs below ``root``, the folder of all releases; returns their number.
+
+    A proof that still runs keeps its folder: each version has a new one, and must end within ``RUN_S``.
+    """
+    oldest = time.time() - PROOF_ENDED_S
+    left = [path for path in root.glob(f"*/{PROOF}") if path.lstat().st_mtime < oldest]
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(left)
 
 
 def in_words(parts: Sequence[tuple[int, str]]) -> str:

@@ -19,7 +19,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.spills import delete_spills_of_ended
 from holdfast.infra.waiting import Deadline
 from holdfast.orchestration.host.old_events import prune_dagster
-from holdfast.orchestration.jobs.old_files import in_words, prune_archive, prune_exports, rotate_logs
+from holdfast.orchestration.jobs.old_files import in_words, prune_archive, prune_exports, prune_proofs, rotate_logs
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 
@@ -83,6 +83,7 @@ def _parts(
         "Logs": lambda: in_words([(len(rotate_logs(paths, keep.log_max_mb)), "former contents")]),
         "The archive": lambda: in_words([(prune_archive(settings.archive_folder, keep.archive_days, now), "copies")]),
         "Exports": lambda: in_words([(prune_exports(paths.all_exports, keep.exports_days, now), "files")]),
+        "Proofs": lambda: in_words([(prune_proofs(paths.all_releases), "folders of killed proofs")]),
         "Spark": lambda: in_words([(delete_spills_of_ended(paths.spark), "folders of ended JVMs")]),
     }
 

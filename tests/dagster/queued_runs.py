@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -15,7 +15,7 @@ from dagster._cli import create_dagster_cli
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.host.run_coordinator import KIND_TAG, tags_of
+from holdfast.orchestration.host.run_coordinator import KIND_TAG, RECOVERY, tags_of
 
 #: The name of the code location with the test's jobs.
 LOCATION = "of_the_test"
@@ -28,18 +28,25 @@ def location_of(jobs: Path) -> dict[str, object]:
     return {"python_file": {"relative_path": str(jobs), "location_name": LOCATION}}
 
 
-def launch(settings: Settings, jobs: Path, job: str, processor: str) -> str:
-    """Queue a run of one processor. Returns the run id.
+def launch(settings: Settings, jobs: Path, job: str, processor: str, config: Mapping[str, object] | None = None) -> str:
+    """Put a run of one processor into the queue, with the config of its one op `act`; its id.
 
     The command runs in this process, because a new process takes seconds to import Dagster. It loads only the jobs'
     location, in a code server that it ends.
     """
     workspace = jobs.with_suffix(".yaml")
     workspace.write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
-    words = ["job", "launch", "-w", str(workspace), "-l", LOCATION, "-j", job]
+    words = [] if config is None else ["--config-json", json.dumps({"ops": {"act": {"config": config}}})]
+    words += ["--tags", json.dumps({"processor": processor})] if processor else []
+    return launch_at(LOCATION, workspace, settings, job, *words)
+
+
+def launch_at(location: str, workspace: Path, settings: Settings, job: str, *words: str) -> str:
+    """Put a run of a job of a code location into the queue; its id."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(settings.paths.dagster))
-        told = CliRunner().invoke(create_dagster_cli(), [*words, "--tags", json.dumps({"processor": processor})])
+        command = ["job", "launch", "-w", str(workspace), "-l", location, "-j", job, *words]
+        told = CliRunner().invoke(create_dagster_cli(), command)
     assert told.exit_code == 0, told.output
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
         return instance.get_runs(limit=1)[0].run_id
@@ -57,11 +64,16 @@ def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[s
 
 
 def _of_lanes() -> list[dg.DagsterRun]:
-    """Runs that fill the limits by tag: four checks, four short verbs of different processors, and two long verbs."""
+    """Four runs of the lane of checks, four short verbs of different processors, and two long ones.
+
+    The lanes of recovery and of dry runs, stop and rollback have room for one more run each.
+    """
     verbs = [("compact_stores", 4), ("backfill_store", 2)]
     return [
         *(_run("endless") for _ in range(4)),
         *(_run(job, of=f"{job}-{number}") for job, count in verbs for number in range(count)),
+        *(_run(RECOVERY, of=f"recovered-{number}") for number in range(9)),
+        *(_run("backfill_store", of=f"dry-{number}", dry_run=True) for number in range(9)),
     ]
 
 
@@ -69,8 +81,8 @@ def _pool(name: str) -> RunOpConcurrency:
     return RunOpConcurrency(all_pools={name}, root_key_counts={}, has_unconstrained_root_nodes=False)
 
 
-def _run(job: str, *, of: str = "", needs: RunOpConcurrency | None = None) -> dg.DagsterRun:
-    config = {"ops": {"one": {"config": {"processor": of, "dry_run": False}}}} if of else {}
+def _run(job: str, *, of: str = "", dry_run: bool = False, needs: RunOpConcurrency | None = None) -> dg.DagsterRun:
+    config = {"ops": {"one": {"config": {"processor": of, "dry_run": dry_run}}}} if of else {}
     tags = {KIND_TAG: "lifecycle"} if of else {}
     started = dg.DagsterRunStatus.STARTED
     return dg.DagsterRun(job_name=job, status=started, run_config=config, tags=tags, run_op_concurrency=needs)

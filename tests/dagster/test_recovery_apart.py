@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorType
 
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.waiting import wait_until
@@ -20,8 +21,9 @@ from holdfast.orchestration.recovery_location import build_recovery
 from holdfast.orchestration.sensors import apart
 from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 from holdfast.orchestration.world import open_registry
-from tests.dagster.queued_runs import PATIENCE_S, fill_the_queue
+from tests.dagster.queued_runs import PATIENCE_S, fill_the_queue, launch_at
 from tests.mechanics.tiers import variants
+from tests.parts.webhook import Webhook
 
 POOLS = ("spark", "deploys")
 BROKEN = "import nothing_of_this_name\n"
@@ -51,10 +53,18 @@ defs = dg.Definitions.merge(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A project with a processor that is recorded as deployed but has no process; nothing else runs."""
+def webhook() -> Iterator[Webhook]:
+    there = Webhook().start()
+    yield there
+    there.stop()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: Webhook) -> Iterator[Settings]:
+    """A project with a processor that is recorded as deployed and has no process; nothing else runs."""
     (tmp_path / "holdfast.toml").write_text('definitions = "shop_assets"\nprocessors = []\n')
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_WEBHOOK__URL", webhook.url)
     settings = load_settings(project=tmp_path, home=tmp_path / "home")
     settings.paths.home.mkdir(mode=0o700)
     with closing(open_registry(settings)) as registry:
@@ -67,13 +77,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting
 @pytest.mark.parametrize(
     "module", variants([pytest.param(BROKEN, id="broken"), pytest.param(SLOW, id="slow")], tested=1)
 )
-def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
-    project: Settings, tmp_path: Path, module: str
+def test_a_module_of_the_project_neither_ends_nor_delays_recovery_webhook_and_upkeep(
+    project: Settings, webhook: Webhook, tmp_path: Path, module: str
 ) -> None:
     (tmp_path / "shop_assets.py").write_text(module)
     local.prepare(project)
     with dg.DagsterInstance.from_config(str(project.paths.dagster)) as instance:
-        fill_the_queue(instance, pools=POOLS)
+        endless = fill_the_queue(instance, pools=POOLS)
     local.start_daemon(project)
     if module is SLOW:
         assert wait_until(lambda: len(list(tmp_path.glob("holding-*"))) == 6, PATIENCE_S)
@@ -88,11 +98,36 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
         assert origin.location_name == apart.LOCATION
         # the run finds no broker, so its incident stays open
         assert wait_until(lambda: instance.get_runs(mine)[0].is_finished, PATIENCE_S), "it waits in the queue"
+        assert wait_until(lambda: "incident.opened" in _events(webhook), PATIENCE_S), "the webhook was not told"
+        for run_id in endless:  # the upkeep may wait for other runs
+            instance.delete_run(run_id)
+        upkeep = launch_at(apart.LOCATION, local.workspace_of(project), project, "upkeep")
+        assert wait_until(lambda: _status_of(upkeep, instance).is_finished, PATIENCE_S), "the upkeep does not end"
+        assert _status_of(upkeep, instance).is_success
+        (schedule,) = _schedules(instance)
+        assert schedule.origin.repository_origin.code_location_origin.location_name == apart.LOCATION
+        assert schedule.is_running
     if module is BROKEN:
         assert wait_until(lambda: _of_location(project), PATIENCE_S)
         (reason,) = _of_location(project)
         assert reason["colour"] == "red"
         assert "No module named 'nothing_of_this_name'" in reason["reason"]
+
+
+def _events(webhook: Webhook) -> list[str]:
+    return [each["event"] for each in webhook.received]
+
+
+def _status_of(run_id: str, instance: dg.DagsterInstance) -> dg.DagsterRun:
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run
+
+
+def _schedules(instance: dg.DagsterInstance) -> list[InstigatorState]:
+    """The schedules of the upkeep that the daemon has on."""
+    found = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
+    return [each for each in found if each.instigator_name == "upkeep_hourly"]
 
 
 def _of_location(settings: Settings) -> list[dict[str, str]]:

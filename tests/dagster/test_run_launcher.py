@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +38,10 @@ from holdfast.orchestration.host.run_launcher import (
     LocalRunLauncher,
 )
 from holdfast.orchestration.host.run_time_limits import overdue_words
-from tests.dagster.queued_runs import eventually, launch, location_of
+from holdfast.orchestration.recovery_location import build_recovery
+from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
+from holdfast.orchestration.world import open_registry
+from tests.dagster.queued_runs import eventually, fill_the_queue, launch, location_of
 
 JOBS = """
 import ctypes, pathlib, signal, subprocess, sys, time
@@ -73,7 +76,45 @@ def hanging():
 def passing():
     pass_by()
 
-defs = dg.Definitions(jobs=[holding, hanging, passing])
+@dg.op
+def roll_out():
+    from datetime import UTC, datetime
+
+    from holdfast.infra.settings import load_settings
+    from holdfast.infra.system.holders import new_holder
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.lifecycle.plans.apply import Applier, Holder
+    from holdfast.processors.lifecycle.plans.plan import Plan, Ready
+    from holdfast.processors.lifecycle.plans.requests import Deploy
+    from holdfast.processors.lifecycle.plans.stages import RunProcessor
+
+    registry = open_registry(load_settings())
+
+    def execute(processor, stage, tell):
+        registry.record_deployment(processor, "v1", ["0"], datetime.now(UTC), desired="deploying")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+        pathlib.Path({release!r}).with_name("started").write_text("in the stage")
+        ctypes.CDLL(None).sleep(600)
+
+    plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
+    Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
+
+@dg.job(executor_def=dg.in_process_executor)
+def deploying():
+    roll_out()
+
+@dg.op(config_schema={{"processor": str, "dry_run": bool}})
+def act():
+    pass
+
+def verb(name):
+    @dg.job(name=name, executor_def=dg.in_process_executor, tags={{"holdfast/kind": "lifecycle"}})
+    def made():
+        act()
+    return made
+
+urgent = [verb(name) for name in ("stop_processor", "rollback_processor", "backfill_store")]
+defs = dg.Definitions(jobs=[holding, hanging, passing, deploying, *urgent])
 """
 
 
@@ -190,6 +231,47 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
     assert [each for each in told if "raise `HOLDFAST_RUNS__OTHER_MAX_S`" in each and first in each]
     assert [each for each in told if "was killed" in each]
     assert "HOLDFAST_RUNS__OTHER_MAX_S" in overdue_words(first, "hanging", tags)
+
+
+@pytest.mark.thorough
+def test_a_rollout_that_reached_its_limit_is_recovered(settings, tmp_path, jobs, monkeypatch: pytest.MonkeyPatch):
+    """Its run is killed in the middle of its stage, so that the record says "deploying", and nobody takes that back."""
+    monkeypatch.setenv("HOLDFAST_RUNS__OTHER_MAX_S", "5")
+    local.start_daemon(load_settings())
+    run = launch(settings, jobs, "deploying", "fleet")
+    with (
+        dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance,
+        closing(open_registry(settings)) as registry,
+    ):
+        eventually((tmp_path / "started").exists, "the rollout did not begin")
+        eventually(lambda: instance.get_run_by_id(run).is_finished, "the run that hangs was not ended")
+        assert registry.deployment("fleet").desired == "deploying"
+        definitions = build_recovery(settings)
+        with dg.build_sensor_context(
+            instance=instance, resources=definitions.resources, definitions=definitions
+        ) as context:
+            data = definitions.resolve_sensor_def(RECOVERY_SENSOR).evaluate_tick(context)
+        assert [each.tags["processor"] for each in data.run_requests or []] == ["fleet"]
+        (told,) = data.asset_events
+        assert "What to do: holdfast apply deploy fleet" in told.description
+
+
+@pytest.mark.thorough
+def test_stop_rollback_and_dry_runs_pass_a_full_queue(settings, jobs):
+    local.start_daemon(settings)
+    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+        endless = fill_the_queue(instance, pools=("deploys", "spark"))
+        held = launch(settings, jobs, "backfill_store", "", {"processor": "fleet", "dry_run": False})
+        acts = {"processor": "fleet", "dry_run": False}
+        asked = [("stop_processor", acts), ("rollback_processor", acts), ("backfill_store", {**acts, "dry_run": True})]
+        for job, config in asked:
+            run = launch(settings, jobs, job, "", config)
+            eventually(lambda run=run: instance.get_run_by_id(run).is_finished, f"{job} waits in the queue")
+            assert instance.get_run_by_id(run).is_success
+        assert instance.get_run_by_id(held).status is dg.DagsterRunStatus.QUEUED
+        for each in endless:
+            instance.delete_run(each)
+        eventually(lambda: instance.get_run_by_id(held).is_success, "the long run does not follow")
 
 
 class Launched:

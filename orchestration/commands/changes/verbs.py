@@ -159,11 +159,17 @@ def list_applies(
         }
         for each in applies
     ]
+    actions = [None if each.outcome or each.id in alive else way_on(each) for each in applies]
     if as_json:
-        print_json(rows)
+        print_json([{**row, "action": action} for row, action in zip(rows, actions, strict=True)])
         return
     columns = ("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
     print_rows(columns, rows, none="No applies are recorded.")
+    for each, action in zip(applies, actions, strict=True):
+        if action is not None:
+            typer.echo(
+                f"Apply {each.id} ({each.verb}) of {each.processor} was broken off. Complete it with `{action}`."
+            )
 
 
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:

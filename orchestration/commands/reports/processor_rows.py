@@ -99,7 +99,7 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
         return row
     row |= {"code_version": worker.code_version or None, "phase": worker.phase, "paused": worker.paused}
     row |= {"pid": worker.pid, "started_at": worker.started_at}
-    settings = DeployedSettings(world.paths).of_slot(deployment.processor, slot)
+    settings = DeployedSettings(world.paths).of_worker(deployment.processor, slot, worker.pid)
     row["settings"] = None if settings is None else shown(settings)
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 
+from holdfast.processors.lifecycle.deploy.computed_names import IMPORTING, computed, package_of
+
 #: Limits for a copy: maximum number of files, and maximum total size in bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _OWN = "holdfast"
-#: Names of functions that import a module; the first argument is the module's name.
-_IMPORTING = frozenset({"import_module", "__import__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Code:
     """The files that a definition loads; empty if a release cannot copy them, for the reason in ``why_not``.
 
     ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
-    but that are not copied.
+    but that are not copied. ``unseen`` has one text for each place whose file or module is known only at runtime, so
+    that it may be neither copied nor part of the digest.
     """
 
     target: str
@@ -53,6 +54,7 @@ class Code:
     digest: str = ""
     why_not: str = ""
     left: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def copied(self) -> bool:
@@ -87,7 +89,8 @@ def code_of(target: str) -> Code:
         what = f"{top} and what it imports have {len(found.files):,} files with {size:,} bytes"
         return Code(target, why_not=f"{what}; {limits}")
     files = tuple(CodeFile(name, found.files[name]) for name in sorted(found.files, key=PurePath))
-    return Code(target, files, digest_of(files), left=tuple(sorted(found.left - found.files.keys())))
+    left = tuple(sorted(found.left - found.files.keys()))
+    return Code(target, files, digest_of(files), left=left, unseen=tuple(found.unseen))
 
 
 def digest_of(files: Iterable[CodeFile]) -> str:
@@ -106,6 +109,7 @@ class _Found:
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def too_large(self) -> bool:
@@ -123,11 +127,14 @@ class _Found:
             for path in modules:
                 self.files.setdefault(path.relative_to(root).as_posix(), path)
                 if path.suffix == ".py":
-                    imported |= self._read(path, root)
+                    imported |= self._read(path, root, alone=not place.is_dir())
         return imported
 
-    def _read(self, path: Path, root: Path) -> set[str]:
-        """Adds the data files that a Python file names in strings; returns the top-level modules that it imports."""
+    def _read(self, path: Path, root: Path, *, alone: bool) -> set[str]:
+        """Adds the data files that a Python file names in strings; returns the top-level modules that it imports.
+
+        ``alone`` is whether the file is in no package, so that the files beside it are not copied with it.
+        """
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
@@ -140,6 +147,8 @@ class _Found:
             # Such a path is relative to the worker's working folder, which is the project folder.
             elif _is_data(root / name):
                 self.left.add(name)
+        place = path.relative_to(root).as_posix()
+        self.unseen += [f"{place}:{each.line} {each.what}" for each in computed(nodes, paths=alone)]
         return set(_imports(nodes))
 
     def _name(self, path: Path, root: Path) -> None:
@@ -157,9 +166,8 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.module.partition(".")[0]
         elif isinstance(node, ast.Call) and node.args:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            first = node.args[0]
-            if called in _IMPORTING and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield first.value.partition(".")[0]
+            if called in IMPORTING and (top := package_of(node.args[0])):
+                yield top
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:

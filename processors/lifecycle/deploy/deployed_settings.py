@@ -9,9 +9,10 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -21,8 +22,13 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
 from holdfast.infra.system.files import write_private
 from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.process import environment_of
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.lifecycle.deploy.rollout import RELEASE
+
+#: The variable with the home folder, which every worker of this home is started with.
+_HOME = "HOLDFAST_HOME"
+_NONE: Mapping[str, int | None] = MappingProxyType({})
 
 
 class DeployedSettings:
@@ -61,6 +67,18 @@ class DeployedSettings:
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
+    def of_worker(self, processor: str, slot: str, pid: int | None) -> Recorded | None:
+        """The settings that the process of a worker was started with; None if they are unknown.
+
+        The supervisor's configuration can be newer than the process, for example after a deploy that was killed before
+        it replaced the process. If the system does not show the environment of the process, the result is ``of_slot``.
+        """
+        started = None if pid is None else environment_of(pid)
+        # A process of another home, or another program that has this id now, is not the worker.
+        if started is None or Path(started.get(_HOME, "")) != self._paths.home:
+            return self.of_slot(processor, slot)
+        return self.recorded(started)
+
     def imports(self, processor: str, slot: str, release: Release) -> bool:
         """Whether the supervisor starts the worker in a slot with the code of this release.
 
@@ -90,14 +108,15 @@ class DeployedSettings:
         return dict(present) if recorded is None else as_recorded(present, recorded)
 
     def changed(
-        self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
+        self, processor: str, release: str, present: Mapping[str, str], workers: Mapping[str, int | None] = _NONE
     ) -> tuple[str, ...]:
-        """Texts, one for each setting that differs between ``present`` and the release or its running ``slots``.
+        """Texts, one for each setting that differs between ``present`` and the release or its running ``workers``.
 
-        The settings of running workers are compared, too. An interrupted deploy can record new settings while some
-        workers still run with the old ones.
+        ``workers`` maps a slot to the process id of its worker, or to None. The settings of running workers are
+        compared, too. An interrupted deploy can record new settings while some workers still run with the old ones.
         """
-        known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
+        own = (self.of_worker(processor, slot, pid) for slot, pid in workers.items())
+        known = (self.read(processor, release), *own)
         now = self.recorded(present)
         return tuple(dict.fromkeys(text for each in known if each is not None for text in differences(each, now)))
 

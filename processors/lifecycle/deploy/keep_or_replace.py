@@ -11,7 +11,9 @@ import time
 from typing import Literal
 
 from holdfast.infra.deploy.program_files import ProgramStatus
+from holdfast.infra.settings.of_workers import differences
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
@@ -44,10 +46,19 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
     """Whether the instance in a slot is kept, started or replaced, decided from its present process and its status."""
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
-    if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
+    if step == "keep" and not rollout.rescale and _is_other(slot, rollout, program, world):
         # The worker runs the wanted version with another copy of the code or with other settings, so it is replaced.
         return "replace"
     return step
+
+
+def _is_other(slot: str, rollout: Rollout, program: ProgramStatus | None, world: World) -> bool:
+    """Whether the supervisor's program, or the settings of its present process, differ from the rollout."""
+    if world.deployer.differs(rollout.program(slot, world)):
+        return True
+    book = DeployedSettings(world.paths)
+    own = book.of_worker(rollout.processor, slot, None if program is None else program.pid)
+    return own is not None and bool(differences(own, book.recorded(rollout.environment)))
 
 
 def look(

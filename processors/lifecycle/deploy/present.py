@@ -49,6 +49,14 @@ def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
     return (*recorded, *slots_beyond(processor, recorded, world))
 
 
+def pids_at_work(processor: str, world: World) -> dict[str, int | None]:
+    """Maps each slot of ``slots_at_work`` to the process id of its worker; None if the slot has no process."""
+    slots = slots_at_work(processor, world)
+    programs = world.deployer.programs() if slots and world.deployer.running() else {}
+    found = ((slot, programs.get(world.paths.program(processor, slot))) for slot in slots)
+    return {slot: None if program is None else program.pid for slot, program in found}
+
+
 def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[str, ...]:
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 

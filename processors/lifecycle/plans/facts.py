@@ -72,13 +72,15 @@ class CodeFacts(msgspec.Struct, frozen=True):
     """The present files of a processor's definition.
 
     ``release_id`` is the id of a release of these files. ``why_not`` is the reason why the files are not copied; empty
-    if they are copied. ``left`` has the paths of project files that the code reads but that are not copied.
+    if they are copied. ``left`` has the paths of project files that the code reads but that are not copied. ``unseen``
+    has a text for each place that names a module or a file only at runtime.
     """
 
     release_id: str
     target: str
     why_not: str = ""
     left: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 class LocalTask(msgspec.Struct, frozen=True):

@@ -138,7 +138,7 @@ def observe(
             else diagnose(program, status, desired, now, limits, answered_at=answered, slot=slot)
         )
         found[slot] = Observation(program, status, diagnosis)
-    works = [slot for slot, each in found.items() if isinstance(each.diagnosis, Healthy)]
+    works = {slot: _pid(each) for slot, each in found.items() if isinstance(each.diagnosis, Healthy)}
     others = _other_programs(desired, works, world) if works else {}
     return found | {slot: replace(found[slot], diagnosis=other) for slot, other in others.items()}
 
@@ -165,16 +165,20 @@ def _unsupervised(
     return Observation(None, status, Unsupervised(phase, hangs.action or ""))
 
 
-def _other_programs(desired: Deployment, slots: Sequence[str], world: World) -> dict[str, Differs]:
-    """Finds working instances whose program differs from the recorded release, in code or in settings, by slot."""
+def _pid(seen: Observation) -> int | None:
+    return None if seen.program is None else seen.program.pid
+
+
+def _other_programs(desired: Deployment, works: Mapping[str, int | None], world: World) -> dict[str, Differs]:
+    """Finds working instances that differ from the recorded release, in code or in settings; both maps are by slot."""
     name, book = desired.processor, DeployedSettings(world.paths)
     release = world.registry.releases.of_version(name, desired.code_version)
     if release is None:
         return {}
     recorded, found = book.read(name, release.release_id), dict[str, Differs]()
     action = f"holdfast apply deploy {name}"
-    for slot in slots:
-        own = book.of_slot(name, slot)
+    for slot, pid in works.items():
+        own = book.of_worker(name, slot, pid)
         if not book.imports(name, slot, release):
             said = f"It runs another release of version {desired.code_version} than {release.release_id}, "
             found[slot] = Differs("other-version", f"{said}which is deployed.", action)

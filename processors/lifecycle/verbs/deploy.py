@@ -292,6 +292,11 @@ def _of_code(facts: Facts) -> tuple[str, ...]:
             f"{quoted(facts.code.left)} {'is' if len(facts.code.left) == 1 else 'are'} read from the project and not "
             "copied: a rollback uses what is there then. Open it by `Path(__file__).parent` to have it copied"
         )
+    if facts.code is not None and facts.code.unseen:
+        found.append(
+            f"what these lines use is known only at runtime, so it may not be copied: {', '.join(facts.code.unseen)}. "
+            "A rollback uses what the project has then. Write the name in full, or make the code a package"
+        )
     if facts.released is not None and not facts.released.copied:
         found.append(
             f"the code of version {facts.released.code_version} was not copied: if the new version fails, it is not "

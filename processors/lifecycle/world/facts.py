@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.keep_or_replace import look
 from holdfast.processors.lifecycle.deploy.marking import behind
-from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
+from holdfast.processors.lifecycle.deploy.present import pids_at_work, slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import release_id
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import (
@@ -164,7 +164,8 @@ class WorldFacts:
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         found = self._code(processor)
-        return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not, found.left)
+        name = release_id(code_version, found.digest)
+        return CodeFacts(name, found.target, found.why_not, found.left, found.unseen)
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next input offset; only for partitions with a meta record."""
@@ -185,8 +186,8 @@ class WorldFacts:
         release = None if deployed is None else book.of_version(processor, deployed.code_version)
         if release is None or self._present is None:
             return ()
-        slots = slots_at_work(processor, self._world)
-        return DeployedSettings(self._world.paths).changed(processor, release.release_id, self._present(), slots)
+        workers = pids_at_work(processor, self._world)
+        return DeployedSettings(self._world.paths).changed(processor, release.release_id, self._present(), workers)
 
     def _instance(self, processor: str, slot: str) -> InstanceFacts:
         program, status = look(slot, processor, self._world)

@@ -23,13 +23,14 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy import deployment
+from holdfast.processors.lifecycle.plans.apply import ApplyInProgress
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
-from holdfast.processors.lifecycle.plans.requests import Everything, Scale, Stop
+from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restart, Scale, Stop
 from holdfast.processors.lifecycle.recovery.attempt import recover
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.working_check import judge_working
-from tests.parts.operated import Killed, Operated
+from tests.parts.operated import Killed, Operated, killing_at_stages
 
 PARTITIONS = 6
 
@@ -216,11 +217,30 @@ def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
     found = wide.verbs.query(wide.group, "counts", Everything(), 1_000)
     assert len(found.places) == PARTITIONS
     assert not any(each.differences or each.unowned for each in wide.verbs.audit(wide.group, ("counts",)))
+    _clear_all_but_one_stage(wide)
+    found = wide.verbs.query(wide.group, "counts", Everything(), 1_000)
+    assert (len(found.places), len(found.rows)) == (PARTITIONS, 0)
     again = wide.verbs.plan(Scale(wide.group, 2, warm_s=0.0))
     assert "2 workers in place of 3" in again.verdict.sentence
     wide.verbs.apply(again, confirmed=again.hash)
     assert share(wide, 3) == [3, 3, 0]
     assert isinstance(wide.verbs.plan(Scale(wide.group, 2)).verdict, NothingToDo)
+
+
+def _clear_all_but_one_stage(wide: Operated) -> None:
+    """Clear all keys although the command is killed: no verb but the named one is refused for longer than that."""
+    clear = wide.verbs.plan(Clear(wide.group))
+    struck: set[str] = set()
+    with pytest.raises(Killed):
+        wide.verbs.apply(clear, confirmed=clear.hash, tell=killing_at_stages(struck))
+    (begun,) = wide.verbs.registry.journal.applies(open_only=True)
+    restart = wide.verbs.plan(Restart(wide.group))
+    with pytest.raises(ApplyInProgress, match="was broken off") as refused:
+        wide.verbs.apply(restart, confirmed=restart.hash)
+    assert f"`holdfast apply resume {begun.id}`" in refused.value.action
+    wide.verbs.resume(begun.id)
+    assert wide.verbs.registry.journal.applies(open_only=True) == ()
+    assert wide.verbs.plan(Restart(wide.group)).changes
 
 
 @pytest.mark.thorough

@@ -232,13 +232,42 @@ def test_a_frozen_supervisor_is_not_replaced(
     try:
         with pytest.raises(SupervisorSilent, match=f"pid {pid}.*runs, but does not answer"):
             supervisor.start(timeout_s=1.0)
-        for ask in (supervisor.running, supervisor.programs, lambda: supervisor.stop_program("fleet-0")):
+        for ask in calls_of(supervisor, paths):
             with pytest.raises(SupervisorSilent, match="`holdfast down`, then `holdfast up`"):
                 ask()
+        assert supervisor.pid() is None
     finally:
         os.kill(pid, signal.SIGCONT)
     monkeypatch.undo()
     assert supervisor.start() == pid
+    # what the calls left half done is done when they are repeated
+    spec = program(paths, SLEEP)
+    assert not supervisor.differs(spec)
+    supervisor.apply(spec)
+    supervisor.start_program("fleet-0")
+    in_state(supervisor, "fleet-0", "RUNNING")
+
+
+def calls_of(supervisor: Supervisord, paths: Paths) -> list[Callable[[], object]]:
+    """Each call that waits for an answer of the supervisor."""
+    return [
+        supervisor.running,
+        supervisor.programs,
+        lambda: supervisor.apply(program(paths, SLEEP)),
+        lambda: supervisor.start_program("fleet-0"),
+        lambda: supervisor.stop_program("fleet-0"),
+        lambda: supervisor.kill_program("fleet-0"),
+        lambda: supervisor.log_tail("fleet-0"),
+        lambda: supervisor.remove("fleet-0"),
+        lambda: supervisor.remove_all(["fleet-0", "routes-0"]),
+    ]
+
+
+def test_each_call_of_a_deployer_is_asked_of_a_frozen_supervisor(supervisor: Supervisord, paths: Paths) -> None:
+    """A method that is added needs its bound, too; these three wait for no answer, or have a test of their own."""
+    names = {name for name in vars(Supervisord) if not name.startswith("_")}
+    asked = {word for ask in calls_of(supervisor, paths) for word in [*ask.__code__.co_names, ask.__name__]}
+    assert names - asked == {"start", "stop", "differs", "pid"}
 
 
 def test_a_frozen_supervisor_is_ended_by_a_stop_and_another_one_starts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,9 +15,11 @@ from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.run_coordinator import SubmitRunContext
 from dagster._core.storage.dagster_run import RunOpConcurrency
+from dagster._daemon import sensor as sensor_daemon
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from holdfast.assets import keys
+from holdfast.infra.settings import PROJECT
 from holdfast.orchestration.host.run_coordinator import (
     CHANGES_TAG,
     KIND_TAG,
@@ -27,8 +30,10 @@ from holdfast.orchestration.host.run_coordinator import (
     processor_of,
     tags_of,
 )
+from holdfast.orchestration.host.run_launcher import NAMED_WITHIN_S
 from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS
 from holdfast.orchestration.jobs.recover_processor import recover_processor
+from holdfast.orchestration.sensors.recovery import RECOVERY_EVERY_S
 
 #: The origin that a code server would load the job from. No server is started here.
 CODE = JobPythonOrigin("stop_processor", RepositoryPythonOrigin("python", ModuleCodePointer("none", "none")))
@@ -172,6 +177,45 @@ def test_recovery_stop_and_dry_runs_start_while_every_queue_and_pool_is_full(ins
         run_of("backfill_store", processor="fleet"),
     )
     assert next_ones(instance) == set(due)
+
+
+def of_lane(lane: str, count: int) -> list[dg.DagsterRun]:
+    """Runs of other processors in the lane of recovery, or in the one of dry runs, stop and rollback."""
+    if lane == "recovery":
+        return [run_of(RECOVERY, processor=f"r{number}") for number in range(count)]
+    return [run_of("backfill_store", processor=f"u{number}", dry_run=True) for number in range(count)]
+
+
+@pytest.mark.parametrize("full", ["urgent", "recovery"])
+def test_a_full_lane_of_urgent_runs_keeps_no_recovery_waiting_nor_the_other_way_round(
+    instance: dg.DagsterInstance, full: str
+) -> None:
+    """Recoveries of other processors, and dry runs, that do not end; of each lane, more wait before."""
+    queue = instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    limits = {str(each["value"]): each["limit"] for each in queue.tag_concurrency_limits}
+    other = "recovery" if full == "urgent" else "urgent"
+    for lane, count in ((full, limits[full]), (other, limits[other] - 1)):
+        placed(instance, STARTED, *of_lane(lane, count))
+    placed(instance, QUEUED, *of_lane(full, 1))
+    assert next_ones(instance) == set(), "the lane is full"
+    due = {
+        "recovery": [run_of(RECOVERY, processor="fleet")],
+        "urgent": [run_of("stop_processor", processor="fleet", dry_run=False)],
+    }
+    assert next_ones(instance) == set()
+    assert set(placed(instance, QUEUED, *due[other])) == next_ones(instance)
+
+
+def test_recovery_begins_within_the_time_that_the_documentation_promises(instance: dg.DagsterInstance) -> None:
+    """The longest ways of a kill: to the tick that sees it, through the queue, to the run's process."""
+    coordinator = instance.run_coordinator
+    assert isinstance(coordinator, ProcessorRunCoordinator)
+    tick_s = RECOVERY_EVERY_S + sensor_daemon.MIN_INTERVAL_LOOP_TIME
+    begins_s = tick_s + coordinator.dequeue_interval_seconds + NAMED_WITHIN_S
+    promised = re.search(r"begins within (\d+) s of a kill", (PROJECT / "docs" / "recovery.md").read_text())
+    assert promised is not None
+    assert begins_s <= float(promised[1])
 
 
 def test_one_run_at_a_time_changes_a_processor(instance: dg.DagsterInstance) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +14,9 @@ import pytest
 from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.settings import PROJECT
+from holdfast.infra.system.process import start_mark
+from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.worker_client import ProcessorSilent
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
@@ -72,6 +77,11 @@ class Worker:
 
 @pytest.fixture
 def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
+    return prover_in(tmp_path, monkeypatch, new=WORKS, former=WORKS)
+
+
+def prover_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> Prover:
+    """A prover of releases with these definitions, with one message and without state."""
     message = Message(1, b"ann", b'"SECRET"', 1_700_000_000_000)
     read = lambda topics, topic, number, start, end: [message] if end else []  # noqa: E731
     monkeypatch.setattr(gathering, "messages_of", read)
@@ -80,8 +90,8 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
         client=lambda processor, slot: cast(Any, Worker()),
         slots=lambda processor: ("0",),
         stores=lambda processor: (),
-        rollout=rollouts(tmp_path, new=WORKS, former=WORKS),
-        scratch=lambda processor: tmp_path / "scratch",
+        rollout=rollouts(folder, **texts),
+        scratch=lambda processor: folder / "scratch",
     )
 
 
@@ -128,6 +138,70 @@ def test_messages_lie_in_no_file_that_has_a_name(prover: Prover, tmp_path: Path)
     assert looking("bank", STAGE, lambda text: None).text == (
         "version v2 processed 1 message, outputs: sums 1; none failed"
     )
+    assert not (tmp_path / "scratch").exists()
+
+
+#: It writes a file of its own, tells where, and hangs.
+WRITES = HANGS.replace(
+    "    while value:",
+    """
+    import os, pathlib, stat, tempfile
+    folder = pathlib.Path(tempfile.gettempdir())
+    (folder / "kept").mkdir(mode=0o755)
+    (folder / "kept" / "mine").write_text("SECRET")
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    told = pathlib.Path(os.environ["HOLDFAST_HOME"]) / "told"
+    told.with_name("new").write_text(f"{os.getpid()} {mode:o}")
+    told.with_name("new").replace(told)
+    while value:""",
+)
+#: An operator, in a process of its own that the test can kill.
+OPERATOR = """
+import sys
+from pathlib import Path
+from tests.unit.processors.proof import test_prover as here
+
+here.operate(Path(sys.argv[1]))
+"""
+
+
+def operate(folder: Path) -> None:
+    """Prove a version that writes and hangs."""
+    with pytest.MonkeyPatch.context() as patch:
+        prover_in(folder, patch, new=WRITES, former=WORKS)("bank", STAGE, lambda text: None)
+
+
+@pytest.mark.slow
+def test_a_killed_proof_leaves_no_process_and_its_files_are_private_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    told, scratch = tmp_path / "home" / "told", tmp_path / "scratch"
+    with subprocess.Popen([sys.executable, "-c", OPERATOR, str(tmp_path)], cwd=PROJECT) as operator:
+        try:
+            assert wait_until(told.exists, 120.0), "the version did not write"
+            pid, mode = told.read_text().split()
+            mark = start_mark(int(pid))
+            assert mark is not None
+        finally:
+            operator.kill()
+    assert mode == "700"
+    assert wait_until(lambda: start_mark(int(pid)) != mark, 30.0), "the version's process lives on"
+    assert (scratch / "kept" / "mine").read_text() == "SECRET", "nobody was there to remove it"
+    # the next proof, as the apply that is repeated makes it
+    said = prover_in(tmp_path, monkeypatch, new=WORKS, former=WORKS)("bank", STAGE, lambda text: None).text
+    assert "none failed" in said
+    assert not scratch.exists()
+
+
+@pytest.mark.thorough
+def test_what_a_refused_version_wrote_is_removed(prover: Prover, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    fails = WRITES.replace("    while value:\n        pass\n", "    raise ValueError(value)\n")
+    assert fails != WRITES
+    with pytest.raises(NotProven, match="ValueError"):
+        replace(prover, rollout=rollouts(tmp_path, new=fails, former=WORKS))("bank", STAGE, lambda text: None)
+    assert (tmp_path / "home" / "told").exists()
     assert not (tmp_path / "scratch").exists()
 
 

@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.rollouts import settings_of
+from holdfast.assets.rollouts import deployed_rollout, settings_of
 from holdfast.infra.deploy.program_files import asked_for
+from holdfast.infra.system.process import environment_of
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import deploy
+from holdfast.processors.lifecycle.deploy.present import pids_at_work
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Scale
+from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
@@ -178,16 +182,13 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     # old ones.
     stage.acts({"version": "v1", "partitions": ONE})
 
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(deployment, "wait_ready", interrupt)
         with pytest.raises(KeyboardInterrupt):
             runner.run("fleet", again, print)
     book_of = DeployedSettings(stage.world.paths)
     assert book_of.changed("fleet", "r1", present) == ()
-    assert "HOLDFAST_MEMORY_MAX_MB was 512, now 2048" in book_of.changed("fleet", "r1", present, ("0", "1"))
+    assert "HOLDFAST_MEMORY_MAX_MB was 512, now 2048" in book_of.changed("fleet", "r1", present, {"0": None, "1": None})
     now_seen = processor_now("fleet", stage.world, Limits(), patience_s=10.0)
     assert (now_seen.answer.kind, now_seen.answer.colour) == ("other-settings", "red")
     assert now_seen.answer.action == "holdfast apply deploy fleet"
@@ -200,6 +201,88 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     runner.run("fleet", again, print)
     assert environment_in(stage, "1")["HOLDFAST_MEMORY_MAX_MB"] == "2048"
     assert processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
+
+
+@pytest.mark.slow
+def test_a_worker_has_the_settings_that_its_process_was_started_with(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deploy was killed after it wrote the supervisor's files, and before a process was started with them."""
+    stage.acts({"version": "v1", "partitions": ONE})
+    was, now = (settings_with(stage, HOLDFAST_MEMORY_MAX_MB=size) for size in ("512", "2048"))
+    one = replace(stage.rollout, slots=("0",), environment=was)
+    deploy(one, stage.world, timeout_s=30)
+    book = recorded(stage, was)
+    assert processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
+
+    later = replace(one, environment=now)
+    book.record("fleet", "r1", now)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(stage.supervisor), "_reread", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            stage.supervisor.apply(later.program("0", stage.world))
+    assert not stage.supervisor.differs(later.program("0", stage.world)), "the files tell nothing"
+    seen = processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer
+    assert (seen.kind, seen.colour, seen.action) == ("other-settings", "red", "holdfast apply deploy fleet")
+    assert "HOLDFAST_MEMORY_MAX_MB was 512, deployed is 2048" in seen.text
+    (row,), _ = describe_processor(stage.registry.deployment("fleet"), stage.world, Limits())
+    assert row["settings"]["HOLDFAST_MEMORY_MAX_MB"] == "512"
+    workers = pids_at_work("fleet", stage.world)
+    assert workers == {"0": stage.pid("0")}
+    assert book.changed("fleet", "r1", now, workers) == ("HOLDFAST_MEMORY_MAX_MB was 512, now 2048",)
+
+    assert deploy(later, stage.world, timeout_s=30).started == ("0",), "the named action replaces it"
+    assert processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
+    assert deploy(later, stage.world, timeout_s=30).started == ()
+
+
+@pytest.mark.slow
+def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any) -> None:
+    """The daemon that recovers has another memory limit and other standbys; the secret is the one of now."""
+    stage.acts({"version": "v1", "partitions": ONE})
+    token = "HOLDFAST_SERVING__TOKEN"
+    deployed = settings_with(stage, HOLDFAST_MEMORY_MAX_MB="512", **{token: "a-secret-of-then"})
+    daemon = settings_with(stage, HOLDFAST_MEMORY_MAX_MB="2048", HOLDFAST_STANDBY_REPLICAS="2")
+    daemon[token] = "a-secret-of-now"
+    deploy(replace(stage.rollout, slots=("0",), environment=deployed), stage.world, timeout_s=30)
+    recorded(stage, deployed)
+    stage.supervisor.kill_program("fleet-0")
+    stage.supervisor.remove("fleet-0")  # so that no file of the supervisor has the settings, either
+    incident, _ = stage.registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
+    machine: Any = SimpleNamespace(
+        world=stage.world, environment=lambda: daemon, project=stage.rollout.project, paths=stage.world.paths
+    )
+    topics: Any = NoTopics()
+    rollout = deployed_rollout("fleet", undefined, topics, machine)
+    result = recover(incident.id, rollout, stage.world, run_id="run", policy=RecoveryPolicy(ready_s=30.0))
+    assert result.outcome == "resolved", result.reason
+    own = environment_of(stage.pid("0"))
+    assert own is not None
+    assert (own["HOLDFAST_MEMORY_MAX_MB"], own[token]) == ("512", "a-secret-of-now")
+    assert "HOLDFAST_STANDBY_REPLICAS" not in own
+
+
+def settings_with(stage: Any, **values: str) -> dict[str, str]:
+    """The environment of a worker, with these settings."""
+    return {**stage.rollout.environment, **values}
+
+
+def recorded(stage: Any, environment: dict[str, str]) -> DeployedSettings:
+    """The book of settings, once release `r1` of the deployed version was recorded with these."""
+    shape = as_document(Shape("v1", {}, (), ()))
+    about = {"code_version": "v1", "target": "a:b", "folder": None, "shape": shape, "now": datetime.now(UTC)}
+    stage.registry.releases.record("fleet", "r1", **about)
+    book = DeployedSettings(stage.world.paths)
+    book.record("fleet", "r1", environment)
+    return book
+
+
+def undefined(processor: str) -> Any:
+    raise AssertionError("the release is recorded, so that nobody needs the definition")
+
+
+def interrupt(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_changed_setting_is_planned_and_not_taken_for_what_already_runs() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
 from holdfast.infra.deploy.program_files import SupervisorSilent
+from holdfast.infra.settings import PROJECT
 from holdfast.infra.system.holders import new_holder
 from holdfast.infra.system.process import ProcessIdentity, own_identity
 from holdfast.orchestration.view.reasons import of_processor
@@ -18,11 +22,13 @@ from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, 
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
+from holdfast.processors.lifecycle.plans.way_on import way_on
 from holdfast.processors.lifecycle.recovery.attempt import recover
 from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Starting
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery, notice
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
+from tests.mechanics.tiers import variants
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 
 LIMITS = Limits()
@@ -86,6 +92,67 @@ def test_a_rollout_that_was_killed_is_recovered_at_once(installed: Installation)
     result = recover(seen.incident.id, installed.rollout, installed.world, run_id="run")
     assert (result.outcome, installed.done) == ("resolved", ["start 0"])
     assert processor_now(NAME, installed.world, LIMITS).observations["0"].diagnosis == Healthy("running")
+
+
+#: An operator who carries out a rollout, and is in its stage when the test ends it.
+OPERATOR = """
+import sys, time
+from datetime import datetime
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.system.holders import new_holder
+from holdfast.processors.lifecycle.plans.apply import Applier, Holder
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.stages import RunProcessor
+
+registry, name = Registry(sys.argv[1]), sys.argv[2]
+
+def execute(processor, stage, tell):
+    registry.record_deployment(name, "v1", ["0"], datetime.fromisoformat(sys.argv[3]), desired="deploying")
+    print("in the stage", flush=True)
+    time.sleep(600)
+
+plan = Plan(request=Deploy(name), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
+Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Installation]:
+    """An installation whose registry has the clock of its database, which another process shares."""
+    made = open_installation(tmp_path)
+    yield made
+    made.registry.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", variants(["SIGTERM", "SIGHUP", "SIGKILL", "SIGINT"], tested=1))
+def test_a_rollout_whose_operator_a_signal_ends_is_recovered(shared: Installation, tmp_path: Path, number: str) -> None:
+    command = [sys.executable, "-c", OPERATOR, f"sqlite:///{tmp_path / 'registry.db'}", NAME, NOW.isoformat()]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as operator:
+        try:
+            assert operator.stdout is not None
+            assert "in the stage\n" in iter(operator.stdout.readline, "")
+            shared.worker().kill()
+            seen = notice(NAME, shared.world, LIMITS)
+            assert isinstance(seen.worst, Starting), "its operator lives"
+            operator.send_signal(getattr(signal, number))
+            operator.wait()
+        finally:
+            operator.kill()
+    (record,) = shared.registry.journal.applies(open_only=True)
+    deployment = shared.registry.deployment(NAME)
+    assert deployment is not None
+    assert deployment.desired == "deploying", "nobody took the word back"
+    assert processor_now(NAME, shared.world, LIMITS).answer.action == way_on(record)
+    seen = notice(NAME, shared.world, LIMITS)
+    assert seen.incident is not None
+    assert recover(seen.incident.id, shared.rollout, shared.world, run_id="run").outcome == "resolved"
+    (record,) = shared.registry.journal.applies(open_only=True)
+    abandoned(shared, record)
+    deployment = shared.registry.deployment(NAME)
+    assert deployment is not None
+    assert deployment.desired == "deployed"
 
 
 def test_a_rollout_of_another_machine_is_recovered_when_it_is_silent(installed: Installation, steady: Steady) -> None:
