@@ -88,6 +88,7 @@ def test_a_rehearsed_restore_is_what_its_owner_has_while_the_owner_works_on(
     assert scratch_of(counting) == []
 
 
+@pytest.mark.thorough
 def test_a_run_that_makes_the_asset_restores_nothing_and_tells_the_last_rehearsal(
     counting: Operated, instance: dg.DagsterInstance
 ) -> None:

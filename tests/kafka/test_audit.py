@@ -218,6 +218,7 @@ def test_what_the_cleaner_took_is_told_and_is_no_difference(counting: Operated) 
     counting.wait_for(lambda: judged()["unjudged"] > 0, "the cleaner to have run")
 
 
+@pytest.mark.thorough
 def test_a_table_that_is_not_there_or_says_nothing_of_itself_is_refused(
     counting: Operated, capsys: pytest.CaptureFixture[str]
 ) -> None:

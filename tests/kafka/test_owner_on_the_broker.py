@@ -74,6 +74,7 @@ def test_a_worker_that_begins_paused_reads_nothing_before_it_is_told_to(
     assert stream.counts() == dict.fromkeys(KEYS, 5)
 
 
+@pytest.mark.thorough
 def test_what_is_cleared_begins_anew_while_the_worker_runs(
     stream: Any, worker: Any, waiting: Callable[..., Any]
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, w
     assert stream.counts() == dict.fromkeys(KEYS, 11)
 
 
+@pytest.mark.thorough
 def test_nothing_comes_back_from_a_cold_restore_after_real_compaction(
     stream: Any, worker: Any, waiting: Callable[..., Any]
 ) -> None:
@@ -395,6 +397,7 @@ def test_what_is_wrong_is_refused_with_the_way_out(asked: Any, page: str, body: 
     assert asked.client.status().maintenance is None
 
 
+@pytest.mark.thorough
 def test_positions_that_are_not_there_are_refused(stream: Any, worker: Any) -> None:
     one = worker()
     one.flags = ("--paused",)

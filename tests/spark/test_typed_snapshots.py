@@ -92,6 +92,7 @@ WIDENED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("column", variants(list(WIDENED)))
 def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(changelog: Any, column: str) -> None:
     spark, name = changelog.spark, f"holdfast.`{changelog.processor}`.s"
@@ -129,6 +130,7 @@ def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(chang
     assert snapshot().manifest.source == "incremental"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "after", "columns"),
     variants(

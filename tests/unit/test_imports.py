@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mechanics.tiers import variants
+
 PROJECT = Path(__file__).resolve().parents[2]
 #: Libraries that take a tenth of a second or more, or that only one extra has.
 HEAVY = frozenset(
@@ -38,13 +40,16 @@ STARTS = [
         id="a worker",
     ),
     # signature and help of a command, before it does its work
-    *(
-        pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
-        for words in (
-            *(["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"]),
-            *(["deploy"], ["query"], ["produce"], ["snapshot"], ["doctor"], ["logs"], ["schema"]),
-            *(["init"], ["run"], ["config"], ["scale"]),
-        )
+    *variants(
+        [
+            pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
+            for words in (
+                *(["status"], ["audit"], ["apply", "deploy"], ["up"], ["query"], ["snapshot"], ["doctor"], ["run"]),
+                *(["top"], ["incidents"], ["down"], ["spark"], ["deploy"], ["produce"], ["logs"], ["schema"]),
+                *(["init"], ["config"], ["scale"]),
+            )
+        ],
+        tested=8,
     ),
 ]
 

@@ -54,6 +54,7 @@ def test_helpers_that_changed_are_another_release_of_the_same_version(project: P
     assert len([each for each in releases if each.is_dir()]) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parts", "words", "timeout_s"),
     variants(

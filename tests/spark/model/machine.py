@@ -23,7 +23,7 @@ from tests.spark.model.life import Life, World
 #: Lives of one case, and cases of one file: each file may go to another test process, and has a JVM there.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
 #: Lives of the case in `make test`.
-SHORT = 3
+SHORT = 2
 #: Seconds that a case may take; a life takes seven of CPU.
 PATIENCE_S = 3600
 

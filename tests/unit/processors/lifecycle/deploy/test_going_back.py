@@ -122,6 +122,7 @@ def environment_in(stage: Any, slot: str) -> dict[str, str]:
     return asked_for(stage.world.paths.supervisor / "programs")[f"fleet-{slot}"][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recovery and scale run in other environments: with another memory, another broker and other standbys."""
