@@ -35,6 +35,7 @@ from tests.mechanics.tiers import (
     folder_of,
     in_part,
     in_turn,
+    select,
     write_seconds,
     write_slow_cases,
 )
@@ -89,6 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    select(config.getoption("--tier"))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Seconds(config.getoption("--write-seconds")))
         for folder in COMPILED:  # before test processes start; what is compiled already takes a tenth of a second
@@ -161,12 +163,13 @@ class Seconds:
 class FilesAndSpark(LoadFileScheduling):
     """Each file goes to one worker, those of Spark all to the same: its JVM stays warm from file to file.
 
-    Those of its model have a JVM of their own, and go to any worker.
+    In a thorough run, those of its model have a JVM of their own, and go to any worker.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "tests/spark" if file.startswith("tests/spark/") and not file.startswith("tests/spark/model/") else file
+        own_jvm = file.startswith("tests/spark/model/") and self.config.getoption("--tier") == "thorough"
+        return "tests/spark" if file.startswith("tests/spark/") and not own_jvm else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:

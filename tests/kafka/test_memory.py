@@ -15,9 +15,9 @@ MIB = 1 << 20
 BOUND = 256 * MIB
 #: What the allocators may keep beyond it; docs/memory.md has what was measured.
 MARGIN = 32 * MIB
-MESSAGES, KEYS = 300_000, 120_000
+MESSAGES, KEYS = 100_000, 40_000
 #: With room for it, the run takes half as much again as the bound.
-PAD = 1_000
+PAD = 3_000
 
 PADDED = """
 import os

@@ -105,8 +105,8 @@ class OperationRunner:
 def shares(file: int) -> range:
     """The first seed of each share that a file of courses runs in `make test-thorough`; files count from 0.
 
-    `test_operation.py` runs the first ``TESTED`` seeds, `make test` half of them. All files together run the rest of the
-    ``COURSES`` seeds.
+    `test_operation.py` runs the first ``TESTED`` seeds, `make test` half of them. All files together run the rest of
+    the ``COURSES`` seeds.
     """
     first, each = TESTED, (COURSES - TESTED) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)

@@ -11,7 +11,7 @@ from tests.mechanics.tiers import variants
 #: Before the commit, a cold start shows most: all is restored. After it, a warm one: local state is behind, or torn.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]
 
-HARDEST = ("between offsets and commit", "between commit and local write", "between pieces of the local write")
+HARDEST = ("between offsets and commit", "between commit and local write")
 
 
 def each_step() -> list[object]:

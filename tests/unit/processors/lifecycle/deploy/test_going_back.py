@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
+from tests.mechanics.tiers import variants
 from tests.unit.processors.lifecycle.verbs.test_scale_plans import TOPOLOGY, in_workers, run_of
 
 ONE = {"0": [0, 1, 2, 3], "1": []}
@@ -69,7 +70,7 @@ def runner_of(stage: Any, was: Rollout, failing: Rollout) -> DeployedProcessors:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["v2", "v1"], ids=["another version", "more workers of the same"])
+@pytest.mark.parametrize("version", variants(["v2", "v1"]), ids=["another version", "more workers of the same"])
 def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version: str) -> None:
     stage.acts({"version": "v1", "partitions": ONE})
     one = replace(stage.rollout, slots=("0",))
