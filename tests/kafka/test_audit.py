@@ -80,6 +80,7 @@ def planted(pairs: Pairs) -> Pairs:
     return [*kept, doubled, wrong, (0, changelog_key(EXTRA), stored(5))]
 
 
+@pytest.mark.thorough
 def test_three_equal_copies_are_proved_at_one_offset(counting: Operated, capsys: pytest.CaptureFixture[str]) -> None:
     published(counting)
     code, (told,) = asked(capsys, counting.group, "--warehouse")

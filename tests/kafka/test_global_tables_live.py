@@ -68,6 +68,7 @@ def joined(stream: Any) -> dict[int, list[Any]]:
     return found
 
 
+@pytest.mark.thorough
 def test_rows_are_whole_at_a_start_and_followed_live(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
 ) -> None:

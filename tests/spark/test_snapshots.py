@@ -377,6 +377,7 @@ def test_keys_of_a_mebibyte_and_keys_that_are_no_text(changelog):
     assert changelog.table() == {long.decode(): "3"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -59,6 +59,7 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
     assert typed(changelog, time_tag("2026-02-03"))["a"] == (2, "JFK")
 
 
+@pytest.mark.thorough
 def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(changelog: Any) -> None:
     """A producer that gives nanoseconds where milliseconds belong must not stop the snapshots of a store."""
     spark, schema = changelog.spark, schema_of(Flights)
