@@ -35,6 +35,7 @@ from tests.mechanics.tiers import (
     folder_of,
     in_part,
     in_turn,
+    select,
     write_seconds,
     write_slow_cases,
 )
@@ -90,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    select(config.getoption("--tier"))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Seconds(config.getoption("--write-seconds")))
         # Compile before the test processes start. A folder that is already compiled takes 0.1 s.
@@ -164,12 +166,13 @@ class Seconds:
 class FilesAndSpark(LoadFileScheduling):
     """Gives each test file to one test process, and all Spark files to the same one: its JVM stays warm between files.
 
-    Files in tests/spark/model start a JVM of their own, so any test process may run them.
+    In a thorough run, files in tests/spark/model start a JVM of their own, so any test process may run them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "tests/spark" if file.startswith("tests/spark/") and not file.startswith("tests/spark/model/") else file
+        own_jvm = file.startswith("tests/spark/model/") and self.config.getoption("--tier") == "thorough"
+        return "tests/spark" if file.startswith("tests/spark/") and not own_jvm else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:

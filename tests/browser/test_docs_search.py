@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.docs.built_site import build
 
 
+@pytest.mark.thorough
 def test_the_search_works_in_files_and_without_a_network(page: Page, tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr

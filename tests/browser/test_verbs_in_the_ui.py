@@ -37,6 +37,7 @@ def launch(page: Page, url: str, job: str, op: str, **config: object) -> None:
     expect(page.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=RUN_MS)
 
 
+@pytest.mark.thorough
 def test_a_clear_is_a_dry_run_first_and_done_once_confirmed(page: Page, operated: Operated, url: str) -> None:
     operated.bring_up()
     operated.feed(keys=5, each=2)

@@ -226,6 +226,7 @@ def test_a_transaction_that_stays_open_is_told(broker: str, unique: Callable[[st
     assert judge_compaction(TopicSpec(topic), facts, patience_s=1.0) == ()
 
 
+@pytest.mark.thorough
 def test_loading_assets_loads_neither_spark_nor_a_store() -> None:
     code = (
         "import sys, holdfast.assets.factory, holdfast.processors.definitions.fleet\n"

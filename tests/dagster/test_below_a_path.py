@@ -27,6 +27,7 @@ def url(settings: Settings) -> Iterator[str]:
     local.stop(settings, local.WEBSERVER)
 
 
+@pytest.mark.thorough
 def test_links_of_assets_lead_to_the_docs_below_the_path(url: str) -> None:
     assert urlsplit(url).path == "/tools/dagster"
     nodes = httpx.post(f"{url}/graphql", json={"query": LINKS}, timeout=60).json()["data"]["assetNodes"]
@@ -45,12 +46,14 @@ def test_links_of_assets_lead_to_the_docs_below_the_path(url: str) -> None:
         assert 'href="/tools/dagster/docs/index.md"' in page.text
 
 
+@pytest.mark.thorough
 def test_the_ui_is_there_and_nothing_is_at_the_root(url: str) -> None:
     root = f"http://{urlsplit(url).netloc}"
     assert httpx.get(f"{url}/server_info", timeout=60).status_code == 200
     assert httpx.get(f"{root}/docs/runbook.md", timeout=60).status_code == 404
 
 
+@pytest.mark.thorough
 def test_the_health_check_of_a_container_finds_the_ui_below_its_path(url: str) -> None:
     port = urlsplit(url).port
     assert port is not None

@@ -101,7 +101,7 @@ def test_a_run_that_two_daemons_take_at_once_is_launched_once(
         launched.clear()
 
 
-@pytest.mark.parametrize("end", [DagsterEventType.RUN_SUCCESS, DagsterEventType.RUN_START])
+@pytest.mark.parametrize("end", variants([DagsterEventType.RUN_SUCCESS, DagsterEventType.RUN_START]))
 def test_a_daemon_that_was_frozen_leaves_a_run_of_another_as_it_is(
     daemons: tuple[dg.DagsterInstance, dg.DagsterInstance], launched: list[str], end: DagsterEventType
 ) -> None:

@@ -156,6 +156,7 @@ def test_every_state_has_its_turn() -> None:
     assert recovery.turn([], None) == ([], [])
 
 
+@pytest.mark.thorough
 def test_when_nothing_is_wrong_recovery_writes_nothing(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:

@@ -54,9 +54,10 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield ephemeral
 
 
-@pytest.fixture
-def definitions(settings: Settings) -> dg.Definitions:
-    return build_definitions(settings)
+@pytest.fixture(scope="module")
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    """Made once: each use of a resource reads the settings of its test."""
+    return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def launched(
         return {name: value.value for event in events for name, value in event.step_output_data.metadata.items()}
 
 
+@pytest.mark.thorough
 def test_a_definition_that_cannot_be_imported_hides_no_orphan_of_others_and_loses_nothing(
     operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

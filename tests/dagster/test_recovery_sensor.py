@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Deploy
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.recovery import tick as ticks
 from holdfast.processors.lifecycle.recovery.limits import RUNS_PER_INCIDENT
+from tests.mechanics.tiers import variants
 
 Tick = Callable[[], list[dg.RunRequest]]
 
@@ -45,9 +46,10 @@ def registry(settings: Settings) -> Iterator[Registry]:
     opened.close()
 
 
-@pytest.fixture
-def definitions(settings: Settings) -> dg.Definitions:
-    return build_definitions(settings)
+@pytest.fixture(scope="module")
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    """Made once: each use of a resource reads the settings of its test."""
+    return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_runs_that_fail_before_they_start_are_bounded(
 
 
 @pytest.mark.usefixtures("no_pause")
-@pytest.mark.parametrize("deleted", [0, 1])
+@pytest.mark.parametrize("deleted", variants([1, 0]))
 def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
 ) -> None:
@@ -367,7 +369,7 @@ def test_the_command_line_shows_incidents(registry: Registry, capsys: pytest.Cap
     assert cli.main(["incidents", "show", "99"]) == 64
 
 
-@pytest.mark.parametrize("desired", ["deployed", "deploying"])
+@pytest.mark.parametrize("desired", variants(["deploying", "deployed"]))
 def test_an_apply_that_was_broken_off_is_told_and_one_under_way_is_not(
     registry: Registry, ticker: Ticker, desired: Any
 ) -> None:

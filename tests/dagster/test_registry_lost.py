@@ -76,6 +76,7 @@ def test_a_lost_registry_is_made_anew_from_what_runs_and_recovery_goes_on(operat
     assert operated.logged() == {f"key-{number}": 3 for number in range(10)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stopped", pytest.param("died", marks=pytest.mark.thorough)])
 def test_what_was_stopped_stays_so_and_what_died_is_meant_to_run(operated: Operated, how: str) -> None:
     operated.bring_up()

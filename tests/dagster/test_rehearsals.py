@@ -88,6 +88,7 @@ def test_a_rehearsed_restore_is_what_its_owner_has_while_the_owner_works_on(
     assert scratch_of(counting) == []
 
 
+@pytest.mark.thorough
 def test_a_run_that_makes_the_asset_restores_nothing_and_tells_the_last_rehearsal(
     counting: Operated, instance: dg.DagsterInstance
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_run_that_makes_the_asset_restores_nothing_and_tells_the_last_rehearsa
     assert rehearsals() == 1
 
 
+@pytest.mark.thorough
 def test_a_changelog_that_would_give_other_state_fails_the_rehearsal(
     counting: Operated, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
 ) -> None:

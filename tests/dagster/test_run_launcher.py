@@ -157,6 +157,7 @@ def daemons_of(settings: Settings) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):
     look_at_runs_each(3600, settings)
     # two concurrent commands start one daemon, and both name it

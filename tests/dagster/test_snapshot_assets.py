@@ -59,9 +59,8 @@ def control(one_jvm: None, settings: Settings, group: str) -> Iterator[Control]:
         yield made
 
 
-def test_the_running_partition_is_published_and_tagged(
-    control: Control, settings: Settings, group: str, broker: str
-) -> None:
+def published(control: Control, settings: Settings, group: str, broker: str) -> str:
+    """Publishes the running partition, and compares all that Dagster reports of it; gives its key."""
     client = ProcessorClient(group, "0", settings.paths)
     key = current_key(PARTITIONS)
     feed(broker, f"{group}-in", 100)
@@ -79,8 +78,21 @@ def test_the_running_partition_is_published_and_tagged(
     assert read_table(settings.paths, group, "counts", tag=time_tag(key)).num_rows == 7
     assert described_columns(control, told) == table_columns(settings, group)
     assert rows_by_partition(control, key) == [7]
-    fed = told["snapshot_records"]
+    return key
 
+
+def test_the_running_partition_is_published_and_tagged(
+    control: Control, settings: Settings, group: str, broker: str
+) -> None:
+    published(control, settings, group, broker)
+
+
+@pytest.mark.thorough
+def test_later_runs_add_what_is_new_and_a_gap_is_refused(
+    control: Control, settings: Settings, group: str, broker: str
+) -> None:
+    key = published(control, settings, group, broker)
+    client, fed = ProcessorClient(group, "0", settings.paths), control.metadata()["snapshot_records"]
     feed(broker, f"{group}-in", 5)
     wait_processed(client, 105)
     assert control.run(control.state, control.snapshot, partition_key=key).success

@@ -53,9 +53,14 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield ephemeral
 
 
+@pytest.fixture(scope="module")
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    """Made once: each use of a resource reads the settings of its test."""
+    return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
+
+
 @pytest.fixture
-def tick(settings: Settings, instance: dg.DagsterInstance) -> Tick:
-    definitions = build_definitions(settings)
+def tick(definitions: dg.Definitions, settings: Settings, instance: dg.DagsterInstance) -> Tick:
     sensor = definitions.resolve_sensor_def("timeline")
 
     def evaluate() -> str:
@@ -189,6 +194,7 @@ def test_more_than_a_tick_reports_and_reads_comes_with_the_next_ticks(
     ]
 
 
+@pytest.mark.thorough
 def test_history_has_applies_incidents_and_runs_in_the_order_of_time(settings: Settings, registry: Registry) -> None:
     @dg.op
     def nothing() -> None:

@@ -77,6 +77,7 @@ def feed(operated: Operated, records: int) -> None:
     operated.feed(keys=records, each=1)
 
 
+@pytest.mark.thorough
 def test_a_changelog_that_was_altered_lost_and_made_again_is_told_until_it_is_mended(
     operated: Operated, watch: Watch
 ) -> None:

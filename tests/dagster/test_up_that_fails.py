@@ -14,6 +14,7 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.host import local
 
 
+@pytest.mark.thorough
 def test_without_a_broker_no_webserver_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

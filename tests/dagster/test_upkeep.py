@@ -220,6 +220,7 @@ def test_the_job_rotates_logs_and_the_command_shows_what_is_left(
     assert "HOLDFAST_UPKEEP__LOG_MAX_MB" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_part_that_cannot_be_pruned_fails_the_run_after_the_others(
     settings: Settings, upkeep: Callable[[], dg.ExecuteInProcessResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_refused_plan_fails_the_run_with_its_words(operated: Operated, definit
     assert "holdfast apply stop" in str(failure.event_specific_data)
 
 
+@pytest.mark.thorough
 def test_a_restore_and_a_stop_are_runs_too(operated: Operated, definitions: dg.Definitions) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=2)

@@ -23,6 +23,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     local.stop(settings, local.WEBSERVER)
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) -> None:
     """No daemon runs here, so both runs stay queued."""
     runs, told = DagsterRuns(settings), list[Progress]()
@@ -38,6 +39,7 @@ def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) 
     assert "behind" not in told[-1].now, "the first one waits for no other"
 
 
+@pytest.mark.thorough
 def test_status_reads_the_assets_and_their_conditions(settings: Settings) -> None:
     pages = read_pages(settings)
     assert pages is not None

@@ -80,6 +80,7 @@ def planted(pairs: Pairs) -> Pairs:
     return [*kept, doubled, wrong, (0, changelog_key(EXTRA), stored(5))]
 
 
+@pytest.mark.thorough
 def test_three_equal_copies_are_proved_at_one_offset(counting: Operated, capsys: pytest.CaptureFixture[str]) -> None:
     published(counting)
     code, (told,) = asked(capsys, counting.group, "--warehouse")
@@ -218,6 +219,7 @@ def test_what_the_cleaner_took_is_told_and_is_no_difference(counting: Operated) 
     counting.wait_for(lambda: judged()["unjudged"] > 0, "the cleaner to have run")
 
 
+@pytest.mark.thorough
 def test_a_table_that_is_not_there_or_says_nothing_of_itself_is_refused(
     counting: Operated, capsys: pytest.CaptureFixture[str]
 ) -> None:

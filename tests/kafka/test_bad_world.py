@@ -126,6 +126,7 @@ def test_damaged_state_is_moved_aside_and_restored_at_a_start_and_while_running(
     is_exact(stream, 3, KEYS)
 
 
+@pytest.mark.thorough
 def test_state_of_a_future_version_is_refused_and_left_alone(stream):
     stream.feed_numbers(100)
     stream.application(slot="0").run(count=100, timeout=30)

@@ -178,6 +178,7 @@ def marks_of(s3: Any, place: str) -> list[str]:
     return [name for name in files.find(place.removeprefix("s3://")) if "/uploads/" in name]
 
 
+@pytest.mark.thorough
 def test_on_s3_too_no_name_leads_out_and_a_read_ends_at_its_limit(s3, monkeypatch):
     store = FsspecObjects(f"{s3.url}/limits", s3.options())
     store.write("exact", [b"x" * 10])

@@ -77,6 +77,7 @@ def test_a_restart_with_a_warm_disk_replays_the_tail_only_and_looks_for_no_check
     assert held(one) == expected(MANY)
 
 
+@pytest.mark.thorough
 def test_a_clean_stop_commits_leaves_the_group_and_leaves_checkpoints_of_everything(stream, worker, waiting, tmp_path):
     one = with_store(worker(), URL=str(tmp_path / "store"), STOP_WAIT_S="60").start().wait_running()
     feed(stream, one, waiting, 0, MANY)

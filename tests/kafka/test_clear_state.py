@@ -13,6 +13,7 @@ def committed(stream):
     return sum(stream.topics.committed_offsets(stream.group).values())
 
 
+@pytest.mark.thorough
 def test_state_is_cleared_and_the_input_is_read_from_the_beginning(stream, waiting):
     stream.feed_numbers(100)
     app = stream.application()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from holdfast.processors.engine.changelog.format import META_KEY
@@ -154,5 +155,6 @@ class Coded(Scenario):
             assert codecs == {"typed": {4}, "packed": {3}, "raw": {2}, "changing": {1, 3, 4}}[store]
 
 
+@pytest.mark.thorough
 def test_kill_9_neither_loses_nor_doubles_a_value_of_any_codec(stream: Any, worker: Callable[..., Any]) -> None:
     Coded(stream, worker).live()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application, Count
@@ -21,6 +22,7 @@ from holdfast.processors.application.registration import ProcessorDefinition
 MESSAGES = 20
 
 
+@pytest.mark.thorough
 def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
     broker: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

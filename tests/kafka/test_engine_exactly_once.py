@@ -18,6 +18,7 @@ def test_the_documented_example_counts_exactly_and_starts_again_where_it_was(str
     stream.outputs_are_exact(expected)
 
 
+@pytest.mark.thorough
 def test_a_lost_disk_is_restored_from_the_changelog(stream):
     stream.feed_numbers(500)
     stream.application().run(count=500, timeout=60)

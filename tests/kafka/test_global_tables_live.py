@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -68,6 +69,7 @@ def joined(stream: Any) -> dict[int, list[Any]]:
     return found
 
 
+@pytest.mark.thorough
 def test_rows_are_whole_at_a_start_and_followed_live(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
 ) -> None:

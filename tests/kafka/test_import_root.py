@@ -77,6 +77,7 @@ def test_a_folder_refuses_another_name(folder: str) -> None:
     assert f"imported as '{folder}'; expected 'holdfast.{folder}'" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_worker_loads_each_module_once(stream: Any, tmp_path: Path) -> None:
     stream.feed_numbers(1)
     program = LOADED + (

@@ -85,6 +85,7 @@ def test_a_worker_in_little_memory_commits_early_and_loses_nothing(stream, worke
     stream.outputs_are_exact(expected(MESSAGES, KEYS))
 
 
+@pytest.mark.thorough
 def test_a_bound_too_small_to_work_stops_the_worker_at_once(worker) -> None:
     small = padded(worker, HOLDFAST_MEMORY_MAX_MB="100").start()
     assert small.wait() == EXIT_BAD_CONFIGURATION

@@ -102,6 +102,7 @@ def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> N
         assert value["spent"] == sum(order["amount"] for order in seen[key])
 
 
+@pytest.mark.thorough
 def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any, tmp_path: Path) -> None:
     folder = tmp_path / stream.group.replace("-", "_")
     project = Project(folder)

@@ -111,7 +111,12 @@ REFUSED: list[tuple[str, Callable[[Topics, str], Any], str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("ask", "operation", "resource"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
+    ("ask", "operation", "resource"),
+    # one of topics, one that changes a topic, and one of groups
+    [
+        pytest.param(*each, id=name, marks=() if name in {"describe", "alter", "offsets"} else pytest.mark.thorough)
+        for name, *each in REFUSED
+    ],
 )
 def test_a_refused_call_names_operation_resource_and_rule(
     secured: SecuredBroker,

@@ -80,6 +80,7 @@ def report(slot):
                 assert value["last"] == fired["whole", 0][-1]["at"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", variants([3, 1]))
 def test_kill_9_neither_loses_nor_doubles_a_slot(stream: Any, worker: Callable[..., Any], workers: int) -> None:
     Scheduled(stream, worker, workers).live()

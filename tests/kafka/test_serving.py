@@ -118,6 +118,7 @@ def test_the_metrics_are_right(stream: Any, worker: Any, waiting: Any) -> None:
     assert sum(name == "holdfast_store_size_bytes" for name, _ in found) == stream.partitions
 
 
+@pytest.mark.thorough
 def test_a_paused_worker_reads_nothing_and_goes_on_when_told(stream: Any, worker: Any, waiting: Any) -> None:
     one = worker().start().wait_running()
     stream.feed_numbers(100)
@@ -141,6 +142,7 @@ def test_a_paused_worker_reads_nothing_and_goes_on_when_told(stream: Any, worker
     stream.outputs_are_exact({b"k%d" % number: 20 for number in range(10)})
 
 
+@pytest.mark.thorough
 def test_compaction_and_checkpoint_leave_the_state_as_it_is(stream: Any, worker: Any, waiting: Any) -> None:
     one = worker().start().wait_running()
     stream.feed_numbers(400)

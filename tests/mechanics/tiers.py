@@ -27,6 +27,8 @@ SLOW_S = 0.2
 #: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())
+#: The tier of this run.
+_selected = "test"
 
 
 def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) -> list[Any]:
@@ -49,6 +51,17 @@ def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) 
 def named(rows: Iterable[Any], *, thorough: Collection[str] = ()) -> list[Any]:
     """Parameters whose test id is their `name`; those named in `thorough` run in `make test-thorough` only."""
     return [pytest.param(row, id=row.name, marks=pytest.mark.thorough if row.name in thorough else ()) for row in rows]
+
+
+def select(tier: str) -> None:
+    """Say which tier this run has, before tests are imported."""
+    global _selected
+    _selected = tier
+
+
+def examples(thorough: int, *, tested: int) -> int:
+    """How many examples hypothesis makes for a test: the first number in `make test-thorough`, else the second."""
+    return thorough if _selected == "thorough" else tested
 
 
 def belongs(item: pytest.Item, tier: str) -> bool:

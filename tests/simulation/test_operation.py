@@ -61,6 +61,7 @@ def test_commands_are_ended_and_named_actions_are_run(outcome_of: Callable[[int]
     assert any(isinstance(step, Both) for outcome in outcomes for step in outcome.course)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_course_is_cut_down_to_the_steps_that_it_needs(runner: OperationRunner) -> None:
     with BUGS[0].growing():

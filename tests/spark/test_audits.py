@@ -66,6 +66,7 @@ def spoil(spark: Any, namespace: str) -> None:
     spark.sql(f"INSERT INTO {table} VALUES (0, X'{DOUBLED.hex()}', X'{value_of(8).hex()}')")
 
 
+@pytest.mark.thorough
 def test_spark_and_python_see_the_same_table_and_what_is_planted_in_it(
     spark: Any, spark_settings: Settings, namespace: str, tmp_path: Path
 ) -> None:

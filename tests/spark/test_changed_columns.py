@@ -93,6 +93,13 @@ def test_columns_change_for_readers_with_their_values_or_not_at_all(changed: Any
         "added": [None, 4],
     }
     assert read(changed, snapshot_tag(changed.first.manifest.snapshot_id)) == (["flights", "airport", "gone"], OLD)
+
+
+@pytest.mark.thorough
+def test_the_side_table_of_a_run_that_died_is_removed_a_day_later(changed: Any) -> None:
+    steps.publish_history(attempt(changed, planned(changed, SECOND), SECOND))
+    changed.snapshot(planned(changed, SECOND), schema=SECOND)
+    _, rows = read(changed)
     keep = MaintenanceSettings(leftovers_hours=24)
     maintain_store(changed.spark, changed.processor, "s", keep, dt.datetime.now(dt.UTC) + dt.timedelta(hours=20))
     assert len(side_tables(changed)) == 1

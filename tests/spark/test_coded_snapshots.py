@@ -67,6 +67,7 @@ def counts(rows: Any) -> dict[str, int | None]:
     return {row["message_key"]: row["count"] for row in rows.select("message_key", "count").collect()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", ["typed", pytest.param("msgpack", marks=pytest.mark.thorough)])
 def test_a_store_whose_codec_changed_has_the_columns_of_its_model(changelog: Any, codec: str) -> None:
     spark, schema, table = changelog.spark, schema_of(Trip), f"holdfast.`{changelog.processor}`.s"

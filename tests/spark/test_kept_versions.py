@@ -67,6 +67,7 @@ def test_the_history_goes_on_after_maintenance_has_expired_its_versions(changelo
     assert_each_change_is_there_once(changelog, made)
 
 
+@pytest.mark.thorough
 def test_a_history_that_says_nowhere_how_far_it_goes_is_refused_and_the_action_begins_another(changelog):
     snapshots(changelog, 2)
     spark, table = changelog.spark, history_name(changelog.processor, "s")

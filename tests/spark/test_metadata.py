@@ -23,6 +23,7 @@ def as_spark_says(spark, table):
     )
 
 
+@pytest.mark.thorough
 def test_versions_branches_tags_and_properties_are_those_that_spark_says(changelog):
     spark, table = changelog.spark, table_name(changelog.processor, "s")
     changelog.write(0, [(b"a", 1), (b"b", 2)])

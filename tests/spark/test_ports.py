@@ -23,6 +23,9 @@ def test_a_driver_obeys_no_stranger(spark: Any) -> None:
     assert spark.range(10).count() == 10
 
 
-def test_the_command_line_holds_no_secret(spark: Any) -> None:
+def test_the_command_line_holds_no_secret_and_no_property(spark: Any) -> None:
     process = SparkContext._gateway.proc  # type: ignore[union-attr]
-    assert b"spark.authenticate.secret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    assert b"--properties-file" in command
+    for kind in (b"spark.authenticate.secret", b"spark.hadoop", b"catalog"):
+        assert kind not in command

@@ -66,6 +66,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load_settings()
 
 
+@pytest.mark.thorough
 def test_a_run_with_its_own_jvm_shows_no_property(settings: Settings, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(CHILDREN + PROGRAM)

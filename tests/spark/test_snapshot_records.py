@@ -9,6 +9,7 @@ from holdfast.assets.spark.records import record_snapshot, recorded_so_far
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import quoted, snapshots_name
+from tests.mechanics.tiers import variants
 
 WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
 
@@ -47,7 +48,7 @@ def manifest_of(processor, snapshot_id, partitions=1):
     )
 
 
-@pytest.mark.parametrize("between", ["nothing", "another record", "a version of another program"])
+@pytest.mark.parametrize("between", variants(["another record", "nothing", "a version of another program"]))
 def test_a_record_that_another_run_made_since_the_publish_is_found(spark, unique, between):
     processor = unique("raced")
     table = snapshots_name(processor)

@@ -86,6 +86,7 @@ def test_later_snapshots_merge_what_is_new(changelog):
     }
 
 
+@pytest.mark.thorough
 def test_the_same_snapshot_commits_nothing_new(changelog):
     changelog.write(0, [(b"a", 1)])
     plan = changelog.plan()
@@ -100,6 +101,7 @@ def test_the_same_snapshot_commits_nothing_new(changelog):
     assert changelog.history().count() == 1
 
 
+@pytest.mark.thorough
 def test_the_range_is_exact(changelog):
     changelog.write(0, [(b"a", 1)])
     end = changelog.ends()[0]
@@ -108,6 +110,7 @@ def test_the_range_is_exact(changelog):
     assert changelog.table() == {"a": "1"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("few", "join"), [pytest.param(False, "SortMergeJoin", marks=pytest.mark.thorough), (True, "ShuffledHashJoin")]
 )
@@ -279,6 +282,7 @@ def test_two_runs_of_one_plan_commit_once(changelog):
     assert [each.manifest.snapshot_id for each in seen.published()].count(plan.snapshot_id) == 1
 
 
+@pytest.mark.thorough
 def test_a_run_that_another_one_overtook_before_its_audit_is_told_so(changelog):
     """The audit compares the run's branch with the version that it started from, so the branch itself passes."""
     changelog.write(0, [(b"a", 1), (b"b", 1)])
@@ -330,6 +334,7 @@ def test_a_snapshot_that_is_not_what_the_owner_holds_is_not_published(changelog)
     assert changelog.snapshot(plan, stored=stored).manifest.fingerprints == stored
 
 
+@pytest.mark.thorough
 def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()
@@ -372,6 +377,7 @@ def test_keys_of_a_mebibyte_and_keys_that_are_no_text(changelog):
     assert changelog.table() == {long.decode(): "3"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -421,6 +427,7 @@ def test_a_changelog_truncated_during_the_read_is_noticed(changelog):
     assert changelog.snapshot(plan).committed
 
 
+@pytest.mark.thorough
 def test_a_snapshot_that_takes_long_tells_what_is_read_how_far_it_is_and_for_how_long(changelog, monkeypatch):
     monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.01)
     changelog.write(0, [(b"k%d" % number, number) for number in range(500)])
@@ -445,6 +452,7 @@ def test_fingerprints_are_equal_in_spark_and_python(spark):
     assert prints_of(frame).pairs == expected
 
 
+@pytest.mark.thorough
 def test_a_table_that_is_not_there_is_named(spark_settings, changelog):
     with pytest.raises(TableUnknown, match="nothing.here"):
         read_table(spark_settings.paths, "nothing", "here")

@@ -97,6 +97,7 @@ def test_a_catalog_that_is_gone_is_never_begun_anew_beside_the_tables(local, loc
     converges(local, local_settings, session_for)
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_is_lost_for_good_is_made_again_from_the_tables(local, local_settings, session_for):
     open_catalog(local_settings).engine.dispose()
     local_settings.paths.catalog.unlink()

@@ -92,6 +92,7 @@ class Shifted(BaseModel):
     b: int | None = Field(None, alias="c")
 
 
+@pytest.mark.thorough
 def test_a_column_that_sql_reads_from_the_name_of_another_field_is_not_published(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
     assert typed(changelog, time_tag("2026-02-03"))["a"] == (2, "JFK")
 
 
+@pytest.mark.thorough
 def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(changelog: Any) -> None:
     """A producer that sends nanoseconds instead of milliseconds must not stop the snapshots of a store."""
     spark, schema = changelog.spark, schema_of(Flights)
@@ -92,6 +93,7 @@ WIDENED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("column", variants(list(WIDENED)))
 def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(changelog: Any, column: str) -> None:
     spark, name = changelog.spark, f"holdfast.`{changelog.processor}`.s"
@@ -129,6 +131,7 @@ def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(chang
     assert snapshot().manifest.source == "incremental"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "after", "columns"),
     variants(

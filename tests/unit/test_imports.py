@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mechanics.tiers import variants
+
 PROJECT = Path(__file__).resolve().parents[2]
 #: Libraries whose import takes at least 0.1 s, or that only an extra installs.
 HEAVY = frozenset(
@@ -38,14 +40,17 @@ STARTS = [
         WORKS,
         id="a worker",
     ),
-    # the signature and help of a command, before the command runs
-    *(
-        pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
-        for words in (
-            *(["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"]),
-            *(["deploy"], ["query"], ["produce"], ["snapshot"], ["doctor"], ["logs"], ["schema"]),
-            *(["init"], ["run"], ["config"], ["scale"]),
-        )
+    # signature and help of a command, before it does its work
+    *variants(
+        [
+            pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
+            for words in (
+                *(["status"], ["audit"], ["apply", "deploy"], ["up"], ["query"], ["snapshot"], ["doctor"], ["run"]),
+                *(["top"], ["incidents"], ["down"], ["spark"], ["deploy"], ["produce"], ["logs"], ["schema"]),
+                *(["init"], ["config"], ["scale"]),
+            )
+        ],
+        tested=8,
     ),
 ]
 

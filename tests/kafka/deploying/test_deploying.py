@@ -26,6 +26,7 @@ from tests.kafka.deploying.project import COUNTS, EXITS, FAILS_AT_SEVEN, HEAD, N
 from tests.mechanics.tiers import variants
 
 
+@pytest.mark.thorough
 def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) -> None:
     project.stream.feed_numbers(20, keys=2)
     version = project.deploy()
@@ -54,6 +55,7 @@ def test_helpers_that_changed_are_another_release_of_the_same_version(project: P
     assert len([each for each in releases if each.is_dir()]) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parts", "words", "timeout_s"),
     variants(

@@ -12,7 +12,7 @@ from tests.mechanics.tiers import variants
 #: is a warm start, because local state is behind or half-written.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]
 
-HARDEST = ("between offsets and commit", "between commit and local write", "between pieces of the local write")
+HARDEST = ("between offsets and commit", "between commit and local write")
 
 
 def each_step() -> list[object]:

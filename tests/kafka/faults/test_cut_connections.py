@@ -7,6 +7,7 @@ from tests.kafka.faults.verification import finish, verify
 from tests.mechanics.tiers import variants
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fate",
     variants([pytest.param(Fate.SWALLOW_REPLY, id="after it"), pytest.param(Fate.SWALLOW_REQUEST, id="before it")]),

@@ -53,6 +53,7 @@ class StrikingCluster(KafkaCluster):
         return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("victim", "step"),
     variants(

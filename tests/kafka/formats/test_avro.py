@@ -134,6 +134,7 @@ def test_the_subject_is_that_of_the_strategy(shop: Shop, strategy: str, subject:
     assert read_by_them(shop, shop.records("out")[0].value)["id"] == 1
 
 
+@pytest.mark.thorough
 def test_the_id_of_a_schema_goes_into_a_header_and_is_read_from_one(shop: Shop) -> None:
     prefixed = theirs(shop, {"id": 1, "price": 1.5})
     own = ("trace", b"7")

@@ -93,6 +93,7 @@ def counted(value, state):
         return Counter((each["id"], each["n"]) for each in made)  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_kill_9_neither_loses_nor_doubles_a_message_with_a_schema(
     stream: Any,
     worker: Callable[..., Any],

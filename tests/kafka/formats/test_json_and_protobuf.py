@@ -102,6 +102,7 @@ def test_functions_get_messages_or_dicts(shop: Shop) -> None:
     assert seen == [{"id": str(1 << 60), "price": 2.0, "items": []}, Order(id=1 << 60, price=2.0)]
 
 
+@pytest.mark.thorough
 def test_a_message_of_another_type_or_index_is_a_dead_letter(shop: Shop) -> None:
     good = TheirWriter(Order, shop.client, CONF)(Order(id=1, price=2.0), context(shop, "in"))
     bill = TheirWriter(Bill, shop.client, CONF)(Bill(number=1, total=2.0), context(shop, "in"))

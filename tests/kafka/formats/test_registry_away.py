@@ -95,6 +95,7 @@ def test_a_worker_waits_for_a_registry_that_is_away_at_its_start(
     assert (sent(shop), shop.records("dead"), failures) == (ORDERS, [], [])
 
 
+@pytest.mark.thorough
 def test_known_schemas_are_read_while_the_registry_is_away_and_new_ones_wait(
     shop: Shop, front: Front, running: Callable[..., Any]
 ) -> None:

@@ -23,6 +23,7 @@ from tests.mechanics.tiers import variants
 from tests.parts.operated import Killed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", variants(["in the middle", "before it is made", "once it is made", "at the end"]))
 def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     records = left.read()

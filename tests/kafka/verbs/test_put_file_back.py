@@ -30,6 +30,7 @@ def undo_of(operated: Operated, *keys: str) -> list[str]:
     return shlex.split(command[1:-1])
 
 
+@pytest.mark.thorough
 def test_a_clear_of_all_partitions_is_undone_by_exactly_the_command_that_it_prints(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=20, each=3)

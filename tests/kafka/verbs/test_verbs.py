@@ -75,6 +75,7 @@ def test_keys_are_cleared_while_it_runs_and_stay_cleared_through_a_cold_restore(
     assert operated.logged() == {**left, "key-0": 4, "key-1": 2, "key-2": 2}
 
 
+@pytest.mark.thorough
 def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_counting(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=4)
@@ -168,6 +169,7 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
     assert operated.client.status() is None
 
 
+@pytest.mark.thorough
 def test_a_clear_that_is_abandoned_leaves_a_stopped_processor_stopped(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=2)

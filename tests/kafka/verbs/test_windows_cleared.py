@@ -74,6 +74,7 @@ def file_of(done: object) -> str:
     return str(next(exported_by(note.text) for note in done.notes if note.stage == "clear_keys"))  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pytest.CaptureFixture[str]) -> None:
     group = operated.group
     module = Path(os.environ["PYTHONPATH"]) / f"definition_{group.replace('-', '_')}.py"

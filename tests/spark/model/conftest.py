@@ -8,12 +8,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.infra.setup.java import BRIEF
 from holdfast.infra.spark.configuration import session_configuration
 from holdfast.infra.warehouse.catalog import open_catalog
 from tests.spark.conftest import SharedJvm
@@ -37,40 +37,36 @@ STATIC = {
 }
 
 
-#: Java's second compiler halves the CPU time of a life when a process runs hundreds of lives. For fifty lives it costs
-#: more than it saves.
-FIFTY_LIVES = {"spark.driver.defaultJavaOptions": f"{BRIEF} -XX:ReservedCodeCacheSize=256m"}
+def small_spark(home: Path) -> Settings:
+    """Settings of a Spark with a warehouse below this folder."""
+    return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC}})
 
 
-def small_spark(home: Path, *, fifty_lives: bool = False) -> Settings:
-    """Settings of a Spark session with a warehouse below this folder."""
-    java = FIFTY_LIVES if fifty_lives else {}
-    return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC, **java}})
-
-
-def world_on(settings: Settings, spark: object, edges: seams.Seams, *, fifty_lives: bool = False) -> World:
-    """The shared world on a Spark session, with a second session for concurrent runs."""
-    other = spark.newSession()  # type: ignore[attr-defined]
-    for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
-        other.conf.set(name, value)
-    return World(
-        spark, other, open_catalog(settings), edges, settings.paths.warehouse / "data", 2 if fifty_lives else 4
-    )
+def world_on(settings: Settings, spark: Any, edges: seams.Seams, *, few_lives: bool = False) -> World:
+    """The world on a session, with a second session for the runs beside."""
+    other = spark.newSession()
+    for session in (spark, other):
+        for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
+            session.conf.set(name, value)
+    return World(spark, other, open_catalog(settings), edges, settings.paths.warehouse / "data", 2 if few_lives else 4)
 
 
 @pytest.fixture(scope="module")
-def world(pytestconfig: pytest.Config) -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """In a thorough run, a JVM of its own: it is made for many lives. Two lives use the JVM of the other files."""
     memory = Path("/dev/shm")
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    SharedJvm.stop()  # stop the JVM that other Spark tests share, because it has other properties
+    many = request.config.getoption("--tier") == "thorough"
+    if many:
+        SharedJvm.stop()  # it has other properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        fifty_lives = pytestconfig.getoption("--tier") != "thorough"
-        settings = small_spark(Path(folder), fifty_lives=fifty_lives)
+        settings = small_spark(Path(folder))
         try:
-            spark = SharedJvm.started(settings)
+            spark = SharedJvm.started(settings) if many else request.getfixturevalue("session_for")(settings)
             with seams.held() as edges:
-                yield world_on(settings, spark, edges, fifty_lives=fifty_lives)
+                yield world_on(settings, spark, edges, few_lives=not many)
         finally:
-            SharedJvm.stop()
+            if many:
+                SharedJvm.stop()
             structlog.configure(**before)

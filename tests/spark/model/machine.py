@@ -23,9 +23,9 @@ from tests.spark.model.life import Life, World
 #: Number of lives (action sequences) per test case, and of cases per file. Each file may run in another test process,
 #: with its own JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: Number of lives (action sequences) of the case in `make test`.
-SHORT = 3
-#: Maximum seconds of a case; each of its action sequences takes about seven seconds of CPU.
+#: Lives of the case in `make test`.
+SHORT = 2
+#: Seconds that a case may take; a life takes seven of CPU.
 PATIENCE_S = 3600
 
 

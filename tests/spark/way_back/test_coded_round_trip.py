@@ -45,6 +45,7 @@ def counted(times: int) -> dict[str, Any]:
     return {f"key-{number}": (set(range(times)), total) for number in range(KEYS)}
 
 
+@pytest.mark.thorough
 def test_a_typed_store_comes_back_from_a_file_and_from_a_snapshot(
     coded: Operated, session_for: Callable[[Settings], Any]
 ) -> None:

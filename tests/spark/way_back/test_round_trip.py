@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.past import write_past
 from holdfast.assets.spark.planning import look_at_table
@@ -69,6 +71,7 @@ def counted(each: int, but: int = 0) -> dict[str, int]:
     return {f"key-{number}": each - (15 if number < but else 0) for number in range(KEYS)}
 
 
+@pytest.mark.thorough
 def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_nothing_had_been(
     operated: Operated, session_for: Callable[[Settings], Any]
 ) -> None:

@@ -110,7 +110,7 @@ COMMAND = "from holdfast.orchestration.cli import main; sys.exit(main({!r}))"
 @pytest.mark.parametrize(
     ("extra", "code"),
     [
-        pytest.param("operate", COMMAND.format(["status"]), id="status without operate"),
+        pytest.param("operate", COMMAND.format(["status"]), id="status without operate", marks=pytest.mark.thorough),
         pytest.param(
             "operate",
             COMMAND.format(["plan", "deploy", "fleet"]),
@@ -124,8 +124,8 @@ COMMAND = "from holdfast.orchestration.cli import main; sys.exit(main({!r}))"
             id="the catalog without spark",
             marks=pytest.mark.thorough,
         ),
-        pytest.param("spark", COMMAND.format(["up"]), id="up without spark"),
-        pytest.param("demo", COMMAND.format(["demo"]), id="the demo without its flights"),
+        pytest.param("spark", COMMAND.format(["up"]), id="up without spark", marks=pytest.mark.thorough),
+        pytest.param("demo", COMMAND.format(["demo"]), id="the demo without its flights", marks=pytest.mark.thorough),
         pytest.param(
             "spark", "import holdfast; holdfast.read_table", id="read_table without spark", marks=pytest.mark.thorough
         ),
@@ -145,6 +145,7 @@ COMMAND = "from holdfast.orchestration.cli import main; sys.exit(main({!r}))"
             "postgres",
             "from holdfast.infra.database.schema import open_engine; open_engine('postgresql+psycopg://a@b/c')",
             id="a registry on Postgres without postgres",
+            marks=pytest.mark.thorough,
         ),
     ],
 )

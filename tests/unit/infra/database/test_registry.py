@@ -196,6 +196,7 @@ def test_naive_times_are_refused_and_others_come_back_in_utc(registry: Registry)
 MIGRATE = "import sys; from holdfast.infra.database.registry import Registry; print(Registry(sys.argv[1]).migrate())"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
     command = [sys.executable, "-c", MIGRATE, url]

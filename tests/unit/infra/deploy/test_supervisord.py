@@ -293,6 +293,7 @@ def test_a_frozen_supervisor_is_ended_by_a_stop_and_another_one_starts(
     assert supervisor.programs()["fleet-0"].state == "STOPPED"
 
 
+@pytest.mark.thorough
 def test_a_home_with_a_long_and_odd_name_works(tmp_path: Path) -> None:
     paths = Paths(tmp_path / ("long" * 25) / 'it\'s no#1;"home"')
     supervisor = Supervisord(paths)

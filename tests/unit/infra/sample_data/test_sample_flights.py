@@ -52,6 +52,7 @@ def test_numbers_are_int_and_what_is_not_available_is_none(small_file: Path) -> 
     assert due_ms(second) == 1380532500000
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_packaged_file_has_all_flights_in_time_order() -> None:
     months: Counter[int] = Counter()

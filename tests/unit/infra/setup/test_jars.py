@@ -92,6 +92,7 @@ def test_a_registry_that_serves_other_bytes_is_an_error_and_nothing_of_it_stays(
     assert fetch_jars("tiny", tmp_path / "cache", mirror(CONTENT), lock=lock)
 
 
+@pytest.mark.thorough
 def test_a_coordinate_that_the_registry_lacks_is_named(tmp_path: Path, lock: Path, mirror) -> None:
     lock.write_text(lock_line() + lock_line(coordinate="org.example:absent:2.0"))
     with pytest.raises(JarUnavailable) as failure:
@@ -111,6 +112,7 @@ def test_an_unreachable_registry_is_an_error_that_names_the_coordinate(tmp_path:
     assert "127.0.0.1" not in failure.value.message
 
 
+@pytest.mark.thorough
 def test_two_fetches_at_once_both_get_the_jar(tmp_path: Path, lock: Path, mirror) -> None:
     source = mirror(CONTENT)
     said: list[str] = []

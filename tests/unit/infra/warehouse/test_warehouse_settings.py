@@ -167,6 +167,7 @@ def test_a_folder_in_place_of_the_catalog_is_told(tmp_path):
         prepare_catalog(settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_processes_that_make_the_catalog_at_once_all_get_it(tmp_path):
     script = (

@@ -47,6 +47,7 @@ def completed(words: str, home: Path) -> list[str]:
     return ran.stdout.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_shell_completes_processors_and_their_stores(tmp_path: Path) -> None:
     home = tmp_path / "home"

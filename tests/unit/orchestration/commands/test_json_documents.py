@@ -141,7 +141,8 @@ def test_only_one_module_has_the_numbers() -> None:
                 named = isinstance(node, ast.Assign) and any(
                     isinstance(each, ast.Name) and each.id == "exit_code" for each in node.targets
                 )
-                ends = isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.Exit"
+                called = node.func if isinstance(node, ast.Call) else None
+                ends = isinstance(called, ast.Attribute) and ast.unparse(called) == "typer.Exit"
                 values = [node.value] if named else node.args if ends else []  # type: ignore[attr-defined]
                 found += [
                     f"{path.name}:{node.lineno}"

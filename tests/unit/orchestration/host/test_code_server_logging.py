@@ -21,6 +21,7 @@ log.warning("enough", token="hunter2")
 """
 
 
+@pytest.mark.thorough
 def test_a_code_server_logs_as_the_settings_say() -> None:
     chosen = {"HOLDFAST_LOG_FORMAT": "json", "HOLDFAST_LOG_LEVEL": "WARNING", "HOLDFAST_LOG_LEVL": "INFO"}
     run = subprocess.run(

@@ -18,6 +18,7 @@ from holdfast.orchestration.host import local
 from holdfast.orchestration.host.opening import LocalInstance, open_quiet
 from holdfast.orchestration.host.run_coordinator import ProcessorRunCoordinator
 from holdfast.orchestration.host.run_launcher import LocalRunLauncher
+from tests.mechanics.tiers import variants
 
 SIDE_BY_SIDE = 4
 
@@ -69,6 +70,7 @@ def test_handlers_of_the_configuration_get_the_logs_of_runs(home: Path, tmp_path
     assert "counted" in file.read_text()
 
 
+@pytest.mark.thorough
 def test_runs_side_by_side_in_one_process_all_end(instance: dg.DagsterInstance) -> None:
     together = threading.Barrier(SIDE_BY_SIDE)
 
@@ -98,7 +100,7 @@ def test_a_quiet_run_leaves_the_output_alone(instance: dg.DagsterInstance, home:
 FORMER_PLACES = ("holdfast.orchestration", "holdfast.orchestration.host")
 
 
-@pytest.mark.parametrize("place", FORMER_PLACES)
+@pytest.mark.parametrize("place", variants(FORMER_PLACES))
 def test_a_configuration_with_the_names_of_a_former_version_opens(home: Path, place: str) -> None:
     """An edited dagster.yaml is not replaced at a start. It may name Holdfast's own storage of a former version."""
     config = home / "dagster.yaml"

@@ -81,6 +81,7 @@ frame.apply(lambda value, state: state.set("n", 1), stateful=True, store="payers
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_its_own_asset_follows_the_processor_that_replaces_the_example(tmp_path: Path) -> None:
     make_project(tmp_path / "late_orders")

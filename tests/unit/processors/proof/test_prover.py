@@ -127,6 +127,7 @@ def test_a_version_that_hangs_where_the_running_one_does_not_is_refused_with_its
     assert not (tmp_path / "scratch").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_messages_lie_in_no_file_that_has_a_name(prover: Prover, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()

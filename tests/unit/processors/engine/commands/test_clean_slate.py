@@ -15,6 +15,7 @@ from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRe
 from holdfast.processors.engine.state.errors import StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.testing.groups import SESSION_TIMEOUT_S
+from tests.mechanics.tiers import variants
 
 PARTITIONS = 3
 
@@ -40,7 +41,7 @@ def feed(cluster: InMemoryCluster, messages: int = 40) -> None:
             cluster.produce(topic, json.dumps(number).encode(), b"k%d" % (number % 8))
 
 
-@pytest.fixture(params=["range", "roundrobin", "cooperative-sticky"])
+@pytest.fixture(params=variants(["cooperative-sticky", "range", "roundrobin"]))
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
     made = InMemoryCluster()
     made.assignor = request.param

@@ -115,7 +115,7 @@ def test_a_store_that_was_cleared_is_put_back_and_goes_on(kind: str, chosen: dic
     assert stored(made, app(), "w") == stored(twin, app(), "w")
 
 
-@pytest.mark.parametrize("kind", ["hopping by key", "sessions by key"])
+@pytest.mark.parametrize("kind", variants(["sessions by key", "hopping by key"]))
 def test_a_window_that_closed_since_it_was_put_back_is_not_put_back_as_an_open_one(kind: str) -> None:
     made, twin, app = world(), world(), KINDS[kind]
     for each in (made, twin):
@@ -133,7 +133,7 @@ def test_a_window_that_closed_since_it_was_put_back_is_not_put_back_as_an_open_o
     assert results(made) == results(twin)
 
 
-@pytest.mark.parametrize("kind", ["tumbling by partition", "sessions by partition"])
+@pytest.mark.parametrize("kind", variants(["sessions by partition", "tumbling by partition"]))
 def test_a_window_that_is_put_back_behind_its_end_is_sent_once(kind: str) -> None:
     made, app = world(), KINDS[kind]
     feed(made, BEFORE)

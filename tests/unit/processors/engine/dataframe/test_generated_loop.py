@@ -31,6 +31,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from tests.mechanics.tiers import examples
 from tests.simulation.disk import SimulatedDisk
 
 STORES = ("one", "two")
@@ -341,7 +342,7 @@ def _left(machine: Machine, boxes: Outboxes, states: dict[str, StoreState]) -> t
     return sent, writes, pending, machine.failures
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=examples(250, tested=80))
 @given(
     SOURCES,
     MESSAGES,

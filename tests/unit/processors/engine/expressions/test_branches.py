@@ -20,6 +20,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import compile_run, loop_over, run_text
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import Topic
+from tests.mechanics.tiers import examples
 
 VALUE = {"n": 1, "deep": {"list": [1]}, "more": {"deep": {"list": [2]}}}
 
@@ -133,7 +134,7 @@ def alone(path: list[str]) -> list[bytes]:
     return [json.dumps(value, separators=(",", ":")).encode() for value in values]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500, tested=200), deadline=None)
 @given(TREES)
 def test_each_branch_makes_what_it_makes_alone(trees: list[Tree]) -> None:
     ways = []

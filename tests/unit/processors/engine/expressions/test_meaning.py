@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.generated_loop import compile_run, loo
 from holdfast.processors.engine.expressions.failures import ColumnMissing, ColumnUnfit
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import Topic
+from tests.mechanics.tiers import examples
 
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
@@ -188,7 +189,7 @@ def assigned_plainly(drawn: Drawn, value: Any) -> Any:
     return [value]
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600, tested=200))
 @given(expressions(), VALUES)
 def test_an_expression_means_what_it_means_in_plain_python(drawn: Drawn, value: Any) -> None:
     wanted = outcome(lambda given: assigned_plainly(drawn, given), copy.deepcopy(value))

@@ -18,6 +18,7 @@ from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.proof.documents import Material, Message
 from holdfast.processors.proof.run import prove
+from tests.mechanics.tiers import variants
 
 BEGIN = 1_690_000_000_000
 
@@ -60,7 +61,7 @@ def changes(cluster: InMemoryCluster) -> list[tuple[bytes | None, Any]]:
     return [(record.key, json.loads(record.value or b"null")) for _, record in cluster.read("out")]
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", variants(["left", "inner"]))
 def test_each_change_of_both_tables_changes_the_rows_it_concerns(how: str) -> None:
     cluster = world()
     feed = Feed(cluster)
@@ -93,6 +94,7 @@ def application_with(how: str) -> Application:
     return app
 
 
+@pytest.mark.thorough
 def test_a_row_that_is_gone_is_told_once_and_a_row_that_never_was_is_not() -> None:
     cluster, app = world(), application()
     feed = Feed(cluster)
@@ -233,7 +235,8 @@ def test_a_table_with_a_history_is_joined_by_its_newest_rows() -> None:
     assert changes(cluster) == [(b"o1", [{"product": "tea"}, 2])]
 
 
-@pytest.mark.parametrize("subscribers", [1, 2, 3, 10, 11])
+# in parts of two: the last part is whole, or has one
+@pytest.mark.parametrize("subscribers", variants([11, 1, 2, 3, 10]))
 def test_very_many_subscribers_are_answered_in_parts(subscribers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_keys, "ANSWERED_AT_ONCE", 2)
     cluster, app = world(), application()

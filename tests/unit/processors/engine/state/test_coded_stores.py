@@ -17,6 +17,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.store_options import StoreInvalid
+from tests.mechanics.tiers import variants
 
 
 class Kind(Enum):
@@ -250,7 +251,7 @@ CODECS = ("json", "msgpack", "typed")
 
 @pytest.mark.parametrize("now", CODECS)
 @pytest.mark.parametrize("was", CODECS)
-@pytest.mark.parametrize("model", [None, Cart])
+@pytest.mark.parametrize("model", variants([Cart, None]))
 def test_a_changed_codec_reads_the_old_values_and_writes_new_ones(
     cluster: InMemoryCluster, was: str, now: str, model: Any
 ) -> None:

@@ -174,6 +174,8 @@ def _sliding_forgets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Key, "after", lambda self, time_ms, cap_ms: former(self, min(time_ms, cap_ms), cap_ms))
 
 
-@pytest.mark.parametrize("bug", [_never_counts, _waits_for_a_message, _next_is_forgotten, _sliding_forgets])
+@pytest.mark.parametrize(
+    "bug", variants([_never_counts, _waits_for_a_message, _next_is_forgotten, _sliding_forgets], tested=3)
+)
 def test_planted_bugs_are_found(bug: Callable[[pytest.MonkeyPatch], None], tmp_path: Path) -> None:
     assert is_found(bug, check, tmp_path)

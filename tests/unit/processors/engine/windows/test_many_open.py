@@ -13,6 +13,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.window_keys import CLOCK, OWN_KEY
+from tests.mechanics.tiers import variants
 from tests.window_apps import T, build, send
 
 HOUR = 3_600_000
@@ -46,7 +47,7 @@ def written(cluster: InMemoryCluster, app: Application, since: int) -> tuple[int
     return len(records), [(*split_key(key), size) for key, size in made if key and key != META_KEY]
 
 
-@pytest.mark.parametrize("kind", MANY)
+@pytest.mark.parametrize("kind", variants(MANY))
 def test_neither_records_nor_reads_grow_with_what_a_key_has_open(
     cluster: InMemoryCluster, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentFailed, Progress, deploy, stop, what_is_missing
 from holdfast.processors.lifecycle.deploy.keep_or_replace import step_for
+from tests.mechanics.tiers import variants
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_again_touches_nothing_and_a_new_version_replaces_all(stage: Any) -> Non
     assert stage.pid("1") != pids[1]
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("together", variants([True, False]))
 def test_versions_with_other_tasks_never_run_beside_each_other(
     stage: Any, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
@@ -74,6 +75,7 @@ def test_versions_with_other_tasks_never_run_beside_each_other(
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0",)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_leaves_does_not_run_beside_a_version_with_other_tasks(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_processor_that_gives_up_fails_the_deployment_with_its_own_words(stage
     assert failed.value.fields["error"] == error
 
 
+@pytest.mark.thorough
 def test_the_last_words_of_a_process_are_told_and_older_ones_are_not(stage: Any, eventually: Any) -> None:
     error = {"type": "StateLost", "message": "Changelog was truncated.", "action": "Restore it."}
     stage.acts({"exit": 1, "error": error})
@@ -143,6 +146,7 @@ def test_what_is_not_ready_in_time_is_named(stage: Any) -> None:
         deploy(stage.rollout, stage.world, timeout_s=2)
 
 
+@pytest.mark.thorough
 def test_a_processor_that_waits_for_a_moment_when_it_was_watched_long_enough_is_waited_for(stage: Any) -> None:
     phases = ["running"] * 3 + ["waiting"] * 20 + ["running"]
     stage.acts({"phases": phases, "lag": 5, "partitions": {"0": [0, 1], "1": [2, 3]}})
@@ -197,6 +201,7 @@ def test_a_version_whose_messages_go_to_dead_letters_fails_its_watch(stage: Any)
     assert "`holdfast apply deploy fleet`" in str(failed.value.action)
 
 
+@pytest.mark.thorough
 def test_dead_letters_that_the_former_version_wrote_too_do_not_fail_a_watch(stage: Any) -> None:
     bad = {"records": {"processed": 30, "dead_lettered": 20}}
     stage.acts(bad)

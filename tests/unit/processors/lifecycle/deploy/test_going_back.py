@@ -28,6 +28,7 @@ from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recov
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
+from tests.mechanics.tiers import variants
 from tests.unit.processors.lifecycle.verbs.test_scale_plans import TOPOLOGY, in_workers, run_of
 
 ONE = {"0": [0, 1, 2, 3], "1": []}
@@ -73,7 +74,7 @@ def runner_of(stage: Any, was: Rollout, failing: Rollout) -> DeployedProcessors:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["v2", "v1"], ids=["another version", "more workers of the same"])
+@pytest.mark.parametrize("version", variants(["v2", "v1"]), ids=["another version", "more workers of the same"])
 def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version: str) -> None:
     stage.acts({"version": "v1", "partitions": ONE})
     one = replace(stage.rollout, slots=("0",))
@@ -126,6 +127,7 @@ def environment_in(stage: Any, slot: str) -> dict[str, str]:
     return asked_for(stage.world.paths.supervisor / "programs")[f"fleet-{slot}"][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recovery and scale may run with other settings. The workers that they start keep the deployed settings."""

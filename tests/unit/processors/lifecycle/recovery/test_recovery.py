@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions, no_roo
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Healthy, Starting, Stuck, worst
 from holdfast.processors.lifecycle.recovery.incidents import notice, observe, waits_for
 from holdfast.processors.lifecycle.recovery.limits import Limits
+from tests.mechanics.tiers import variants
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +84,7 @@ def test_a_stuck_instance_is_killed_before_it_is_started_again(stage: Any, event
     assert f"slot 0: process {stuck} was killed" in fence.text
 
 
+@pytest.mark.thorough
 def test_an_instance_that_gave_up_is_replaced(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     stage.acts({"phase": "failed", "error": {"type": "E", "message": "no"}}, {})
@@ -92,6 +94,7 @@ def test_an_instance_that_gave_up_is_replaced(stage: Any) -> None:
     assert result.outcome == "resolved"
 
 
+@pytest.mark.thorough
 def test_it_comes_back_at_the_third_attempt(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     stage.acts({"exit": 69}, {"exit": 69}, {})
@@ -176,6 +179,7 @@ def test_a_dead_supervisor_is_brought_back_with_all_its_programs(stage: Any, eve
     assert stage.supervisor.pid() != pid
 
 
+@pytest.mark.thorough
 def test_a_failure_is_noticed_once_and_only_while_restarts_may_help(stage: Any, eventually: Wait) -> None:
     assert notice("fleet", stage.world, POLICY.limits).observations == {}
     deploy(stage.rollout, stage.world, timeout_s=30)
@@ -206,7 +210,7 @@ def test_a_failure_is_noticed_once_and_only_while_restarts_may_help(stage: Any, 
     stage.supervisor.kill_program("fleet-0")
 
 
-@pytest.mark.parametrize(("goes_on", "stops"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("goes_on", "stops"), variants([(True, True), (True, False), (False, True)]))
 def test_recovery_keeps_its_hands_off_while_a_plan_is_applied_and_where_one_has_to_go_on(
     stage: Any, eventually: Wait, goes_on: bool, stops: bool
 ) -> None:
@@ -277,13 +281,14 @@ def test_a_poison_message_gets_one_restart_and_then_a_person(stage: Any, eventua
     assert "set dead_letter_topic" in stage.registry.incident(incident_id).action
 
 
+@pytest.mark.thorough
 def test_a_poison_message_that_passed_is_no_matter(stage: Any, eventually: Wait) -> None:
     incident_id = broken_down(stage, eventually, failing("poison-message"), {})
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
     assert (result.outcome, result.attempts) == ("resolved", 1)
 
 
-@pytest.mark.parametrize("named", ["the task", "the slot"])
+@pytest.mark.parametrize("named", variants(["the task", "the slot"]))
 def test_damaged_state_is_set_aside_and_never_deleted(stage: Any, eventually: Wait, named: str) -> None:
     slot = stage.world.paths.state / "fleet" / "0"
     task = slot / "flights-0"
@@ -340,6 +345,7 @@ def test_what_passes_is_waited_for_and_uses_no_attempts_up(stage: Any, eventuall
     assert (result.outcome, result.attempts) == ("resolved", 1)
 
 
+@pytest.mark.thorough
 def test_a_restore_that_takes_longer_than_an_attempt_is_waited_for(stage: Any, eventually: Wait) -> None:
     incident_id = broken_down(stage, eventually, failing("fenced"), {"restore_s": 3})
     hasty = replace(POLICY, ready_s=0.5)
@@ -363,6 +369,7 @@ def test_a_full_disk_is_waited_for_until_there_is_room(stage: Any, eventually: W
     assert result.outcome in ("resolved", "waiting")
 
 
+@pytest.mark.thorough
 def test_a_processor_that_flaps_gets_a_last_incident_that_asks(stage: Any, eventually: Wait) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     limits = replace(POLICY.limits, incidents=3)

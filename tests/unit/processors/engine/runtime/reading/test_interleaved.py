@@ -14,6 +14,7 @@ from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.task.task import Task
+from tests.mechanics.tiers import variants
 
 NEVER = 10**9
 INPUTS = ("prices", "weather", "orders")
@@ -63,7 +64,7 @@ def results(cluster: InMemoryCluster) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", variants(range(40), tested=15))
 def test_woven_records_give_what_runs_give(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[type] = []
     take = Task.take

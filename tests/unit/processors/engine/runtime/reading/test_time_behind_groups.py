@@ -20,6 +20,7 @@ from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT
 from holdfast.processors.engine.runtime.task.arrivals import NONE
 from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
 from holdfast.processors.engine.state.time.stream_time import Remembered
+from tests.mechanics.tiers import variants
 from tests.window_lives import carry_out
 
 #: The start of the cluster's clock, in milliseconds since 1970.
@@ -161,7 +162,7 @@ def feed_people(cluster: InMemoryCluster, partitions: int) -> Counter[tuple[str,
     return Counter({window: n for window, n in fed.items() if window[1] + 10_000 <= newest})
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_a_task_that_reads_its_own_grouping_has_time(partitions: int) -> None:
     cluster, app = InMemoryCluster(), application()
     employees(app)
@@ -170,7 +171,7 @@ def test_a_task_that_reads_its_own_grouping_has_time(partitions: int) -> None:
     assert counted(cluster) == fed
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
     cluster, app = InMemoryCluster(), application()
     once = employees(app)
@@ -184,7 +185,7 @@ def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
     assert len(cluster.read("joined")) == 20
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_a_task_that_groups_again_what_it_has_grouped_has_time(partitions: int) -> None:
     """The task reads its own watermarks in two inputs: employees by boss, and the groups that it makes of them."""
     cluster, app = InMemoryCluster(), application()
@@ -206,7 +207,7 @@ def test_a_task_that_groups_again_what_it_has_grouped_has_time(partitions: int) 
     assert len(closed) == len(counted(cluster))
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int) -> None:
     cluster, app = InMemoryCluster(), application()
     people = app.dataframe(app.topic("people"))
@@ -241,7 +242,7 @@ def as_of(stream: Any, grouped: Any) -> Any:
 
 
 @pytest.mark.parametrize("regrouped", [False, True], ids=["a-source", "behind-group_by"])
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", variants([3, 1]))
 @pytest.mark.parametrize("join", [by_state, by_row, as_of])
 def test_what_waits_for_a_silent_grouping_goes_on(join: Any, partitions: int, *, regrouped: bool) -> None:
     """The wait ends although no newer message comes, whatever state the task keeps."""
@@ -360,7 +361,7 @@ def test_a_run_waits_for_what_its_commit_sends_to_a_repartition_topic(interval_s
     assert len(cluster.read("out")) == 5
 
 
-@pytest.mark.parametrize("fed", [0, 1])
+@pytest.mark.parametrize("fed", variants([1, 0]))
 def test_windows_of_a_silent_task_close_though_one_of_its_groupings_is_empty(fed: int) -> None:
     cluster = InMemoryCluster()
     for topic in ("left", "right"):
@@ -379,7 +380,7 @@ def test_windows_of_a_silent_task_close_though_one_of_its_groupings_is_empty(fed
     assert counted(cluster) == {("g", BEGIN - HOUR): 3}
 
 
-@pytest.mark.parametrize("cuts", [(), (100, 200, 300), tuple(range(30, 360, 30))])
+@pytest.mark.parametrize("cuts", variants([(tuple(range(30, 360, 30)),), ((100, 200, 300),), ((),)]))
 def test_no_message_is_a_late_duplicate_because_another_partition_was_read_further(cuts: tuple[int, ...]) -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("in", partitions=2)

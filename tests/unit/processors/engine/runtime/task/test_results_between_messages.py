@@ -11,6 +11,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.runtime.task.timed_steps import meeting_windows
+from tests.mechanics.tiers import variants
 
 TIMES = (0, 11_000, 12_000, 23_000, 24_000, 60_000, 61_000)
 
@@ -108,7 +109,7 @@ def test_a_message_finds_each_window_that_was_closed_before_it(kind: Callable[..
     assert dead == [20_000]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", variants(KINDS, tested=2))
 def test_results_that_were_held_back_come_between_messages(kind: Callable[..., Any]) -> None:
     found = [fed(lambda every: build(kind, every, suppressed=True), how)[0] for how in ("backlog", "live", "each")]
     assert found[0] == found[1] == found[2]
