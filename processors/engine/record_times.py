@@ -11,11 +11,11 @@ A broker refuses a record whose time is further from its own clock than the topi
 The margin allows for a broker whose clock differs from this worker's clock. If a broker refuses a record in spite of
 the check, the margin is widened.
 
-A worker's clock may be far behind. An input record then proves a lower bound of the broker's time: the broker accepted
-the record, so its clock showed at least ``time - after`` of the input topic. This bound advances with the monotonic
-clock of this machine. The present time is the later of this bound and the worker's clock, so a corrected clock takes
-effect at once. After a broker has refused a record, no further bounds are computed, because the input topics may have
-had other limits earlier.
+A worker's clock may be far behind the broker's clock. An input record then proves a lower bound of the broker's time.
+The broker accepted the record, so the broker's clock showed at least the record's time minus ``after`` of the input
+topic. This bound advances with the monotonic clock of this machine. The present time is the later of this bound and the
+worker's clock, so a corrected clock takes effect at once. After a broker has refused a record, no further bounds are
+computed, because the input topics may have had other limits earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.af
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The initial margin in milliseconds, and the factor by which each refusal multiplies it.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: Milliseconds. After a warning about a slow clock, the next warning comes when the clock is slow by this much more.
+#: Milliseconds. After a warning that the worker's clock is slow, the next warning is logged when the clock is slow by
+#: this much more.
 _LOG_STEP_MS = 60_000
 
 

@@ -1,7 +1,8 @@
 """Describes how a store's content depends on time: windows, values that expire, timers, schedules.
 
-Two kinds of text are made from these descriptions: lines of a store's definition, and sentences for users. A duration
-in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a larger unit.
+Two kinds of text are made from these descriptions. One kind is the lines of a store's definition, the other is
+sentences for users. A duration in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a
+larger unit.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class TimerUse:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleUse:
-    """The store has the last slot of a schedule.
+    """The store has the progress of a schedule.
 
     Attributes:
         name: The name of the schedule.

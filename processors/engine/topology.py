@@ -32,8 +32,8 @@ class StoreSpec:
     """The description of one store.
 
     ``inputs`` are the topics whose streams use the store. ``columns`` has one line for each column of a built-in
-    aggregation. It also has a line for each argument of a declaration on which state depends, such as a TTL. ``schema``
-    has the typed columns of the store's warehouse table; None without typed columns.
+    aggregation. ``columns`` also has a line for each argument of a declaration on which state depends, such as a TTL.
+    ``schema`` has the typed columns of the store's warehouse table; None without typed columns.
     """
 
     name: str
@@ -43,8 +43,7 @@ class StoreSpec:
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
-    #: Text lines about arguments of earlier steps, if the store's state depends on these arguments (see
-    #: ``steps.meaning``).
+    #: Text lines about arguments of earlier steps on which the store's state depends (``steps.meaning``).
     meaning: tuple[str, ...] = ()
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
     #: facts. The field is empty if the description comes from the registry.
@@ -140,11 +139,12 @@ class Topology:
     changelogs: tuple[ChangelogSpec, ...]
     subtopologies: tuple[Subtopology, ...]
     code_version: str = field(default="")
-    #: Whether a deployment first tests a new version on the last messages. Not a part of the version hash.
+    #: Whether a deployment first tests a new version on the last messages. The version hash does not include this
+    #: field.
     prove: bool = True
     #: The topics of global tables. Every worker reads them completely, without the group's offsets.
     global_tables: tuple[TopicSpec, ...] = ()
-    #: The inputs that are tables. Not a part of the version hash.
+    #: The inputs that are tables. The version hash does not include this field.
     table_topics: tuple[str, ...] = ()
     repartitions: tuple[RepartitionSpec, ...] = ()
     #: The topics of tables that also serve as changelogs. ``changelogs`` has no entry for the stores of these tables.
@@ -161,11 +161,10 @@ class Topology:
         return any(spec.topic == topic for spec in self.repartitions)
 
     def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
-        """Returns the groups of subtopologies that are connected by repartition topics.
+        """Returns groups of subtopologies. The subtopologies of a group are connected by repartition topics.
 
-        In a group, upstream subtopologies are listed before downstream subtopologies.
-
-        To read a subtopology again from the beginning, its whole group must be read again.
+        In a group, upstream subtopologies are listed before downstream subtopologies. To read a subtopology again from
+        the beginning, its whole group must be read again.
         """
         groups = [{sub.name} for sub in self.subtopologies]
         for spec in self.repartitions:
@@ -215,7 +214,7 @@ class Topology:
 
     @property
     def logged(self) -> frozenset[str]:
-        """The stores that can be restored after the loss of a disk."""
+        """The stores that can be restored from Kafka after the loss of a disk."""
         return frozenset(self.log_names)
 
     def inputs_of(self, store: str) -> tuple[str, ...]:

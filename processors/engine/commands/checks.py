@@ -28,7 +28,7 @@ class Last:
     """Extra effects of a command's last commit of a task.
 
     ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
-    stores that are emptied in RocksDB.
+    tables whose local entries this commit deletes. These tables have no changelog of their own.
     """
 
     command: str = ""
@@ -48,7 +48,10 @@ def is_carried_out(task: Task, once: str) -> bool:
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Divides stores into two tuples: stores with their own changelog or none, and tables restored from their topic."""
+    """Splits stores into two tuples. The second one has the tables that are restored from their source topic.
+
+    The first tuple has all other stores.
+    """
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics
 
@@ -256,7 +259,7 @@ def commit_apart(
     inputs: Mapping[str, int],
     last: Last = NOT_LAST,
 ) -> Generator[None, None, None]:
-    """Commit one task, with nothing but a command's writes (by store) and new positions (``inputs``).
+    """Commit one task with only a command's writes (by store) and new positions (``inputs``).
 
     The task must have no uncommitted work. ``last`` has the extra effects of a command's last commit. If a position
     moves back, stream time is reset, too, so that the messages are not late when they are read again.

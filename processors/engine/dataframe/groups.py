@@ -34,7 +34,7 @@ class GroupByInvalid(BadConfiguration):
 
 @dataclass(slots=True)
 class Streams(Generic[Stream]):
-    """The data that all streams of one application share: the processor's name, the streams by topic, the schedules."""
+    """The data that all streams of an application share: the processor's name, its streams by topic, its schedules."""
 
     processor: str
     by_topic: dict[str, Stream]
@@ -63,8 +63,9 @@ class StreamGroups(Generic[Stream]):
     ) -> Stream:
         """Returns a stream of the same messages under another key. Later steps with state use this key.
 
-        Values, times and headers stay unchanged. Each message passes through the topic
-        ``<processor>-<name>-repartition``. The processor owns this topic and deletes processed records from it.
+        Values, times and headers stay unchanged. Each message is written to the topic
+        ``<processor>-<name>-repartition`` and read again. The processor owns this topic and deletes processed records
+        from it.
 
         Args:
             key: A field of the value, or a function of the value. A message whose key is None fails.

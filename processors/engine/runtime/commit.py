@@ -53,7 +53,8 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: Maps each store to its writes, for the changelog and for RocksDB. They are computed once, because this is slow.
+    #: The writes of each store, for the changelog and for RocksDB. They are computed once, because the computation is
+    #: slow.
     writes: dict[str, Writes] = field(default_factory=dict)
     #: Whether this commit sends data records only. A later commit of the same command then writes the meta record and
     #: the local state.
@@ -113,7 +114,7 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
-    """Adds the task's note to its part of a commit, and returns the part.
+    """Adds the task's note (stream time and message counts) to its part of a commit, and returns the part.
 
     If ``back`` is True, positions move back to earlier offsets. The note then has no stream time, so that stream time
     starts again.
@@ -146,7 +147,7 @@ def produce_changelogs(
         )
         plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # for a command's commit, the command has already set the writes
+            if name not in part.writes:  # a command has already set the writes of its commit
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -180,7 +181,10 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5: write overlay and offsets to RocksDB. ``complete_at`` is the time before step 1 (seconds since 1970)."""
+    """Step 5: write overlay and offsets to RocksDB.
+
+    ``complete_at`` is the wall-clock time before step 1, in seconds since 1970.
+    """
     for part in commit.tasks:
         task = part.task
         if part.records_only:

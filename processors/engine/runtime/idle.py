@@ -1,8 +1,7 @@
-"""Work that becomes due while no messages arrive.
+"""Carries out work that becomes due while no messages arrive.
 
-Timers of the worker's clock fire, future event times are reached by the clock, and windows of idle inputs close.
-
-A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
+Timers of the worker's clock fire, windows of idle inputs close, and the clock reaches event times that were in the
+future. A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
 
     last message ──── close_when_idle ────► a window is due at (stream time + idle time)
                                               ├── the inputs have no unread record: the window closes
@@ -47,7 +46,7 @@ REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class _Silence:
-    """The start of a task's idle time ``since``, and the task's work counter and stream time at this moment.
+    """The time ``since`` which a task is idle, with the task's work counter and stream time at this time.
 
     ``since`` is in monotonic seconds.
     """
@@ -155,7 +154,10 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 
 
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
-    """Whether a commit is needed, because a slot of a schedule is due now. Call it only while inputs flow."""
+    """Whether a commit is needed, because a slot (a due time of a schedule) has come.
+
+    Call it only while inputs flow.
+    """
     schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
     # a list, so that ``look`` is called for every task, even after a due slot
     looks = [each.look(int(clock.time() * 1000)) for each in schedules]
@@ -163,5 +165,5 @@ def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether windows, timers or schedules are due that did not fit into the last commit."""
+    """Whether windows, timers or schedules are still due, because one commit handles a limited number of them."""
     return any(each is not None and each.more for task in timed(tasks) for each in (task.time, task.schedules))

@@ -213,7 +213,7 @@ class Worker:
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest:
-                    break  # if not, the last commit was aborted, or more windows are due than it could close
+                    break  # otherwise the last commit was aborted, or more windows are due than it could close
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
@@ -325,7 +325,7 @@ class Worker:
         for batch in batches:
             task = self.assignment.running(batch.partition)
             if task is None:
-                continue  # the partition was revoked after the fetch, so its next owner reads the batch
+                continue  # the partition was revoked after the fetch, so its next owner processes these records
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
@@ -354,7 +354,7 @@ class Worker:
             self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
-        """Process the records that ``next_runs`` returns, slice by slice, until it returns no records."""
+        """Process the records that ``next_runs`` returns, slice by slice, until ``next_runs`` returns no records."""
         while task.phase is TaskPhase.RUNNING and not self.stopping:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
@@ -441,7 +441,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
 
     def _pin(self, task: Task) -> None:
-        """Schedule an early commit if an input has no committed offset, so that a restart finds one."""
+        """Schedule an early commit if an input has no committed offset. A restart needs one to continue at."""
         if task.progressed or (more_is_due([task]) and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 

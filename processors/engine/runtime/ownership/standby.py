@@ -5,8 +5,9 @@
 
 A standby without local state first fetches a checkpoint (``first_checkpoint``), then replays only the later records.
 
-A standby replays again and again: it reads the end offsets of the changelogs, and replays up to them like a restore. If
-the task is assigned to this worker, the standby is closed, and the task opens the same folder and restores the rest.
+A standby repeats a replay: it reads the end offsets of the changelogs, and replays the records up to these offsets,
+like a restore. If the task is assigned to this worker, the standby is closed, and the task opens the same folder and
+restores the rest.
 
 Invariants:
     - A RocksDB is open in a standby or in a task, never in both: the standby closes it before the task opens it.
@@ -184,13 +185,19 @@ class Standbys:
         self.busy = False
 
     def told(self) -> list[dict[str, Any]]:
-        """The standbys for the status page: positions and lags in offsets, ``complete_at`` in seconds since 1970."""
+        """Returns the standbys for the status page, with positions and lags in offsets.
+
+        ``complete_at`` is in seconds since 1970.
+        """
         return [self._told(standby) for _, standby in sorted(self._standbys.items())]
 
     # -- choice of tasks -------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Choose from the group's members which standbys this worker must have. If Kafka fails, nothing changes."""
+        """Chooses the standbys that this worker must have, from the group's members.
+
+        If Kafka fails, nothing changes.
+        """
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
         try:
@@ -213,7 +220,10 @@ class Standbys:
                 self._standbys[name] = standby
 
     def _due(self, own: str, group: GroupShares) -> set[Partition]:
-        """Returns the partitions that this worker will own after the planned change. Also updates ``_forecast``."""
+        """Returns the partitions that this worker will own after the planned change.
+
+        Stores their tasks in ``_forecast``.
+        """
         change = self._change
         shares = None if change is None else shares_after(group, change.known, change.expected)
         due = set() if shares is None else set(shares.get(own, ()))
@@ -371,7 +381,7 @@ class Standbys:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Stop all replays. The standbys that caused the failure are retried later; all others continue soon.
+        """Stops all replays. The standbys that caused the failure are retried later; all others continue soon.
 
         If the cause is unknown, all standbys that were replaying are retried later.
         """

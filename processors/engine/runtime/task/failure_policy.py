@@ -23,7 +23,7 @@ _users_log = logging.getLogger("holdfast.processing")
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
-#: Of the dead letters, the first ``LOG_FIRST`` are logged, and then only every ``LOG_EVERY``-th.
+#: The first ``LOG_FIRST`` dead letters are logged, and after them every ``LOG_EVERY``-th dead letter.
 LOG_FIRST = 5
 LOG_EVERY = 1000
 #: The suggested action for a dead letter from a repartition topic. It can't be replayed, because a replay sends to a
@@ -32,7 +32,7 @@ SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
-#: What the error says of a failed change of a table's row, where other messages could be put aside.
+#: A part of the error's text for a failed change of a table's row. Such a change never becomes a dead letter.
 NOT_ASIDE = (
     "The message is a change of a table's row for its group. It is neither skipped nor put aside: the group would stay "
     "wrong, because the row is not sent again."
@@ -58,9 +58,9 @@ class ProcessingFailed(HoldfastError):
 class FailurePolicy:
     """Decides what happens to failed messages, and counts them.
 
-    Without a dead-letter topic, the first failed message that the callback does not skip stops the worker. A failed
-    change of a table's row for its group always stops the worker: the group would stay wrong without the change, and
-    the row is not sent again.
+    Without a dead-letter topic, the first failed message that the callback does not skip stops the worker. A table that
+    is grouped by another key sends each change of a row to the row's group. If such a change fails, the worker always
+    stops. The group would stay wrong without the change, and the row is not sent again.
 
     If the dead-letter topic does not accept the timestamp of a message, the dead letter gets the present time. The
     header ``holdfast.timestamp`` has the original timestamp.
@@ -89,8 +89,8 @@ class FailurePolicy:
     def __call__(self, failed: FailedMessage) -> Output | None:
         """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed.
 
-        If a schema registry fails, the worker always stops, because the message is not at fault. It also stops for a
-        record of ``table_groups``, the topics with the changes of a table's rows for their groups.
+        If a schema registry fails, the worker always stops, because the message may be correct. The worker also stops
+        for a record of ``table_groups``, the topics with the changes of a table's rows for their groups.
         """
         if isinstance(failed.error, SchemaRegistryFailed):
             stopped = _failure(failed, action=failed.error.action)
@@ -192,7 +192,10 @@ def _action(failed: FailedMessage) -> str:
 
 
 def _group_action(failed: FailedMessage) -> str:
-    """Returns the action for a failed change of a table's row, which can't be skipped or put aside."""
+    """Returns the suggested action for a failed change of a table's row.
+
+    It can't be skipped or become a dead letter.
+    """
     of_error = f"{failed.error.action} " if isinstance(failed.error, HoldfastError) else ""
     return (
         f"{of_error}Correct the function of the column, or the step behind the groups, so that it takes this change. "

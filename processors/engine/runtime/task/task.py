@@ -1,8 +1,8 @@
-"""A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
+"""A task is a processor's work on one partition of a subtopology, the input topics that share stores.
 
-How ``_run`` finds the message that raised an error: the generated function takes messages from iterators. The function
-has already taken the failed message, and none of the later messages. ``length_hint`` returns the number of items left
-in the iterator, so that the hot loop needs no counter::
+``_run`` finds the message that raised an error without a counter in the hot loop. The generated function takes messages
+from iterators. When it raises, it has taken the failed message, but no later message. ``length_hint`` returns the
+number of items that are left in an iterator::
 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
@@ -223,7 +223,7 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
-        """Topic, partition and offset of the current message; if there is none, of the first input's last message."""
+        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
         return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
@@ -301,11 +301,10 @@ class Task(TaskFacts):
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> int:
-        """Processes records with numpy.
+        """Processes records with numpy. If numpy can't process them, halves them and tries again.
 
-        If this is not possible, halves them and tries again; short halves are processed one by one.
-
-        Returns the index after the last processed record; less than the end of the run if a commit must come first.
+        Short halves are processed one by one. Returns the index after the last processed record; it is less than the
+        end of the run if a commit must come first.
         """
         first, last = run
         if columns.take(batch, first, last):
@@ -355,7 +354,7 @@ class Task(TaskFacts):
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Reads the state of these records' keys from RocksDB in one call, for stores where this saves time."""
+        """Reads the state of these records' keys from RocksDB in one call. Only for stores where this saves time."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -434,7 +433,7 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy handles only errors of the message; here, the state itself can't be read
+                    raise  # only errors of the message go to the failure policy; here, the state itself can't be read
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)

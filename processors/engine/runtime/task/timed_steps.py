@@ -70,8 +70,8 @@ def time_of(
 def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
     """Returns the stores of those windows that must close between two messages, not at the commit.
 
-    A later step or a store gets the results of these windows and also messages. Examples: a step with several parents
-    (``concat``), a join, a table, or a store that several streams use.
+    These are windows whose results go to a later step or store that also gets messages. Examples: a step with several
+    parents (``concat``), a join, a table, or a store that several streams use.
     """
     found = set()
     nodes = steps_of(sources)
@@ -107,11 +107,11 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """Returns the watermark writers of a task.
+    """Returns the objects that write a task's watermarks (``WatermarkWriter``).
 
-    One is for topics fed by sources, one for topics fed by repartition topics. A topic gets watermarks only if a
-    downstream step or the downstream reading order needs stream time. If the task's own watermarks come back to it
-    through a topic, this topic has a separate writer.
+    One writer is for topics that get messages of source topics, another one for topics that get messages of repartition
+    topics. A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the
+    task's own watermarks come back to it through a topic, this topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -207,8 +207,8 @@ def add_steps(
             run = compiled(node, timing)
             windows = time.windows[node.store or ""]
             held, meets = time.held.get(node.store or ""), node.store in time.closings.meeting
-            # ``keys_ahead`` has no ``due_at``: its windows become due by the worker's clock, not by a message. So they
-            # close at a commit.
+            # ``keys_ahead`` has no ``due_at``, because the worker's clock makes its windows due, and not a message.
+            # They therefore close at a commit.
             for closes, due_at in (
                 (windows, windows.due_at),
                 (windows.keys_ahead, None),
@@ -233,9 +233,10 @@ def schedules_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSchedules | None:
-    """Returns the schedules of a task; None if it has none. In ``states``, the stores of schedules are replaced.
+    """Returns the schedules of a task; None if it has none. Replaces the stores of schedules in ``states``.
 
-    The new objects can hold the schedules' records. A schedule of the whole processor runs in the task of partition 0.
+    The new store objects also hold the schedules' records. A schedule of the whole processor runs in the task of
+    partition 0.
     """
     known = schedules_by_store(frames[0]) if backend is not None else {}
     own = {store: schedules for store, (_, schedules) in known.items() if store in states}
