@@ -143,7 +143,7 @@ class _Replay:
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """Texts about state that this test lacks, for example of a store without changelog, which began empty."""
+        """Returns a text for each store whose state this test lacks: a store without a changelog begins empty."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (

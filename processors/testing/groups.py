@@ -127,7 +127,7 @@ class Group:
         return "ILLEGAL_GENERATION" if generation != self.generation else None
 
     def told(self) -> GroupShares | None:
-        """The partitions that each member has; None during a rebalance or for an empty group."""
+        """Returns the partitions of each member; None during a rebalance, and for an empty group."""
         if self.preparing or not self.members:
             return None
         return GroupShares(self._assignor(), {member.member_id: member.share for member in self.members})

@@ -84,9 +84,10 @@ Selection = Everything | Keys | Prefix | Windows
 def selection_of(
     keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
 ) -> Selection:
-    """Selects message keys by a list of keys, by a prefix, or all keys; exactly one of the three must be given.
+    """Returns a selection of message keys: a list of keys, the keys with a prefix, or all keys.
 
-    With a window, only windows of the selected keys that overlap its time span are selected.
+    Exactly one of the three must be given. With ``window``, the result selects only those windows of the keys that
+    overlap the time span.
 
     Args:
         keys: The keys; empty for none.

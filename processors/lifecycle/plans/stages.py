@@ -292,7 +292,7 @@ class CompareStores(_Stage, frozen=True, tag="compare_stores"):
 
 
 class LoadTable(_Stage, frozen=True, tag="load_table"):
-    """Write the rows of a table to a temporary topic, in the format of a store's changelog.
+    """Read the rows of a table, and write them to a temporary topic in the format of a store's changelog.
 
     ``key`` is the column with the message keys. ``partitioner`` is the partitioner that the writers of the store's
     source topics use. ``event_ms`` is the event time of all entries, ms since 1970: the time when the table's version
@@ -309,7 +309,10 @@ class LoadTable(_Stage, frozen=True, tag="load_table"):
 
 
 class LoadFile(_Stage, frozen=True, tag="load_file"):
-    """Write the entries of one store in an export file to a temporary topic; ``sha256`` is the hash of the file."""
+    """Read the entries of one store from an export file, and write them to a temporary topic.
+
+    ``sha256`` is the expected hash of the file.
+    """
 
     store: str
     path: str

@@ -75,7 +75,7 @@ def find_strangers(
 ) -> tuple[str, ...]:
     """The workers of another installation that stay in a processor's group for ``within_s`` seconds, as texts.
 
-    Also empty if this client is not allowed to describe the group.
+    The result is also empty if this client is not allowed to describe the group.
 
     Raises:
         HoldfastError: Kafka does not answer.

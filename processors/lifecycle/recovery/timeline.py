@@ -61,9 +61,10 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """The progress of reporting one registry table to Dagster: up to which record number all events are reported.
+    """The progress of reporting the records of one registry table to Dagster.
 
-    ``low`` is this number. ``above`` lists reported events of later records, and of records that may change.
+    All events of records up to the number ``low`` are reported. ``above`` has the events that are already reported of
+    later records, and of records that may still change.
     """
 
     low: int = 0

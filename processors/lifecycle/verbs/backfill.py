@@ -263,7 +263,10 @@ def _up_to(topic: str, held: int | None) -> str:
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's local state contains records that are missing in its changelog."""
+    """Whether the local state of a store in this task has records that the changelog lacks.
+
+    Also True if the changelog does not exist or was created again, or if the store never had a changelog.
+    """
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:
