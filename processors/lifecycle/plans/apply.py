@@ -1,13 +1,15 @@
-"""Apply: carries out a plan's stages in order and records each, so that a killed apply can be resumed.
+"""Carries out a plan: its stages in order. Each finished stage is recorded, so that a killed execution can be resumed.
+
+One execution of a plan is an apply. The process that carries out an apply is a run; a resumed apply has several runs.
 
 Invariants:
     - An apply executes the plan that was shown. If the present plan has another hash than the shown plan, the apply is
       refused, and the error lists the changes.
     - A plan that deletes data needs a confirmation with its hash.
-    - At most one apply per processor is open. A second apply is refused, and the error names the holder and its
-      progress.
-    - Before each stage the run checks that it still holds the apply (module ``holding``). A run that lost the apply
-      stops at the next step inside its stage, and records nothing more.
+    - At most one apply per processor is open. A second apply is refused, and the error names the run that holds the
+      open apply, and its progress.
+    - Before each stage, the run checks that it still holds the apply (module ``holding``). If another run took over,
+      the run stops before its next change, and records nothing more.
     - An apply and a live recovery run of the same processor exclude each other (``infra.database.leases``).
     - If the remaining stages of a resumed apply need paused workers, the workers are first started paused again.
 """
@@ -128,7 +130,7 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """The result as text, one line for each stage."""
+        """The result of the apply as text, one line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)

@@ -299,9 +299,9 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     Args:
         processor: Name of the processor.
         store: The store.
-        source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source topics
-            beside the running processor, and then replaces the old store; ``table`` fills the store from any table of
-            the catalog.
+        source: ``local`` writes the changelog from local state. ``topic`` builds the store again from its source
+            topics, while the processor runs, and then replaces the old store. ``table`` fills the store from any table
+            of the catalog.
         from_available: Build the store from the source records that still exist, although the results of deleted
             records are lost. Only with source ``topic``.
         table: The table, as ``namespace.table``. ``table``, ``key`` and ``columns`` are only for source ``table``.

@@ -1,4 +1,4 @@
-"""The stages of plans, as frozen, plain data; the field ``says`` is the sentence that ``explain`` prints.
+"""The stages of plans: immutable data classes that describe one step of a change, with a sentence for users (``says``).
 
 Invariants:
     - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports.
@@ -275,7 +275,7 @@ class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
 
 
 class SetPositions(_Stage, frozen=True, tag="set_positions"):
-    """Set input offsets and complete the loaded changelogs of ``stores``, in one transaction.
+    """Set input offsets, and write the records with these offsets to the loaded changelogs, in one transaction.
 
     ``positions`` maps input topic -> partition -> offset; empty keeps the committed offsets of the group.
     """

@@ -1,7 +1,8 @@
 """Plan ``backfill --from local``: fill changelogs from local state.
 
-    missing, first records gone, wrong number of partitions ──► created again; a running processor is stopped first
-    recreated, last records gone                            ──► filled while no worker is alive
+    state of the changelog                                      what the plan does
+    missing, first records gone, wrong number of partitions ──► creates it again; stops a running processor first
+    recreated, last records gone                            ──► fills it while no worker is alive
 
 All changelogs that must be created again are created together, so that no worker starts with only some of them.
 """

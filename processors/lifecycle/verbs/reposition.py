@@ -1,4 +1,4 @@
-"""Plan ``reposition``: sets the group's input offsets to the offsets of the state, if they differ.
+"""Plan ``reposition``: sets the group's committed offsets to the input offsets that the changelogs record.
 
 offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
 unread input was deleted by Kafka    ──► set to the topic's first offset; the plan states the number of lost records

@@ -31,7 +31,7 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a restore requires of the snapshots of stores that share input topics.
+    """The requirements of a restore for the snapshots of stores that share input topics.
 
     Args:
         at: A tag, a snapshot id, a version number, or ``latest``.
