@@ -253,11 +253,10 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
 
         Args:
             dataframe: Ignored, because all declared streams run. Accepted for code that was written for Quix Streams.
-            count: The number of messages after which the run ends; 0 means no limit. Windows and timers that these
-                messages make due are processed before the end.
-            timeout: The number of seconds without a message after which the run ends; 0 means never. The run waits 10
-                seconds longer if messages of a repartition topic still wait for messages of other partitions.
-            collect: Whether to return the results of the last steps of all streams; needs ``count`` or ``timeout``.
+            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
+            timeout: The run ends after this many seconds without a message; 0 means never. Messages in tasks before a
+                repartition topic extend this time by 10 seconds.
+            collect: Whether to return the values behind the last steps of all streams; needs ``count`` or ``timeout``.
             metadata: Whether each returned value also gets fields with the message's key, timestamp, headers, topic,
                 partition and offset.
 
@@ -302,9 +301,8 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         Args:
             cluster: The Kafka cluster, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: The number of messages after which the run ends; 0 means no limit. Windows and timers that these
-                messages make due are processed before the end.
-            timeout: The number of seconds without a message after which the run ends; 0 means never.
+            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
+            timeout: The run ends after this many seconds without a message; 0 means never.
             serve: Whether to serve status and control over HTTP.
             databases: The databases of local state; None opens the databases of ``state_backend``.
             storage: The checkpoint store; None uses the settings.

@@ -179,7 +179,7 @@ def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> N
 
 
 def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
-    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` if there is no topic for dead letters."""
+    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` if failed messages stop the worker."""
     for store in windows:
         if not goes_somewhere:
             raise ApplicationInvalid(

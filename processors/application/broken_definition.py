@@ -24,10 +24,10 @@ class BrokenDefinition:
 
     Attributes:
         target: The processor as the settings name it: a module, or ``module:attribute``.
-        error: The traceback of the failed import, or one sentence that describes what is wrong.
+        error: The traceback, or the fault in one sentence.
         reason: If given, replaces the last line of the traceback in ``sentence``.
         mend: The edit that repairs the definition; empty if only the user can know it.
-        placed: Whether a line of the user's code caused the error.
+        placed: Whether a line of the user's code caused the fault.
     """
 
     target: str
@@ -47,7 +47,7 @@ class BrokenDefinition:
 
     @property
     def fault(self) -> str:
-        """Returns ``reason`` or the traceback's last line, without file, line number and full stop."""
+        """Returns the fault, without its place and without a full stop: ``reason``, or the traceback's last line."""
         lines = self.error.strip().splitlines() or ["no reason was given"]
         return (self.reason or lines[-1]).rstrip(".")
 

@@ -182,10 +182,7 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of the steps whose place in the stream is not a part of the version hash by other texts.
-
-    Each position is a text for the hash: number of the step before, ``<``, number of the step, and kind of the step.
-    """
+    """Returns the positions of steps whose text does not show their position: ``before<at kind``, with step numbers."""
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
     return [

@@ -63,7 +63,7 @@ def check_source_tables(
 
     Args:
         logs: The descriptions of the topics of these tables.
-        sources: For each topic, the source node: the root of the tree of steps that process the topic's messages.
+        sources: For each topic, the source node of its steps.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None if the application has no
             changelogs.
         skips_old: Whether the application has ``auto_offset_reset="latest"``.
