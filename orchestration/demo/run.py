@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Demo:
-    """The parts that the steps of one demo share: settings, terminal output, processors and figures."""
+    """The objects that all steps of one demo use: settings, terminal output, processors and figures."""
 
     settings: Settings
     terminal: Terminal
@@ -288,9 +288,10 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """A thread pool that is closed, with its threads, before the services are stopped.
+    """Returns a thread pool. At the end of the demo, ``running`` waits for its threads and then stops the services.
 
-    Otherwise a service whose start is in progress would start after the stop, and keep running.
+    Without this order, a thread could start a service after the services were stopped, and the service would keep
+    running.
     """
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 

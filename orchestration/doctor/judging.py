@@ -1,4 +1,6 @@
-"""Turns the facts of ``holdfast doctor`` into findings. All functions are pure: they read and change nothing.
+"""Judges the values that ``holdfast doctor`` has read: each function returns findings (lines of the report).
+
+All functions are pure: they read and change nothing.
 
 Invariants:
     - Every finding with the verdict ``warn`` or ``fail`` has an action for the user.

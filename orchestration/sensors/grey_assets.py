@@ -2,7 +2,7 @@
 
 Green: materialised, and all checks passed. Grey: not yet materialised, or a check has not run.
 
-    facts of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
+    state of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
 
 Invariants:
     - ``decide`` is a pure function of its arguments: it reads no clock, no free memory and no storage of Dagster.

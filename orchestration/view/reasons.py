@@ -1,4 +1,4 @@
-"""For `holdfast status`: decides from facts why a service, processor or asset is not green, and the next action.
+"""Decides why a service, processor or asset is not green in `holdfast status`, and which action comes next.
 
 Invariants:
     - The text about a processor or a check is the text of its asset check. This module writes no second text for the

@@ -195,7 +195,7 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """A sort key for rows: first the processors with a problem, then by lag, the largest lag first."""
+    """Returns a sort key for rows: processors with a problem come first, and then the larger lag comes first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 

@@ -1,4 +1,4 @@
-"""Detects changes of the code that a code server loads: files of project and processors, starts of time partitions.
+"""Detects changes of the inputs of the Dagster definitions: code files, and the start of each table's time partitions.
 
 Invariants:
     - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
