@@ -114,7 +114,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The result of a deploy that had nothing to change: it describes the version that already runs."""
+    """Returns the result of a deploy with nothing to do. It describes the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)

@@ -1,4 +1,6 @@
-"""Computes how to run a processor on this machine (its rollout): from its deployed release, or from its definition.
+"""Computes how to run a processor on this machine (its rollout): version, slots, settings and programs.
+
+The source is the processor's deployed release (copied code), or its definition in the project's files.
 
 Invariants:
     - A deployed version runs from its release, even if the definition's files have changed since the deployment.

@@ -1,4 +1,4 @@
-"""Writes a snapshot: the state of a store at one exact vector of changelog offsets, as one table version.
+"""Writes a snapshot: the state of a store at one changelog offset per partition, as one Iceberg version of its table.
 
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
             (each attempt on its own branch)            └─ readers see nothing until here
@@ -295,7 +295,7 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine table; ``whole`` if the rows are the whole table."""
+    """Write values that do not fit the columns to the quarantine table. ``whole``: ``rows`` are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
@@ -374,7 +374,7 @@ def _known(work: Work) -> DataFrame:
 
 
 def seal(work: Work, measured: Prints) -> None:
-    """Commit the manifest to the branch, as a version without further rows; after that, the branch can be published."""
+    """Commit the manifest to the branch, as a version without new rows. After this, the branch can be published."""
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()

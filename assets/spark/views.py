@@ -96,7 +96,7 @@ def feed_query(history: str, schema: StoreSchema | None, *, coded: bool = False)
 
 
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
-    """A store's keys at one time, with their typed columns: rows of ``<store>_scd2``, for one message key or for all.
+    """Returns the rows of ``<store>_scd2`` that were valid at one time, for one message key or for all keys.
 
     ``at`` is a time in the changelog's timestamps: a datetime with a zone, or seconds since 1970. Unlike
     ``assets.spark.past.state_at``, this function accepts a time that the history does not cover.
