@@ -1,4 +1,4 @@
-"""Leases. A lease records which run holds a processor: either an apply, or the recovery run of an incident.
+"""Leases. A lease records which run (process) may change a processor: the run of an apply, or of a recovery.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost

@@ -50,7 +50,7 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """The newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
+    """Returns the newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

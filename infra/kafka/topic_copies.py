@@ -1,4 +1,4 @@
-"""Copies a topic into the files of an archive, and restores the topic from these files.
+"""Copies the records of a topic into files of an archive, and writes the records of these files to a topic again.
 
     partition-<n>.jsonl.gz      one line of JSON for each record: offset, timestamp_ms, key, value, headers (Base64)
 
