@@ -100,8 +100,8 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # This result is yielded so that the check's page shows the reason. Otherwise the page would show only "did
-            # not run".
+            # A failed check result is yielded, so that the check's page shows the error. Without a result, the page
+            # would show only "did not run".
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest

@@ -289,7 +289,7 @@ def _decoded(value: Column) -> Column:
 
 
 def decoded_text(value: bytes | None) -> str | None:
-    """The JSON text of a value that only Python decodes; None for all other values, and for a damaged one."""
+    """Returns the JSON text of a value that only Python decodes; None for other values, and for a damaged value."""
     if value is None or len(value) < 2 or BY_NUMBER.get(value[1]) not in CODED:
         return None
     try:

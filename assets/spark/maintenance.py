@@ -149,7 +149,7 @@ def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[st
 
 
 def _texts(words: Iterable[str | None]) -> str:
-    """These texts as a comma-separated list of SQL literals."""
+    """Returns texts as SQL literals, separated by commas."""
     return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 

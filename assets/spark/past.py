@@ -188,8 +188,8 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        # The base lacks a present column or has a former one, so present columns would be null. Such a base is not
-        # used.
+        # The base has an older schema: it lacks a present column or has a former column. Its rows would have null in
+        # the present columns, so the version is built from the whole history instead.
         base = None
     ranges = _ranges(known, base)
     if base is None:

@@ -85,7 +85,7 @@ class Shape:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The schema that a snapshot writes: the declared one, or one inferred from table columns and JSON values.
+    """Returns the schema that a snapshot writes: the declared schema, or a schema inferred from columns and values.
 
     ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """

@@ -345,7 +345,9 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _compared(work: Work) -> DataFrame:
-    """The cached keys of the source and of the history, with ``differs``; counts the differing keys."""
+    """Returns the keys of the snapshot's source and of the history, as cached rows with the column ``differs``.
+
+    Also counts the differing keys."""
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
         # The job of these counts also fills the cache.
@@ -381,7 +383,7 @@ def seal(work: Work, measured: Prints) -> None:
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        # This attempt appended nothing to the history, and no other run has written to it. So there are no corrections.
+        # Neither this attempt nor another run has appended rows to the history, so there are no corrections to count.
         work.corrections = 0
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"

@@ -31,8 +31,8 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: Seconds. A holder without any heartbeat is treated as if its heartbeat were this old. Holders that an older version
-#: of Holdfast recorded have no heartbeat.
+#: Age in seconds of a heartbeat that is missing, so that its holder counts as dead. Holders that an older version of
+#: Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
 #: The two reasons why a holder counts as dead, each as the end of a sentence.

@@ -18,7 +18,7 @@ from sqlalchemy import Column, ColumnElement, Table, delete, func, select
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 
-#: Number of records of each processor that are kept at any age; these are the newest ones.
+#: Number of newest records of each processor that are kept at any age.
 NEWEST_KEPT = 50
 
 

@@ -17,7 +17,7 @@ from holdfast.infra.kafka.topics import Topics
 #: Number of offsets that are read for each wanted record at first. It is more than one, because transaction markers and
 #: compaction leave offsets without a record.
 OFFSETS_EACH = 4
-#: If too few records are found, the next read covers this many times as many offsets.
+#: Factor for the number of offsets in the next read, if a read found too few records.
 WIDER = 16
 
 #: A record, and the partition from which it was read.

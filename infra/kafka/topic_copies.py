@@ -31,7 +31,7 @@ from holdfast.infra.kafka.topics import Topics
 
 #: Maximum size of a record that librdkafka can send, bytes; used because the archive may have very large records.
 RECORD_BYTES_MAX = 1_000_000_000
-#: After each group of this many records, acknowledgements are checked.
+#: Number of records after which the acknowledgements that have arrived are checked.
 POLL_EVERY = 1_000
 #: Timeout of the request for a topic's configuration, seconds.
 DESCRIBE_WITHIN_S = 20.0

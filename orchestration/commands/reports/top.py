@@ -152,7 +152,7 @@ def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], 
 
 
 def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
-    """The table row of one worker, from its present status and, for the rate, its previous one (``before``)."""
+    """Returns the table row of one worker; ``before`` is its previous status, from which the rate is computed."""
     status = seen.living
     if not isinstance(status, ProcessorStatus):
         return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)

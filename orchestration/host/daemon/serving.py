@@ -220,7 +220,7 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # Without heartbeats, the former code server ends.
 
     def _seen(self) -> LoadedCode:
-        """The present fingerprint of the code. If the code is unreadable, logs the error and returns the last one."""
+        """Returns the fingerprint of the present code. Logs an error and returns the last value if it is unreadable."""
         try:
             return self._look()
         except OSError as failed:
