@@ -179,8 +179,8 @@ class _Replay:
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
         """Finds the source message that caused the failure of an internal record, after ``group_by`` or a join.
 
-        The message is found by bisection: runs with only the first n messages search for the smallest n with such a
-        failure. The cause is then message number n.
+        The message is found by bisection. Each run processes only the first n messages. The smallest n with a failure
+        of an internal record gives the cause: message number n.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:

@@ -22,7 +22,7 @@ from holdfast.processors.testing.process import Process
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
-#: Seconds. Members that do not rejoin within this time are removed from the group.
+#: Maximum seconds from the start of a rebalance until a member has rejoined; later, the member is removed.
 REBALANCE_TIMEOUT_S = 60.0
 #: Seconds from the join of the last member to the end of the rebalance.
 JOIN_DELAY_S = 0.05

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds. The check fails if the newest message that did not reach its store is at most this old.
+#: Seconds. The check fails if a message that did not reach its store was lost within this time before now.
 TOLD_S = 3_600.0
 
 _WORDS = {

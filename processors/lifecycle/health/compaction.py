@@ -364,7 +364,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """The problem that all records are in one open segment, which Kafka never compacts; otherwise None."""
+    """Returns a problem if all records are in one open segment, because Kafka never compacts it; otherwise None."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:

@@ -60,11 +60,11 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The facts about one topic that a check stores, so that the next check can compare.
+    """The properties of one topic that a check stores, so that the next check can compare.
 
     Args:
-        topic_id: The topic id that the state belongs to.
-        seen_at: When the topic last had this id, seconds since 1970.
+        topic_id: The id of the topic from which the state was built.
+        seen_at: Time when the topic last had this id, seconds since 1970.
         held: Partition -> last stable offset, and the time since when it has stayed below the end (seconds since 1970).
             Only partitions with such an offset.
     """
@@ -75,7 +75,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """The facts that one check keeps for the next check: facts of each topic, and the short text of each finding."""
+    """The data that one check stores for the next check: properties of each topic, and short texts of the findings."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}

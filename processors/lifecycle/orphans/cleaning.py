@@ -59,7 +59,9 @@ class OrphanOwned(ApplyFailed):
 
 
 class OrphanCleaning:
-    """The orphans of one installation (implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``).
+    """Finds, archives and deletes the orphans (resources without an owner) of one installation.
+
+    Implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``.
 
     ``who`` is the user name for the records. ``defined`` is a function that loads the processors' definitions; it is
     called again before each change.
