@@ -1,4 +1,4 @@
-"""One attempt to write a snapshot: its inputs, its branches, and the rows that its steps read."""
+"""One attempt to write a snapshot of a store: its inputs, its Iceberg branches, and the rows that its steps read."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Create both views of a store that has a history, or replace them if their queries changed.
+    """Create both views of a store that has a history, or replace a view whose query changed.
 
-    Returns their names.
+    Returns the names of the views.
     """
     coded = has_decoded(spark, history_name(processor, store))
     history = quoted(history_name(processor, store))

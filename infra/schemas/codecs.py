@@ -216,9 +216,9 @@ class StampingWriter(RegistryWriter):
         self.keep_id = self._kept
 
     def _kept(self, payload: bytes, context: Any, schema_id: Any) -> bytes:
-        """Called by confluent-kafka with the schema's id: stores the id for the header, and returns only the payload.
+        """Called by confluent-kafka with the schema's id. Stores the id for the header, and returns only the payload.
 
-        The header gets the guid of the schema; if the registry has no guids, it gets the number.
+        The header gets the guid of the schema. If the registry has no guids, the header gets the numeric id.
         """
         self._stamp = schema_id.id_to_bytes() if schema_id.guid is None else schema_id.guid_to_bytes()
         return payload

@@ -46,7 +46,7 @@ class Patience:
 
     #: Maximum seconds that a call waits for an answer; then it fails.
     limit_s: float = 0.0
-    #: Called before each pause, with the time of the first failure on the monotonic clock.
+    #: Function that is called before each pause. It gets the monotonic time of the first failed attempt.
     on_wait: Callable[[float], None] = lambda since: None
     #: Returns whether to end the wait early, because the worker stops.
     ends: Callable[[], bool] = lambda: False

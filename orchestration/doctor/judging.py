@@ -69,7 +69,7 @@ def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -
 
 
 def judge_memory(available: int | None) -> Finding:
-    """Judges the memory that new processes can use, in bytes; None if the system does not report the memory."""
+    """Judges the memory that new processes can use. ``available`` is bytes; None if the system does not report it."""
     expected = f"{MEMORY_ENOUGH // _GIB} GiB for broker, Dagster and Spark on this machine"
     if available is None:
         return Finding("memory", "warn", "unknown", expected, "Check the memory of this machine by hand.")

@@ -127,7 +127,7 @@ class Decision:
 
 
 def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
-    """The runs and reports that make the assets of these subjects green.
+    """Returns the runs and reports that make the assets of these subjects (processors, installation) green.
 
     A single run publishes the tables of all subjects, so that only one JVM starts.
     """

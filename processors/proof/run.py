@@ -194,10 +194,9 @@ class _Replay:
         return Failure(topic, number, offset, behind.error, f"{behind.text} (behind `group_by` or a join)")
 
     def _fill(self, cluster: InMemoryCluster, messages: Sequence[Placed]) -> dict[Place, int]:
-        """Creates topics, state and messages in the cluster.
+        """Creates topics, state and messages in the in-memory cluster.
 
-        Returns a mapping from each message's topic, partition and offset in the cluster in memory to its offset in
-        Kafka.
+        Returns a mapping: topic, partition and offset of a message in memory -> the message's offset in Kafka.
         """
         topology, material = self._topology, self._material
         facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}

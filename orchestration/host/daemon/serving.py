@@ -245,7 +245,7 @@ class _Looking:
             self._origins = self._target.create_origins()
         loaded: list[Any] = []
         for each in self._origins:
-            # A code server that the daemon did not start has no such origin.
+            # A code location has no loadable target if the daemon did not start its code server.
             with suppress(dg.DagsterInvariantViolationError):
                 loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]

@@ -251,7 +251,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]
 
 
 def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
-    """The mean restore rate of one worker, from the restores that workers report.
+    """Returns the mean restore rate of one worker (records per second), from the restores that the workers report.
 
     If no worker reports a restore, the rate is ``ASSUMED_RECORDS_PER_S``.
     """

@@ -396,10 +396,10 @@ def paused_start(done: Sequence[Stage]) -> Stage | None:
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
     """The stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
 
-    The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
-    if the plan ends with a stop. If the plan ends with a start, these workers are started, unless the state is partly
-    changed. With partly changed state, the processor is stopped permanently, so that recovery starts no worker on it.
-    Workers that the apply had already stopped stay stopped.
+    The first ``done`` stages are done; the next stage may have begun. The result is about workers that the apply
+    started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are started
+    normally, unless the state is partly changed. With partly changed state, the processor is stopped permanently, so
+    that recovery starts no worker. Workers that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"

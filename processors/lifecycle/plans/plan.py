@@ -49,8 +49,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: The way to continue a killed apply (execution of a plan). "plan anew" makes a new plan from the present state. "go on"
-#: resumes the recorded plan.
+#: The way to continue a killed apply (execution of a plan). "plan anew" makes a new plan from the present state.
+#: "go on" resumes the recorded plan.
 AfterKill = Literal["plan anew", "go on"]
 
 

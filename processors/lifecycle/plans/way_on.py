@@ -79,7 +79,7 @@ def only_starts_workers(record: ApplyRecord) -> bool:
 
 
 def needs_workers(record: ApplyRecord) -> bool:
-    """Whether a resumed apply needs running workers before one of its remaining stages starts any."""
+    """Whether a resumed apply needs running workers before one of its remaining stages starts workers."""
     plan = read(record)
     if plan is None or isinstance(plan.request, Compact):
         return False  # No worker is needed, because such an apply is abandoned instead of resumed.

@@ -213,7 +213,7 @@ def _gravity(each: Diagnosis) -> tuple[int, bool]:
 
 
 def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
-    """The sentences of the diagnoses of all workers, as one text."""
+    """Returns one text with the sentence of each worker's diagnosis."""
     return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in diagnoses.items())
 
 

@@ -189,7 +189,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """The changelog keys and values whose message key is selected; for ``Windows``, only records of these windows."""
+    """Yields the changelog keys and values with a selected message key; for ``Windows``, only the selected windows."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}
