@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class BadLines(HoldfastError):
-    """Some lines are invalid, so no record was sent. Fields: bad (number of such lines), line (the first bad line)."""
+    """Some lines are invalid, so no record was sent. Fields: bad (number of such lines), line (the first one)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

@@ -36,7 +36,7 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """The offset in a copy differs from the offset that its manifest or checkpoint records, so no audit is possible.
+    """A copy has another offset than its manifest or checkpoint records.
 
     Fields: ``topic``, ``partition``, ``seen``, ``expected``.
     """

@@ -1,4 +1,4 @@
-"""Makes texts about the windows, the timers and the TTL of a store, with their durations."""
+"""Describes as text the time-related records of a store: windows, timers and TTL, each with its duration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_duration(milliseconds: int) -> str:
 
 
 def kept_of_time(store: StoreSpec) -> str:
-    """Returns the windows, timers and TTL of a store as text, with durations; empty if the store has none of them."""
+    """The time-related content of a store as text, with durations; empty if the store has none."""
     return "; ".join(map(_in_words, store.uses))
 
 
@@ -41,7 +41,7 @@ def _in_words(use: TimeUse) -> str:
 
 
 def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
-    """Returns a sentence for each store that has windows, timers or a TTL."""
+    """A sentence for each store that has time-related content."""
     return tuple(f"store `{each.name}` has {kept}" for each in stores if (kept := kept_of_time(each)))
 
 

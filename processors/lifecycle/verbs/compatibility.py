@@ -263,7 +263,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
 
 
 def _filling(processor: str, store: str, new: str, after: Shape) -> str:
-    """Returns the commands that fill the store ``new`` from its source topics. ``new`` can then replace ``store``."""
+    """The commands that fill the store ``new`` from the source topics, so that it can replace ``store``."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
     # Messages from a repartition topic have no fixed order.
@@ -289,7 +289,7 @@ def _are_read(was: StoreShape, now: StoreShape) -> bool:
 
 
 def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
-    """Returns the verdict with an additional sentence: new values have another codec."""
+    """Adds to a verdict that new values have another codec."""
     said = (
         f"Values of store `{now.name}` were written with the codec {was.codec}, from now on with {now.codec}. Stored "
         "values stay as they are and are read with the codec that wrote them; a value has the new codec as soon as it "
@@ -305,7 +305,7 @@ def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Returns the verdict with an additional sentence: a rule (join, column) changed, but only for new messages."""
+    """Adds to a verdict that a rule (join, column) of the store changed, which only affects new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -367,9 +367,9 @@ def _schedule(line: str) -> str:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """Returns whether windows are closed by key, and the form in which the store keeps windows.
+    """Whether windows are closed by key, and the form in which the store keeps them.
 
-    A new version with another result would never send the windows that are open now.
+    If one of them changes, open windows would never be sent.
     """
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
