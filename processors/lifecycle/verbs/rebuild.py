@@ -1,6 +1,4 @@
-"""Plan ``backfill --from topic``: builds a store again from its source topics, and replaces the processor's store.
-
-A second program with the processor's functions (the shadow) builds the store, while the processor runs.
+"""Plan ``backfill --from topic``: a shadow program builds a store again, and the processor adopts that store.
 
 The processor is paused only while the shadow reads the last records and the store is exchanged. During the pause, the
 processor sends no output.
