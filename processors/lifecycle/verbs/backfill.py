@@ -92,7 +92,7 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 
     Raises:
         ApplyFailed: Local state lacks committed input, or the state of a task. Nothing was deleted.
-        HoldfastError: Facts cannot be read.
+        HoldfastError: The data for the plan cannot be read.
     """
     refused = _not_whole(stores, read_facts(topology, source), topology)
     if refused is not None:

@@ -21,7 +21,7 @@ Places = dict[str, dict[int, int]]
 
 
 def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the input offsets in the changelogs."""
+    """Reads the data that the plan needs, including the input offsets in the changelogs."""
     facts = read_facts(topology, source)
     logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
     return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})

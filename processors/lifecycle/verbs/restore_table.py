@@ -68,7 +68,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
 
 
 def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the releases and the snapshots of the stores."""
+    """Reads the data that the plan needs, including the releases and the snapshots of the stores."""
     tables = {store: source.store_table(request.processor, store) for store in affected(request, topology)}
     return replace(read_facts(topology, source, releases=True), tables=tables)
 
