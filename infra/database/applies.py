@@ -90,8 +90,8 @@ class ApplyJournal:
         """Become the holder of an open apply; returns the token of this holder, or None if another run holds it.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
-        effect. An apply can be claimed if it has no holder, if its holder wrote no heartbeat for ``SILENT_S`` seconds,
-        or if ``is_gone`` is True (the holder is known to be dead).
+        effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``
+        seconds. It can also be claimed if ``is_gone`` is True (the holder is known to be dead).
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.

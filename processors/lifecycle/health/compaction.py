@@ -352,8 +352,8 @@ def _not_compacted(
 def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | None:
     """Maximum number of records that a partition may have with its configuration; None if a needed fact is unknown.
 
-    The maximum is the sum of these numbers: the keys, the uncompacted records that the dirty ratio allows, the records
-    of one open segment, and the records younger than ``min.compaction.lag.ms``.
+    The maximum is the number of keys, plus the uncompacted records that the dirty ratio allows. The records of one open
+    segment, and the records younger than ``min.compaction.lag.ms``, are added.
     """
     if part.keys is None or part.records is None or part.size_bytes is None or part.young is None:
         return None
