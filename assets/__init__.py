@@ -1,4 +1,4 @@
-"""The Dagster asset graph, one file per kind of asset, and its Spark code. Imports ``processors`` and ``infra``."""
+"""The Dagster asset graph: one module per kind of asset, and the Spark code. Imports ``processors`` and ``infra``."""
 
 if __name__ != "holdfast.assets":
     raise ImportError(

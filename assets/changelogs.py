@@ -145,7 +145,7 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
 def judge_topic(
     definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
 ) -> Iterator[CheckResult]:
-    """The results of the checks of one changelog; ``facts`` maps the processor's topics to their facts.
+    """Returns the results of the checks of one changelog; ``facts`` maps each topic of the processor to its properties.
 
     Raises:
         HoldfastError: Kafka does not answer.

@@ -5,7 +5,7 @@
                                                                                             └─► <s>_maintenance
 
 Invariants:
-    - Nothing here touches Kafka, the disk or the environment.
+    - The functions of this module use no Kafka client, no file and no environment variable.
     - A definition that cannot be imported becomes an asset that shows the error. All other assets load normally.
 """
 

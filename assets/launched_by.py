@@ -12,7 +12,7 @@ NAME_MAX = 100
 
 
 def actor_of(run: dg.DagsterRun) -> str:
-    """The run as text; if the person who launched the run is known, the text begins with the person's name."""
+    """Returns the run as text. If the person who launched the run is known, the text begins with the person's name."""
     name = f"dagster run {run.run_id}"
     person = run.tags.get(USER_TAG, "")
     return f"{person[:NAME_MAX]}, {name}" if person and AGAIN_TAG not in run.tags else name

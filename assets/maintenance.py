@@ -51,7 +51,7 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
 
 
 def _metadata(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums over all tables, which Dagster plots, and a table with one row for each warehouse table."""
+    """Returns metadata: sums over all warehouse tables, which Dagster plots, and a row of numbers for each table."""
     names = [name for name in (rows[0] if rows else {}) if name != "table"]
     sums = {name: sum(row[name] for row in rows) for name in names}
     return {**sums, "tables": table(rows, ["table"]), "tables_kept": len(rows)}

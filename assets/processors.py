@@ -98,8 +98,8 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # This result is yielded so that the check's page shows the reason. Otherwise the page would show only "did
-            # not run".
+            # A failed check result is yielded, so that the check's page shows the error. Without a result, the page
+            # would show only "did not run".
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
@@ -114,7 +114,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The result of a deploy that had nothing to change: it describes the version that already runs."""
+    """Returns the result of a deploy with nothing to do. It describes the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)

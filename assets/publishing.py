@@ -1,4 +1,6 @@
-"""Publishes a store: a snapshot of its present state, and versions of past times that are built from its history.
+"""Publishes versions of a store's table: a snapshot of the present state, and versions for past times.
+
+A version is an Iceberg snapshot of the table. A version for a past time is built from the store's history table.
 
 Invariants:
     - A snapshot has the state at the offsets of the newest checkpoint, so table, changelog and store can be compared
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
 class Published:
     """The result of one run that publishes table versions of a store."""
 
-    #: The new snapshot; None if the run only built past versions.
+    #: The new snapshot of the present state; None if the run only built versions for past times.
     current: SnapshotResult | None
     #: Store partition -> fingerprint of the worker's checkpoint, with which the snapshot is compared.
     stored: dict[int, Fingerprint]
     #: The facts of the changelog when the snapshot was planned; None if the run wrote no snapshot.
     changelog: ChangelogNow | None
-    #: The past versions that the run built.
+    #: The versions for past times that the run built.
     past: tuple[PastVersion, ...]
     #: All snapshots of the table, newest first.
     snapshots: tuple[SnapshotManifest, ...]

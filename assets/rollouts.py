@@ -1,4 +1,6 @@
-"""Computes how to run a processor on this machine (its rollout): from its deployed release, or from its definition.
+"""Computes how to run a processor on this machine (its rollout): version, slots, settings and programs.
+
+The source is the processor's deployed release (copied code), or its definition in the project's files.
 
 Invariants:
     - A deployed version runs from its release, even if the definition's files have changed since the deployment.
@@ -32,7 +34,7 @@ def slots_now(processor: str, machine: Machine) -> tuple[str, ...]:
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
-    """How to run the processor in the version that its definition has now: version, slots, inputs and environment."""
+    """Returns how to run the processor in the version that the files define now: slots, inputs and environment."""
     names = [spec.name for spec in definition.topology.inputs]
     facts = topics.describe(names)
     return Rollout(
@@ -48,7 +50,7 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """How to run the processor in its deployed version; if no release is recorded, in the version of its definition."""
+    """Returns how to run the processor in its deployed version. Without a recorded release, uses the definition."""
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)

@@ -1,7 +1,7 @@
-"""Snapshot assets: each materialisation publishes a table version of a store.
+"""Snapshot assets: each materialisation publishes a version (Iceberg snapshot) of a store's table.
 
-For the current time partition, the version is a snapshot of the store. For a past time partition, the version is built
-from the history.
+For the current time partition, the version is a snapshot of the store's present state. For a past time partition, the
+version has the state at the end of that time. It is built from the history table.
 
 Invariants:
     - One run handles all partitions of a range, with one Spark session.
@@ -100,8 +100,8 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # This result is yielded so that the check's page shows the reason. Otherwise the page would show only "did
-            # not run".
+            # A failed check result is yielded, so that the check's page shows the error. Without a result, the page
+            # would show only "did not run".
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
@@ -210,7 +210,10 @@ def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> d
 
 
 def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
-    """The check result after publishing; it passes if only past versions were built, with nothing to compare."""
+    """Returns the check result after publishing. It passes if only versions for past times were built.
+
+    These versions cannot be compared with the present state.
+    """
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
     differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())
     if tabled:

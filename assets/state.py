@@ -160,7 +160,7 @@ def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """Metadata with the timers of a store and the time of the next one, or with its schedules; empty without any."""
+    """Returns metadata about a store's timers (count, time of the next timer) or schedules; empty if it has none."""
     timers = [each for status in statuses for task in status.tasks if (each := task.timers.get(store))]
     found, schedules = together(timers), schedules_together(timers)
     if found is None:
@@ -183,7 +183,7 @@ def _moment(seconds: float | None) -> str:
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """The check whether the workers could upload their last checkpoints to the checkpoint store.
+    """Returns the result of the check whether the workers could upload their last checkpoints to the checkpoint store.
 
     A failure is a warning, because processing continues.
     """

@@ -1,16 +1,16 @@
-"""Verify the published versions of a store's table with pyiceberg and confluent-kafka alone: nothing of Holdfast.
+"""Verifies the published versions of a store's Iceberg table. Uses only pyiceberg and confluent-kafka, not Holdfast.
 
     pip install 'pyiceberg[sql-sqlite,pyarrow]' confluent-kafka
     python verify.py --bootstrap localhost:9092 --changelog fleet-aircraft-changelog --table fleet.aircraft \
         --catalog sqlite:////srv/holdfast/catalog.db --warehouse file:///srv/holdfast/warehouse --version all
 
-Versions are those of main and all tagged ones; ``--version`` chooses one by its tag or number. Each is compared thrice:
-``rows``, as pyiceberg reads them, with the fingerprints of the manifest; the ``changelog``, folded up to the manifest's
-vector, with the rows; the ``chain`` with the manifest, the base and earlier vectors. Exit code 1: something differs.
+A version is an Iceberg snapshot that the branch main or a tag names (``--version``: a tag, a number or ``all``). Its
+manifest is JSON in the snapshot's summary, with fingerprints and a vector: one changelog offset for each partition.
+Checks: ``rows``: the table has these fingerprints. ``changelog``: the newest record of each key before the vector is
+equal to the key's row. ``chain``: the version's link to its base fits both manifests. Exit code 1: a check failed.
 
-A fingerprint is the count of the pairs, the xor of their hashes, and the sum of these modulo 2^64. The hash of a pair
-is xxHash64 of the value, seeded by that of the key, seeded by 42: ``xxhash64(key, value)`` of Spark.
-A row without a record before the vector is not verifiable (``unsure``) if compaction may have removed that record.
+A fingerprint is the number of pairs (key, value), the xor and the sum (modulo 2^64) of their hashes. A pair's hash is
+Spark's ``xxhash64(key, value)``. A row is ``unsure`` if compaction may have removed its record.
 """
 
 import argparse
@@ -34,12 +34,12 @@ hash_of = lru_cache(1 << 20)(lambda key, value: xxh64(value, xxh64(key, 42)))
 
 
 def turned(word, by):
-    """A 64-bit word, rotated to the left."""
+    """Returns a 64-bit word, rotated to the left."""
     return (word << by | word >> 64 - by) & MASK
 
 
 def xxh64(data, seed):
-    """XxHash64 of bytes."""
+    """Returns the xxHash64 of bytes."""
     size, whole = len(data), seed + P5
     if size >= 32:
         lanes = [seed + P1 + P2 & MASK, seed + P2 & MASK, seed, seed - P1 & MASK]
@@ -61,7 +61,7 @@ def xxh64(data, seed):
 
 
 def print_of(pairs):
-    """The fingerprint of a list of hashes."""
+    """Returns the fingerprint of a list of hashes."""
     return f"{len(pairs)}-{reduce(xor, pairs, 0):016x}-{sum(pairs) & MASK:016x}"
 
 
@@ -77,7 +77,7 @@ class Version:
         self.wrong, self.unsure = defaultdict(list), defaultdict(list)
 
     def check(self, changelog):
-        """Compare the rows, as pyiceberg reads them with deletion vectors applied, with manifest and changelog."""
+        """Compares the rows that pyiceberg reads (deletion vectors are applied) with the manifest and the changelog."""
         found, names = defaultdict(list, {number: [] for number in self.prints}), ("store_partition", "key", "value")
         rows = self.table.scan(snapshot_id=self.number, selected_fields=names).to_arrow()
         for partition, key, value in zip(*(rows[name].to_pylist() for name in names), strict=True):
@@ -91,7 +91,7 @@ class Version:
 
 
 def published(table):
-    """Main's versions and all tagged ones, oldest first; a version without such a name was never published."""
+    """Returns the published versions, oldest first: all versions of the branch main, and all versions with a tag."""
     known, names = {each.snapshot_id: each for each in table.metadata.snapshots}, defaultdict(list)
     for name, ref in table.metadata.refs.items():
         names[ref.snapshot_id if ref.snapshot_ref_type == "tag" else None].append(name)
@@ -103,7 +103,7 @@ def published(table):
 
 
 def check_chain(versions):
-    """Compare each link with manifest and base, and each vector with the earlier ones of the same changelog."""
+    """Compares each version's link with manifest and base, and checks that no vector goes back in one changelog."""
     known, newest, linked = {each.manifest["snapshot_id"]: each for each in versions}, {}, False
     for each in versions:
         wrong, link, id_of_base = each.wrong["chain"], each.link, each.manifest["base"]
@@ -127,7 +127,7 @@ def check_chain(versions):
 
 
 class Changelog:
-    """The committed records of a topic, and the times before which compaction may have removed some."""
+    """A topic's records. Compaction may have removed tombstones before ``deleted``, others before ``replaced``."""
 
     def __init__(self, topic, client):
         self.topic, admin, asked = topic, AdminClient(client), ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -140,7 +140,7 @@ class Changelog:
         self.records = lru_cache(self.read)
 
     def read(self, number):
-        """Start and end of a partition, and of its records: offset, key, hash (None: deleted), time."""
+        """Returns start and end offset of a partition, and its records: offset, key, hash (None: deleted), seconds."""
         place, found = TopicPartition(self.topic, int(number), OFFSET_BEGINNING), []
         start, _ = self.consumer.get_watermark_offsets(place, PATIENCE_S)
         self.consumer.assign([place])
@@ -153,7 +153,7 @@ class Changelog:
         return start, got.offset(), found
 
     def check(self, version, number, rows):
-        """Compare the rows of a partition with its records, folded up to the vector of the version."""
+        """Compares the rows of a partition with the newest record of each key before the version's vector."""
         (topic_id, end), wrong, unsure = version.vector[number], version.wrong["changelog"], version.unsure["changelog"]
         if topic_id != self.id:
             return unsure.append(f"partition {number} is of the changelog {topic_id}, which is gone")
@@ -172,7 +172,7 @@ class Changelog:
 
 
 def main():
-    """Verify what the command line asks for; 1 if anything differs."""
+    """Verifies the versions that the command line selects. Returns the exit code: 1 if a check found a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("bootstrap", "changelog", "table", "catalog", "warehouse"):
         parser.add_argument(f"--{name}", required=True)

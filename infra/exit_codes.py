@@ -34,5 +34,5 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted",
 }
 
-#: Exit code -> kind of fault, for a failed process of which only the exit code is known.
+#: Exit code -> kind of fault (a word that recovery reads), for a failed process that wrote no error to a file.
 CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}

@@ -3,7 +3,7 @@
     <home>/project.json    {"folder": "/srv/shop"}
 
 Two projects must not share a home folder. Otherwise each project would run the processors of the other project, and
-would report the state of the other project as orphans.
+would report the other project's state as orphans (resources without an owner).
 
 Invariants:
     - A home folder that belongs to another existing project is refused before a file is written.

@@ -111,7 +111,7 @@ def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
     yield from (value for name, value in given if is_secret_name(name))
     if whole:
         path = place.partition("/")[2]
-        # Only parts that look like a token are secrets; plain words such as `services` occur in normal text too.
+        # Only parts that look like a token are secrets. Plain words such as `services` also occur in normal text.
         yield from filter(_TOKEN.search, (url, path, query, *path.split("/"), *(value for _, value in given)))
 
 

@@ -1,6 +1,6 @@
 """A set of keys that may be larger than memory.
 
-The keys are in a private SQLite database in the folder for temporary files. Closing deletes the database.
+The keys are in a private SQLite database in the folder for temporary files. The end of the block deletes the database.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The processor packages: ``application`` (what users import), ``engine`` (the worker), and ``lifecycle`` (changes).
 
-The package imports ``infra``.
+Modules of this package import ``infra``, and no other package of Holdfast.
 """
 
 if __name__ != "holdfast.processors":

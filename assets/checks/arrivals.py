@@ -33,9 +33,9 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
-    """Converts a verdict to the result of this check.
+    """Converts the result of ``judge_arrivals`` to the result of this check.
 
-    The verdict None means that no worker answers, and becomes a warning.
+    None means that no worker answers. The check then fails as a warning.
     """
     key, expected = keys.processor_key(processor), "each message arrives where it should"
     if judged is None:

@@ -1,4 +1,4 @@
-"""The check ``proven`` of each processor: the result of the proof of the running version, also after a rollback."""
+"""The check ``proven`` of each processor: was the running version tested on the newest messages by its deploy?"""
 
 from collections.abc import Sequence
 

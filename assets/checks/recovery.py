@@ -34,7 +34,7 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def check_result(processor: str, answer: Answer, incident: Incident | None) -> CheckResult:
-    """Converts recovery's answer about a processor to a check result; the answer's text contains the next action."""
+    """Converts recovery's diagnosis of a processor to a check result. The diagnosis text contains the next action."""
     key, metadata = keys.processor_key(processor), _metadata(answer, incident)
     return CheckResult(key, WORKING, answer.passed, answer.text, warns=answer.only_warns, metadata=metadata)
 

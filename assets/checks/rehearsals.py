@@ -68,9 +68,9 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
-    """Whether the run also materialises assets; then no rehearsal is started.
+    """Whether the run also materialises assets. If so, the check starts no rehearsal.
 
-    Dagster runs all checks of the assets that it materialises, although nobody has requested a rehearsal.
+    A run that materialises assets also runs all checks of these assets, although nobody has requested a rehearsal.
     """
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     return bool(context.instance.get_records_for_run(context.run.run_id, of_type=planned, limit=1).records)

@@ -1,8 +1,8 @@
-"""The common form of all check results: a sentence with values, the expected value, and the next action.
+"""The class of all check results. A result has a sentence with values, the expected value, and the next action.
 
 Invariants:
-    - Only this module converts a check result of this package to a Dagster event.
-    - A result that passes also has a sentence, with the values that were compared.
+    - Only this module converts a check result to a Dagster event.
+    - A result that passes also has a sentence with the values that were compared.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

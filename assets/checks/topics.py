@@ -88,7 +88,7 @@ def look_at(
     """Reads the facts of all topics of these processors and the offsets of their groups, with a few requests.
 
     Raises:
-        HoldfastError: Kafka does not answer. Groups whose offsets cannot be read are left out of the result.
+        HoldfastError: Kafka does not answer. If only the offsets of a group cannot be read, the group is left out.
     """
     with Inspector(topics.bootstrap, client_config, timeout_s=timeout_s) as inspector:
         committed = _committed(inspector, [each.processor for each in watched])

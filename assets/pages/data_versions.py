@@ -1,9 +1,9 @@
-"""The data versions of live assets, so that Dagster calls an asset "Unsynced" only if its deployed code is old.
+"""The data versions of live assets (topics, changelogs, processors, state), with which Dagster decides on "Unsynced".
 
-Dagster compares the data versions of an asset's inputs with those at its last materialisation. Topics, changelogs,
-workers and state change all the time, and a running processor handles these changes by itself. So each of these assets
-has one data version, which never changes. Checks and freshness policies show whether the assets are consistent with
-each other.
+Dagster compares the data versions of an asset's inputs with those at the asset's last materialisation. Live assets
+change all the time, and a running processor handles these changes by itself. So each live asset has one data version,
+which never changes, and only a processor with old code becomes "Unsynced". Checks and freshness policies show whether
+the assets are consistent with each other.
 
     code of the files ≠ code that is deployed  ──► the processor is "Unsynced": deploy it
     everything else                            ──► synced

@@ -20,7 +20,7 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 
 
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """Two values: the numbers of this observation, and values from which the next observation computes rates.
+    """Returns the numbers of this observation, and the values from which the next observation computes rates.
 
     ``before`` has the values that the last observation returned for this purpose.
     """

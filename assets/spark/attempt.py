@@ -1,4 +1,4 @@
-"""One attempt to write a snapshot: its inputs, its branches, and the rows that its steps read."""
+"""One attempt to write a snapshot of a store: its inputs, its Iceberg branches, and the rows that its steps read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.processors.snapshots.plan import FromChangelog, FromCheckpoint, Sn
 
 @dataclass(slots=True)
 class Work:
-    """One attempt to write a snapshot: its inputs, the branches that it writes, and its counts."""
+    """One attempt to write a snapshot of a store: its inputs, the Iceberg branches that it writes, and its counts."""
 
     spark: SparkSession
     plan: SnapshotPlan
@@ -67,7 +67,7 @@ class Work:
         return versions.at_version(self.spark, self.history, self.history_ref)
 
     def ranges(self) -> list[PartitionRange]:
-        """The ranges of changelog offsets whose changes this attempt writes to the table."""
+        """The ranges of changelog offsets whose changes this attempt writes to the store's table."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
     def feeds(self) -> list[PartitionRange]:

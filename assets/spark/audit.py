@@ -1,6 +1,7 @@
-"""Copies for an audit that Spark computes, from a table or a folded changelog.
+"""Computes with Spark one side of an audit: fingerprints and rows of a table, or of a folded changelog.
 
-The results are identical to those of the Python code in ``processors.audits.copies``.
+To fold a changelog means to keep the newest value of each key. The results are identical to those of the Python code in
+``processors.audits.copies``.
 
 Invariants:
     - Spark returns only fingerprints of buckets, and the rows of buckets that differ, never a whole store.
@@ -19,7 +20,7 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """For an audit, the copies of all partitions of a store, computed by Spark from rows of live keys.
+    """Computes with Spark, for an audit, fingerprints of all partitions of a store from the rows of its live keys.
 
     The rows have the columns store_partition, key and value. One Spark job computes all fingerprints.
     """

@@ -1,15 +1,15 @@
-"""Audits the keys, values and typed columns of a branch after it was written and before it is published.
+"""Audits an Iceberg branch with a new snapshot, after it was written and before it is published.
 
 Keys and values must equal the worker's checkpoint. Without a checkpoint, they must equal the records that were read.
 Typed columns must equal the JSON values. A full snapshot compares the typed columns with the values that it parsed. An
 incremental snapshot adds the parsed values to the fingerprint of the base, so that an unexpected change of an unchanged
 row is found.
 
-Spark SQL computes these fingerprints, so they cannot show an error in that SQL. For this reason, Python also reads the
-values of some rows with the model's own names (``assets.spark.typed_sample``).
+Spark SQL computes these fingerprints and the typed columns, so an error in that SQL would not show. For this reason,
+Python also reads the values of some rows with the model's own names (``assets.spark.typed_sample``).
 
 Invariants:
-    - The expected result is not computed in the same way in which the branch was written.
+    - The code that computes the expected fingerprints is not the code that wrote the branch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a changelog as a DataFrame, in an exact range of committed offsets.
+"""Reads the committed records of a changelog as a Spark DataFrame, from a fixed range of offsets in each partition.
 
 Invariants:
     - Every partition has a fixed start and end, so each read of a range gives the same records.

@@ -76,7 +76,7 @@ def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
 
 
 def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
-    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``.
+    """Returns the fingerprints of rows that have values. ``typed`` is the result of ``typed_hash``.
 
     One scan computes the fingerprints of pairs and of typed columns.
     """

@@ -243,7 +243,7 @@ def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result
 
 
 def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The windows that a processor sent, and the newest window of each key, which is in its table."""
+    """Returns the windows that a processor sent, and the newest window of each key from the processor's table."""
     closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
     newest = spark.table(table).where("state_key = 'row'")
     return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))

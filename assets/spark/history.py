@@ -1,9 +1,12 @@
-"""The history table of a store: every change in its changelog. Folding it gives the state at any covered time.
+"""The history table of a store, with one row for each change in the changelog.
+
+To fold the history means to keep the newest row of each key up to a time. The result is the store's state at that time.
+A version is an Iceberg snapshot of the history table.
 
 Invariants:
-    - To fold means to keep the newest row of each key. The folded history equals the current table. If the state of a
-      full snapshot differs from the folded history, the snapshot appends rows with op ``base`` and ``base_delete``.
-    - A change is appended only once, because the summary of a history version records the end offsets of the history. A
+    - The folded history equals the current table. If the state of a full snapshot differs from the folded history, the
+      snapshot appends rows with op ``base`` and ``base_delete``.
+    - A change is appended only once, because the summary of a version records the end offsets of the history. A
       snapshot whose changes are already in the history appends nothing.
     - A tag protects the version with these end offsets from expiry. A history with rows but without such a version is
       an error, and is never treated as an empty history.
@@ -80,7 +83,7 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of one partition's changes: changelog records, tombstones among these, and bytes of keys and values."""
+    """Counts of one partition's changes: changelog records, how many are tombstones, and bytes of keys and values."""
 
     records: int = 0
     tombstones: int = 0
@@ -144,7 +147,7 @@ def tag_newest_changes(spark: SparkSession, table: str) -> None:
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
-    """Whether the published history already contains the changes that this snapshot adds."""
+    """Whether the branch main of the history table already has the changes that this snapshot would append."""
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
@@ -186,7 +189,7 @@ def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (or none) to the snapshot's branch of the history, and record up to which offsets it is complete."""
+    """Append rows (or none) to the snapshot's branch of the history, and record the end offsets of the history."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -268,7 +271,10 @@ def has_decoded(spark: SparkSession, history: str) -> bool:
 
 
 def add_decoded(spark: SparkSession, history: str) -> None:
-    """Add the column ``decoded`` to a history table; the values that it has so far are JSON or raw bytes."""
+    """Add the column ``decoded`` to a history table.
+
+    It stays null in existing rows, because their values are JSON or raw bytes and need no decoding by Python.
+    """
     comment = "the value as JSON text, when its codec is not JSON"
     spark.sql(f"ALTER TABLE {quoted(history)} ADD COLUMN `{DECODED}` string COMMENT '{comment}'")
 
@@ -283,7 +289,7 @@ def _decoded(value: Column) -> Column:
 
 
 def decoded_text(value: bytes | None) -> str | None:
-    """The JSON text of a value that only Python decodes; None for all other values, and for a damaged one."""
+    """Returns the JSON text of a value that only Python decodes; None for other values, and for a damaged value."""
     if value is None or len(value) < 2 or BY_NUMBER.get(value[1]) not in CODED:
         return None
     try:

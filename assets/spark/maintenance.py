@@ -115,9 +115,9 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """Which source a snapshot was read from (for example checkpoint or history), according to its manifest.
+    """Returns the source from which a version's rows were read (for example ``checkpoint``), from its manifest.
 
-    None if the version is not a snapshot.
+    None if the version is not a snapshot of Holdfast.
     """
     text = summary.get(MANIFEST_PROPERTY)
     try:
@@ -133,7 +133,7 @@ class _Sourced(msgspec.Struct):
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
     """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns their number.
 
-    Also deleted are values of snapshots that were never published, and of unpublished attempts at a published snapshot.
+    Values of snapshots that were never published, and of unpublished attempts at a published snapshot, are deleted too.
     """
     seen = Versions.of(spark, current)
     refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]
@@ -149,7 +149,7 @@ def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[st
 
 
 def _texts(words: Iterable[str | None]) -> str:
-    """These texts as a comma-separated list of SQL literals."""
+    """Returns texts as SQL literals, separated by commas."""
     return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 

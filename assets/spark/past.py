@@ -1,4 +1,6 @@
-"""Computes the state of a store at a past time from its history: for one key, or for all keys as a tagged version.
+"""Computes the state of a store at a past time from its history table: for one key, or for all keys.
+
+The state of all keys is written as a version (Iceberg snapshot) of the store's table, with a tag.
 
 In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228``:
 
@@ -50,7 +52,7 @@ _WAY = 3
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """A past state as a version of the table; ``made`` is False if the version existed before this run."""
+    """The state at a past time as a version of the table; ``made`` is False if the version existed before this run."""
 
     tag: str
     version: int
@@ -186,8 +188,8 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        # The base lacks a present column or has a former one, so present columns would be null. Such a base is not
-        # used.
+        # The base has an older schema: it lacks a present column or has a former column. Its rows would have null in
+        # the present columns, so the version is built from the whole history instead.
         base = None
     ranges = _ranges(known, base)
     if base is None:

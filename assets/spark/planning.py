@@ -1,4 +1,4 @@
-"""Reads the facts of the table that the plan of a snapshot needs."""
+"""Reads the state of a store's table and history, as input for the plan of a snapshot."""
 
 from __future__ import annotations
 

@@ -61,10 +61,10 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 
 
 def _unreadable(rows: DataFrame) -> DataFrame:
-    """The rows in which ``why``, the reason of an unreadable value, is not null.
+    """Returns the rows with an unreadable value: their column ``why`` has the reason and is not null.
 
-    They are selected by an explode, not by a filter. Spark would evaluate a filter before the projections, and parse
-    each value six times or more (SPARK-47672). Spark moves no expression before an explode.
+    The rows are selected by an explode, not by a filter. Spark would evaluate a filter before the projections, and
+    parse each value six times or more (SPARK-47672). Spark moves no expression before an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

@@ -30,8 +30,8 @@ def record_snapshot(
     Args:
         spark: The Spark session.
         manifest: The snapshot's manifest.
-        unpublished: The versions of the snapshots table before this snapshot was published, which cannot contain the
-            snapshot. None if unknown.
+        unpublished: The versions (Iceberg snapshots) that the snapshots table had before this snapshot was published.
+            They cannot contain the snapshot's rows. None if unknown.
 
     Raises:
         TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
@@ -56,7 +56,10 @@ def record_snapshot(
 
 
 def recorded_so_far(spark: SparkSession, processor: str) -> versions.Versions:
-    """The versions of the processor's table of snapshots, as they are now; the table is created if it is missing."""
+    """Returns the current Iceberg versions of the table in which the processor's published snapshots are recorded.
+
+    The table is created if it is missing.
+    """
     return versions.Versions.of(spark, create_snapshots(spark, processor))
 
 
@@ -69,10 +72,11 @@ def _is_recorded(
 ) -> bool:
     """Whether the main branch of the table of snapshots already has the rows of a snapshot.
 
-    This is decided from version summaries, or by a scan of the rows if a summary is missing. Only versions that are not
-    in ``unpublished`` can have the rows. Versions of compactions and of earlier Holdfast releases name no snapshot in
-    their summary, and maintenance may have expired a version. In these cases, the rows are scanned. Versions without
-    rows are ignored, because the first branch of an empty table begins with such a version.
+    Each version (Iceberg snapshot) that Holdfast writes names the recorded snapshot in its summary. Only the summaries
+    of versions that are not in ``unpublished`` are read. The table's rows are scanned if ``unpublished`` is None, or if
+    maintenance expired a version. They are also scanned if a summary names no snapshot, because a compaction or an
+    earlier Holdfast release wrote the version. Versions without rows are ignored, because the first branch of an empty
+    table begins with such a version.
     """
     head = next(seen.ancestors(), None)
     if head is None:

@@ -1,8 +1,8 @@
 """Changes the typed columns of a store's table: compares present and needed columns, and makes SQL statements.
 
-All branches of an Iceberg table share one present set of columns, so readers of main see a change of columns
-immediately. ``Shape.in_place`` is true if readers may see the changes before the values are written. If it is false,
-the changes are made on a side table (``assets.spark.sides``).
+All branches of an Iceberg table have the same columns, so readers of main see a change of columns immediately.
+``Shape.in_place`` is true if readers may see the changes before the values are written. If it is false, the changes are
+made on a side table: a second name of the table in the catalog (``assets.spark.sides``).
 
 Invariants:
     - Iceberg identifies columns by id, so a change of columns does not affect published versions.
@@ -85,7 +85,7 @@ class Shape:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The schema that a snapshot writes: the declared one, or one inferred from table columns and JSON values.
+    """Returns the schema that a snapshot writes: the declared schema, or a schema inferred from columns and values.
 
     ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """

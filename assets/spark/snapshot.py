@@ -1,4 +1,4 @@
-"""Writes a snapshot: the state of a store at one exact vector of changelog offsets, as one table version.
+"""Writes a snapshot: the state of a store at one changelog offset per partition, as one Iceberg version of its table.
 
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
             (each attempt on its own branch)            └─ readers see nothing until here
@@ -295,7 +295,7 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine table; ``whole`` if the rows are the whole table."""
+    """Write values that do not fit the columns to the quarantine table. ``whole``: ``rows`` are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
@@ -345,7 +345,9 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _compared(work: Work) -> DataFrame:
-    """The cached keys of the source and of the history, with ``differs``; counts the differing keys."""
+    """Returns the keys of the snapshot's source and of the history, as cached rows with the column ``differs``.
+
+    Also counts the differing keys."""
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
         # The job of these counts also fills the cache.
@@ -374,14 +376,14 @@ def _known(work: Work) -> DataFrame:
 
 
 def seal(work: Work, measured: Prints) -> None:
-    """Commit the manifest to the branch, as a version without further rows; after that, the branch can be published."""
+    """Commit the manifest to the branch, as a version without new rows. After this, the branch can be published."""
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        # This attempt appended nothing to the history, and no other run has written to it. So there are no corrections.
+        # Neither this attempt nor another run has appended rows to the history, so there are no corrections to count.
         work.corrections = 0
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"

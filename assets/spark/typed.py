@@ -123,10 +123,10 @@ def _is_mixed(value: ValueSchema) -> bool:
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
-    """The SQL type as which a value's JSON is parsed; its field ``v`` has the paths of all columns, or the whole value.
+    """Returns the SQL type with which a value's JSON is parsed. Its field ``v`` has all columns, or the whole value.
 
-    For mixed values, field ``w`` is a value that is not an object. With ``apart``, fields get names that differ even if
-    case is ignored, because the parser distinguishes upper and lower case, but queries do not.
+    If some values are objects and others are not, field ``w`` has a value that is not an object. With ``apart``, fields
+    get names that differ even if case is ignored. The parser distinguishes upper and lower case, but queries do not.
     """
     whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
     v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)

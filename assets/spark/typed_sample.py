@@ -4,7 +4,7 @@ A small table is compared completely. For a larger table, the sample has the row
 has a certain remainder. Only that partition is scanned. The next snapshot can sample another partition.
 
 Invariants:
-    - The same version of a table gives the same sample.
+    - The sample is deterministic: it depends only on the version (Iceberg snapshot) of the table.
     - The expected values are read from the row's bytes (``processors.snapshots.column_reader``), not with the SQL that
       wrote the columns.
 """
@@ -34,7 +34,7 @@ _TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """A difference that the sample shows between a typed column and the row's stored value."""
+    """One difference in the sample: a typed column whose content differs from the row's stored value."""
 
     message_key: bytes
     state_key: str

@@ -1,4 +1,4 @@
-"""Reads and changes the versions of an Iceberg table: branches to write on, tags, and manifests in summaries.
+"""Reads the versions (Iceberg snapshots) of a table with their manifests, and changes the table's branches and tags.
 
 Invariants:
     - Only ``fast_forward`` moves the branch main. ``fast_forward`` fails if another run has moved main since the branch

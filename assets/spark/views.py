@@ -30,9 +30,9 @@ _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Create both views of a store that has a history, or replace them if their queries changed.
+    """Create both views of a store that has a history, or replace a view whose query changed.
 
-    Returns their names.
+    Returns the names of the views.
     """
     coded = has_decoded(spark, history_name(processor, store))
     history = quoted(history_name(processor, store))
@@ -96,7 +96,7 @@ def feed_query(history: str, schema: StoreSchema | None, *, coded: bool = False)
 
 
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
-    """A store's keys at one time, with their typed columns: rows of ``<store>_scd2``, for one message key or for all.
+    """Returns the rows of ``<store>_scd2`` that were valid at one time, for one message key or for all keys.
 
     ``at`` is a time in the changelog's timestamps: a datetime with a zone, or seconds since 1970. Unlike
     ``assets.spark.past.state_at``, this function accepts a time that the history does not cover.

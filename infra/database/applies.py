@@ -1,9 +1,9 @@
-"""The registry's records of plans and applies. With these records, a killed apply can be resumed.
+"""The registry's records of plans and applies. An apply is one execution of a plan; a killed apply can be resumed.
 
 Invariants:
     - Each processor has at most one open apply, because a unique index of the database refuses a second open apply.
-    - Every write to an apply compares its token (``leases``). So a run that is no longer the holder can't change the
-      apply.
+    - A run (process) that carries out an apply is its holder, and has a token. Every write to an apply compares the
+      token, so a run that is no longer the holder can't change the apply.
     - An apply begins or gets a holder only if no live recovery run holds the processor.
 """
 
@@ -90,8 +90,8 @@ class ApplyJournal:
         """Become the holder of an open apply; returns the token of this holder, or None if another run holds it.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
-        effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``.
-        It can also be claimed if ``is_gone`` is True (the holder is known to be dead).
+        effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``
+        seconds. It can also be claimed if ``is_gone`` is True (the holder is known to be dead).
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -161,9 +161,9 @@ class ApplyJournal:
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """Maps the name of a stage to its total units of work and total seconds in past executions.
+        """Maps the name of a stage to its total units of work (such as records) and total seconds in past executions.
 
-        With these numbers, durations are estimated. Executions with less than ``RATED_FROM`` units are left out.
+        Planners estimate durations from these numbers. Executions with less than ``RATED_FROM`` units are left out.
         """
         stages = tables.apply_stages
         query = (

@@ -1,4 +1,4 @@
-"""Leases. A lease records which run holds a processor: either an apply, or the recovery run of an incident.
+"""Leases. A lease records which run (process) may change a processor: the run of an apply, or of a recovery.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
@@ -31,8 +31,8 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: Seconds. A holder without any heartbeat is treated as if its heartbeat were this old. Holders that an older version
-#: of Holdfast recorded have no heartbeat.
+#: Age in seconds of a heartbeat that is missing, so that its holder counts as dead. Holders that an older version of
+#: Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
 #: The two reasons why a holder counts as dead, each as the end of a sentence.

@@ -4,8 +4,8 @@ Invariants:
     - Open applies and open incidents are kept. The newest failed incidents that nobody acknowledged are kept, too.
     - The newest applies and actions of each processor are kept, whatever their age. These records contain the rates of
       stages, the last rehearsal and the last rebuild.
-    - This module never deletes deployments, releases, snapshots and plans. Plans and releases have a maximum number. A
-      snapshot's record is kept so that its table version is never published twice.
+    - This module never deletes records of deployments, releases, snapshots and plans. Other code limits the number of
+      plans and releases. A snapshot's record is kept so that its table version is never published twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import Column, ColumnElement, Table, delete, func, select
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 
-#: Number of records of each processor that are kept at any age; these are the newest ones.
+#: Number of newest records of each processor that are kept at any age.
 NEWEST_KEPT = 50
 
 

@@ -66,7 +66,8 @@ class Incident:
     asks: Mapping[str, str] = field(default_factory=dict)
     #: The token of the present claim. Each claim gets another token; writes with an earlier token have no effect.
     token: int = 0
-    #: Seconds between the claiming run's last heartbeat and the read of this record, by the database's clock.
+    #: Age of the last heartbeat of the run that claimed the incident, when this record was read; seconds by the
+    #: database's clock.
     silent_s: float = field(default=0.0, compare=False)
 
     @property

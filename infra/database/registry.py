@@ -362,8 +362,8 @@ class Registry:
     def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
         """SQL conditions for a write to an incident.
 
-        In a plain registry, the condition is that no run has claimed the incident. In a fenced registry, no condition
-        is needed, because the claim was checked at the start of the transaction.
+        Without ``fenced``, the condition is that no run has claimed the incident. In a registry that ``fenced``
+        returned, no condition is needed, because the claim was checked at the start of the transaction.
         """
         return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)
 

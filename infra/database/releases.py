@@ -1,4 +1,7 @@
-"""Releases in the registry: the deployed versions of each processor, with code, shape and the time they last worked.
+"""The registry's records of releases: the deployed versions of each processor.
+
+A record has the folder of the copied code, the version's topics and stores (its shape), and the time when the version
+last worked.
 
 Invariants:
     - Callers never delete the release that worked last, because a failed deployment rolls back to this release.
@@ -69,8 +72,8 @@ class ReleaseBook:
     def before(self, processor: str) -> Release | None:
         """The target of a rollback: of the releases older than the present release, the one that worked last.
 
-        A release from which a rollback returned is newer than the present release, so it is never chosen. None if no
-        such release exists.
+        A release that a rollback has left is newer than the present release, so it is never chosen. None if there is no
+        older release that worked.
         """
         now = self.working(processor)
         if now is None:

@@ -28,9 +28,9 @@ class Deployer(Protocol):
         """
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Register a program, or change its registration; returns whether something changed.
+        """Register a program, or change its registration; returns whether the registration changed.
 
-        A program whose registration changed is stopped, and is not started again.
+        If the registration of a running program changes, the program is stopped, and is not started again.
         """
 
     def differs(self, spec: ProgramSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Programs of a supervisor: their specification, their status, and the content of their files.
+"""Data classes for the programs of a supervisor (specification and status), and the content of the programs' files.
 
 Invariants:
     - The environment of a program may contain secrets. It is written only to one file with mode 0600, never to the

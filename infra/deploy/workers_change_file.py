@@ -3,9 +3,9 @@
     <home>/run/<processor>.workers.json
 
 The process that carries out the change (the operator) writes the file. A file is used because a starting worker must
-read the announcement before it can serve requests. The file names the operator's process and the period of validity, so
-the announcement expires if the operator is killed. If the clock is set back, the announcement is invalid: new workers
-then join their group without prefetched state, and no worker waits.
+read the announcement before it can serve requests. The file names the operator's process and the period of validity.
+So the announcement expires if the operator is killed. If the clock is set back, the announcement is invalid. New
+workers then join their group at once, without prefetched state.
 """
 
 from __future__ import annotations

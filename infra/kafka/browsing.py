@@ -17,7 +17,7 @@ from holdfast.infra.kafka.topics import Topics
 #: Number of offsets that are read for each wanted record at first. It is more than one, because transaction markers and
 #: compaction leave offsets without a record.
 OFFSETS_EACH = 4
-#: If too few records are found, the next read covers this many times as many offsets.
+#: Factor for the number of offsets in the next read, if a read found too few records.
 WIDER = 16
 
 #: A record, and the partition from which it was read.
@@ -50,7 +50,7 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """The newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
+    """Returns the newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

@@ -43,7 +43,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a line. A line of the same kind as one in the last ``REPEAT_AFTER_S`` seconds is only counted."""
+        """Log a line. If a line of the same kind was logged in the last ``REPEAT_AFTER_S`` seconds, only count it."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()

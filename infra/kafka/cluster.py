@@ -1,4 +1,4 @@
-"""Creates the engine's clients for one real Kafka cluster; a simulation uses a simulated module in its place."""
+"""Creates the engine's clients for one real Kafka cluster. Simulations use a cluster in memory instead."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class GroupConsumer:
             "group.id": group,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
-            # After a kill, the group waits this long before it reassigns partitions; the default of 45 s is too long.
+            # After a kill, the group reassigns partitions only after this timeout. The default of 45 s is too long.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
@@ -321,8 +321,8 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # If the seek still fails, librdkafka has perhaps not begun to fetch the partition; ``_begin`` explains this
-        # case. So assign the partition again, at the new offset.
+        # The seek still fails. Perhaps librdkafka never began to fetch the partition (explained in ``_begin``). So
+        # assign the partition again, at the new offset.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
@@ -377,7 +377,7 @@ class GroupConsumer:
         return self._ends.is_ended(partition, self._next.get(partition), self.high_watermark(partition))
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        # If the positions differ, some delivered records are not processed yet.
+        # If the consumer's position differs from ``position``, some delivered records are not processed yet.
         return self._ends.without_records(partition, position) if self._next.get(partition) == position else None
 
     def group_metadata(self) -> GroupMetadata:

@@ -1,4 +1,4 @@
-"""Errors of Kafka clients. Each class stands for one reaction of the engine."""
+"""Errors of Kafka clients. The engine reacts to each class in another way, for example by a retry or a stop."""
 
 from __future__ import annotations
 

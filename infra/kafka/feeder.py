@@ -24,8 +24,8 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 class Feeder:
     """Sends records. Use it in a ``with`` block: its normal end waits until all records are sent.
 
-    An error in the block drops the queued records. ``then`` is a sentence for errors that tells the operator how to
-    continue. All methods raise KafkaFailed if Kafka refused a record.
+    An error in the block drops the queued records. ``then`` is a sentence that errors contain: it tells the operator
+    how to continue. All methods raise KafkaFailed if Kafka refused a record.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Decides whether an open transaction is hanging, from facts that the brokers reported. Pure functions.
+"""Decides whether an open transaction is hanging, from the values that the brokers reported. Pure functions.
 
 A hanging transaction is open on a partition, but unknown to every coordinator. It counts as hanging only after the
 brokers' ``transaction.max.timeout.ms`` plus ``SLACK_S``, because a coordinator ends each transaction that it knows

@@ -199,8 +199,8 @@ class Inspector:
         """End a hanging transaction by writing its missing marker; returns False if it is no longer open.
 
         The marker aborts the transaction, with one exception. If a coordinator reports that the last transaction of a
-        worker's producer was committed, the marker commits. A worker never begins a transaction before the end of the
-        previous one, so the committed transaction is the hanging transaction.
+        worker's producer was committed, the marker commits. A worker never begins a transaction before the previous
+        transaction has ended. So the committed transaction is the hanging transaction.
 
         Call this only for hanging transactions. Any other transaction is ended by its producer, or by the coordinator
         at the timeout.

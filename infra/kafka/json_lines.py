@@ -1,4 +1,4 @@
-"""Makes Kafka records from lines of JSON: the value is the whole line; key and time come from fields of the line.
+"""Makes Kafka records from lines of JSON. A record's value is the whole line; fields of the line give key and time.
 
 Invariants:
     - All lines are checked before the first record is sent. So if one line is invalid, no record is sent.

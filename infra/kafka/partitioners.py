@@ -13,7 +13,7 @@ from holdfast.infra.kafka.records import KeysOf
 MURMUR2, CRC32 = "murmur2", "crc32"
 #: Results of ``spread_of`` without a partitioner. "unknown": there are no keys; "neither": no hash function matches.
 UNKNOWN, NEITHER = "unknown", "neither"
-#: Further value of ``Placing.by``: no hash function matches all keys, but each key matches one of the two functions.
+#: Another value of ``Placing.by``: no hash function matches all keys, but each key matches one of the two functions.
 BOTH = "both"
 #: A partitioner counts as certain if the probability that all its keys match by chance is below this value.
 CHANCE_MAX = 1e-3

@@ -52,7 +52,7 @@ LINGER_IN_TRANSACTIONS_MS = 25
 #: Function that gets the offset of a delivered record.
 OnDelivered = Callable[[int], None]
 
-#: Seconds. A librdkafka call that does not return this long after its own timeout is abandoned.
+#: Seconds after the timeout of a librdkafka call. A call that has not returned by then is abandoned.
 HANG_AFTER_S = 5.0
 #: Maximum seconds that an abort may take. After a broker's restart, librdkafka can hold the request for half a minute.
 #: A new producer is faster: it connects at once, and its start aborts the transaction.
@@ -61,7 +61,8 @@ ABORT_WITHIN_S = 5.0
 #: ``retry.backoff.ms``. If an answer is lost, librdkafka repeats the request by itself, after at least 80 % of this
 #: time.
 RETRY_BACKOFF_MS = 500
-#: Seconds. If a step of a commit took longer, librdkafka may have sent its request twice, and a copy may still arrive.
+#: Maximum seconds for a step of a commit. If a step takes longer, librdkafka may have sent its request twice, and the
+#: second copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
 #: Pause before the retry of a transactional request, seconds.
 RETRY_EVERY_S = 0.02
@@ -269,7 +270,7 @@ class EngineProducer:
             if self._refused is not None:
                 return self._refusal()
             try:
-                # This call always fails. It is made because its error contains the reason.
+                # The commit always fails here. It is requested because its error contains the reason.
                 self._producer.commit_transaction(0)
             except KafkaException as reason:
                 error = reason.args[0]

@@ -1,4 +1,4 @@
-"""Tracks which partitions a consumer has read to their ends. Ends from before a resume, seek or assignment are ignored.
+"""Tracks which partitions a consumer has read to their ends. End offsets from before a resume or seek are not used.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
                         └──────────── E is not used ────────────────┘            └── used

@@ -150,7 +150,9 @@ class RangeReader:
         return int(self._consumer.position([TopicPartition(*self._place)])[0].offset)
 
     def poll(self, records_max: int = MESSAGES_AT_ONCE) -> tuple[list[Message], int | None]:
-        """The records that arrive within ``POLL_S``; and the partition's end offset, or None before its end is reached.
+        """Returns the records that arrive within ``POLL_S``, and the partition's end offset.
+
+        The end offset is None until the consumer has reached the end.
 
         Raises:
             AccessRefused: This client may not read the topic.

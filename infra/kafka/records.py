@@ -92,7 +92,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupShares:
-    """How a consumer group's partitions are assigned: member id -> partitions, and the name of the assignor."""
+    """The assignment of a consumer group: member id -> assigned partitions, and the name of the assignor."""
 
     assignor: str
     members: Mapping[str, frozenset[Partition]]

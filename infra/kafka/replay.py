@@ -150,7 +150,7 @@ class ChangelogConsumer:
         return {part: offset for part, offset in known.items() if part not in self._former}
 
     def _known(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The positions that librdkafka reports; they may belong to an earlier assignment."""
+        """Returns the positions that librdkafka reports. A position may belong to an earlier assignment."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 

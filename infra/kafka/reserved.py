@@ -1,4 +1,4 @@
-"""Reserved librdkafka settings: settings whose values the engine depends on, so that users may not change them.
+"""Reserved librdkafka settings. The engine depends on the values of these settings, so users may not change them.
 
 Names and aliases are those of librdkafka's CONFIGURATION.md. Settings that a user may want to change, such as
 ``session.timeout.ms``, are not reserved.

@@ -1,4 +1,4 @@
-"""Copies a topic into the files of an archive, and restores the topic from these files.
+"""Copies the records of a topic into files of an archive, and writes the records of these files to a topic again.
 
     partition-<n>.jsonl.gz      one line of JSON for each record: offset, timestamp_ms, key, value, headers (Base64)
 
@@ -31,7 +31,7 @@ from holdfast.infra.kafka.topics import Topics
 
 #: Maximum size of a record that librdkafka can send, bytes; used because the archive may have very large records.
 RECORD_BYTES_MAX = 1_000_000_000
-#: After each group of this many records, acknowledgements are checked.
+#: Number of records after which the acknowledgements that have arrived are checked.
 POLL_EVERY = 1_000
 #: Timeout of the request for a topic's configuration, seconds.
 DESCRIBE_WITHIN_S = 20.0

@@ -259,8 +259,8 @@ class Topics:
                     if answer is not None:
                         found[place.topic][place.partition] = answer.offset
             except LeaderMoving:
-                # This error has two possible causes: all these topics are gone, or partitions have no leader. It is
-                # raised only in the second case.
+                # LeaderMoving has two possible causes: all the topics are gone, or partitions have no leader. The error
+                # is raised only if a topic exists.
                 if self.describe(partitions):
                     raise
 
@@ -373,7 +373,7 @@ class Topics:
                 error = None if message is None else message.error()
                 errors.append(error)
                 if error is not None and error.code() in REFUSALS:
-                    # This reader is replaced, because a reader reports a refusal only once.
+                    # Close the consumer, because a consumer reports a refusal only once. The next call opens another.
                     self._readers.pop(group).close()
                     raise refused(what, right, self._principal) from None
                 raise

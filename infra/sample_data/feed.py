@@ -45,7 +45,7 @@ AIRLINES_TOPIC = "airlines"
 #: All topics of the demo. The first three get every flight once. The last three get data to join with flights.
 TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
-#: After each group of this many flights, the rate is checked; if it is too high, the feed pauses.
+#: Number of flights after which the rate is checked; if the rate is too high, the feed pauses.
 _PACE_EVERY = 200
 #: Minimum seconds between two calls of ``progress``.
 _PROGRESS_EVERY_S = 0.25

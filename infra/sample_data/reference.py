@@ -21,7 +21,7 @@ _PLANES_WHOLE = ("year", "engines", "seats", "speed")
 
 
 def read_weather(months: int = 12) -> Iterator[Row]:
-    """Yield the weather of each airport and hour in the first ``months`` of the year; each airport's hours in order.
+    """Yield the weather of each airport and hour in the first ``months`` of the year. An airport's hours are in order.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.

@@ -1,14 +1,14 @@
 """Readers and writers of one topic's keys or values with a schema registry, around confluent-kafka's (de)serializers.
 
-A schema's id stands in front of the bytes, or in a header of the record. The header's value has the form of the prefix,
-so an id from a header is put in front of the bytes before they are read::
+A schema's id is before the payload (a prefix), or in a header of the record. The header's value has the same form as
+the prefix. So if the id is in a header, it is put before the payload, and then the bytes are read::
 
     bytes        [0][id: 4 bytes][payload]        or [1][guid: 16 bytes][payload]
     header       __value_schema_id = [0][id] or [1][guid];   bytes = [payload]
 
 Invariants:
-    - Bytes that can't be read, or a value that can't be written, raise ValueError: the message is at fault.
-    - A registry that can't serve raises SchemaRegistryFailed: no message is at fault.
+    - If the message causes the failure (its bytes or its value are invalid), ValueError is raised.
+    - If the registry does not answer or refuses the client, SchemaRegistryFailed is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ID_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Says which part of a topic's records a codec is for: the key or the value."""
+    """The part of a topic's records that a codec reads or writes: the key or the value."""
 
     topic: str
     part: Part
@@ -216,9 +216,9 @@ class StampingWriter(RegistryWriter):
         self.keep_id = self._kept
 
     def _kept(self, payload: bytes, context: Any, schema_id: Any) -> bytes:
-        """Called by confluent-kafka with the schema's id: stores the id for the header, and returns only the payload.
+        """Called by confluent-kafka with the schema's id. Stores the id for the header, and returns only the payload.
 
-        The header gets the guid of the schema; if the registry has no guids, it gets the number.
+        The header gets the guid of the schema. If the registry has no guids, the header gets the numeric id.
         """
         self._stamp = schema_id.id_to_bytes() if schema_id.guid is None else schema_id.guid_to_bytes()
         return payload

@@ -131,7 +131,7 @@ def _signs_in(chosen: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistrySerializationConfig:
-    """How a serializer uses its schema registry.
+    """The options with which a serializer uses its schema registry.
 
     Args:
         auto_register_schemas: Whether the schema is registered with the first message. If False, the schema must

@@ -1,4 +1,4 @@
-"""Errors of a schema registry. They are not caused by a message, so no message goes to dead letters for them."""
+"""Errors of a schema registry. No message causes these errors, so no message is sent to dead letters."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
     answer                                     what the call does
     2xx                                        returns
-    404 with a code of a subject or schema     raises the library's error: the caller knows what is missing
+    404 with a code of a subject or schema     raises the library's error, which says what is missing
     other 4xx                                  raises SchemaRegistryRefuses, without another attempt
     5xx, 408, 429, no connection, no token     tries again, up to ``Patience.limit_s``; then SchemaRegistryAway
 
 Invariants:
-    - A registry that is away is never reported as a missing schema.
-    - Errors and logs hold no credentials.
+    - A registry that does not answer is never reported as a missing schema.
+    - Errors and logs contain no credentials.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Patience:
 
     #: Maximum seconds that a call waits for an answer; then it fails.
     limit_s: float = 0.0
-    #: Called before each pause, with the time of the first failure on the monotonic clock.
+    #: Function that is called before each pause. It gets the monotonic time of the first failed attempt.
     on_wait: Callable[[float], None] = lambda since: None
     #: Returns whether to end the wait early, because the worker stops.
     ends: Callable[[], bool] = lambda: False

@@ -1,4 +1,4 @@
-"""The settings that a worker reads. They are recorded with its deployment, so that a restarted worker keeps them.
+"""The settings that a worker reads. A deployment records these settings, so that a restarted worker gets them again.
 
 Invariants:
     - Each group and each setting is in ``OF_WORKERS`` or in ``OF_OTHERS``; a test fails for a setting that is in

@@ -1,4 +1,4 @@
-"""Archives of loaded Java classes (class data sharing, CDS), with which a JVM starts with a third less CPU.
+"""Archives of loaded Java classes (class data sharing, CDS). With an archive, a JVM's start needs a third less CPU.
 
 An archive is valid for one user, one Java and one class path; its file name contains a hash of Java and class path. The
 JVM also compares sizes and times of the jars, and ignores an archive that does not match. A note file next to the

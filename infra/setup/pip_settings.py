@@ -50,8 +50,8 @@ def uv_variables(
 ) -> dict[str, str]:
     """The environment variables for uv, made from pip's options and this process's environment.
 
-    ``system_certificates`` is whether the operating system has certificates. pip uses them by default, but uv only if
-    a variable is set.
+    ``system_certificates`` is whether the operating system has certificates. pip uses these certificates by default. uv
+    uses them only if a variable is set.
     """
     told: dict[str, str] = {}
     if "REQUESTS_CA_BUNDLE" in environment:

@@ -1,7 +1,7 @@
 """Private files with the properties and options of a Spark JVM, which may contain secrets.
 
-Every user of a machine can read command lines. So a JVM reads its properties and options from files with mode 0600,
-which are deleted after the JVM has read them. The command line contains only the paths of these files.
+Every user of a machine can read command lines. So a JVM reads its properties and options from files with mode 0600. The
+command line contains only the paths of the files. The files are deleted after the JVM has read them.
 """
 
 from __future__ import annotations

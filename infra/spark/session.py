@@ -78,7 +78,7 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
 
 def _open(settings: Settings, app_name: str) -> SparkSession:
     prepare_catalog(settings)
-    # This logger prints a page of JSON for each failed query, which only repeats the exception. So it is silenced.
+    # For each failed query, pyspark's logger prints a page of JSON that only repeats the exception. Silence the logger.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)

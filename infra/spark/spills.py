@@ -54,7 +54,7 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that created this folder (for Spark's spilled data) is still alive."""
+    """Whether the process that created this folder for spilled data of Spark is still alive."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

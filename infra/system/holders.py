@@ -1,4 +1,4 @@
-"""Names of processes that carry out plans, from which other processes can test whether such a process still runs.
+"""Names of processes that carry out plans (holders). Another process can test by the name whether a holder still runs.
 
     HOST/BOOT/NAMESPACE/PID/START MARK/RANDOM
 

@@ -16,7 +16,7 @@ JSON_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
 def read_json(file: Path, kind: type[Document]) -> Document | None:
     """The content of a JSON file as an object of type ``kind``.
 
-    None if the file is absent or unreadable, is no JSON, or does not have the fields of ``kind``.
+    Returns None if the file is absent or unreadable, is no JSON, or does not have the fields of ``kind``.
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)

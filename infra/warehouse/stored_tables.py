@@ -1,4 +1,4 @@
-"""Reads versions of tables and their rows without a JVM. Backfill and restore fill state from these rows.
+"""Reads versions (Iceberg snapshots) of tables, and their rows, without a JVM. Backfill and restore use these rows.
 
 Invariants:
     - This module creates nothing, not even an absent catalog.

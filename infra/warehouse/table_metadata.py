@@ -39,7 +39,7 @@ class Reference(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Logged(msgspec.Struct, frozen=True, rename="kebab"):
-    """An entry of Iceberg's snapshot log: a version that was once the current version of the main branch."""
+    """An entry of Iceberg's snapshot log: an Iceberg snapshot that was once the current one of the branch main."""
 
     snapshot_id: int
 

@@ -27,8 +27,8 @@ class VersionReader:
         """The newest value of a property in the summaries of this version and its ancestors; None if no summary has it.
 
         Ancestors are searched, because versions that maintenance or other programs wrote lack Holdfast's properties. If
-        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result tells
-        whether this version itself has the property. ``counts`` decides whether a value from another version is valid.
+        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result is True
+        if this version itself has the property. ``counts`` decides whether a value from another version is valid.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))
         first = line[-1].sequence_number or 0

@@ -44,7 +44,7 @@ def _typed() -> set[str]:
 
 
 def _deployed() -> list[tuple[str, list[str]]]:
-    """For each release in the registry, a pair: its processor, and the names of the processor's stores."""
+    """Yields a pair for each release in the registry: the processor's name, and the names of its stores."""
     with suppress(Exception):  # an error must not disturb the shell; the command itself reports the error
         import sqlite3  # imported late because `holdfast --help` needs neither module
 

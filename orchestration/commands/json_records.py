@@ -82,7 +82,10 @@ class Arrivals(_Document):
 
 
 class ScheduleSlots(_Document):
-    """A schedule: its next slot, the last slot that fired (seconds since 1970), and how many slots fired or not."""
+    """A schedule: its next slot (planned time), its last fired slot, and counts of fired and missed slots.
+
+    Times are seconds since 1970.
+    """
 
     next: float | None
     last: float | None

@@ -74,9 +74,9 @@ def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Converts sent windows (key, start) to (key, number); the number is the window's place in ``expected``, from 1.
+    """Converts sent windows (key, start) to (key, number).
 
-    The number is 0 for a window that is not expected.
+    The number is the position of the window among the key's expected windows, from 1. It is 0 for an unexpected window.
     """
     numbers = {key: {start: number for number, start in enumerate(starts, 1)} for key, starts in expected.items()}
     return ((key, numbers.get(key, {}).get(start, 0)) for key, start in closed)

@@ -1,4 +1,4 @@
-"""Finds lost, duplicate and disordered records of an output topic by the sequence number in each record.
+"""Counts lost, duplicate and disordered records of an output topic, by the sequence number in each record.
 
 A processor numbers the updates of each key 1, 2, 3, … A missing number is a lost record. A repeated number is a
 duplicate. A number smaller than the previous number of the key is a disordered record.

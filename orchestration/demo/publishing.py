@@ -1,4 +1,4 @@
-"""Publishes the demo's results: Dagster runs that write a warehouse table for each processor that is ready.
+"""Publishes the demo's results: for each processor, one Dagster run writes the result store to a warehouse table.
 
     processors that nobody killed: no lag, all windows sent ─┬─► run ─┐
                                                              ├─► run ─┤

@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Demo:
-    """The parts that the steps of one demo share: settings, terminal output, processors and figures."""
+    """The objects that all steps of one demo use: settings, terminal output, processors and figures."""
 
     settings: Settings
     terminal: Terminal
@@ -261,7 +261,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     """Start broker, registry and supervisor; begin to start the daemon. The future ends when the daemon has started."""
     settings, terminal = demo.settings, demo.terminal
-    # These imports take seconds, so they run while the broker starts. No database may be used before they end, because
+    # The imports take seconds, so they run while the broker starts. No database may be used before they end, because
     # they also import SQLAlchemy's mapper, and a statement fails if the mapper is only partly imported.
     modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
     imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
@@ -288,9 +288,10 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """A thread pool that is closed, with its threads, before the services are stopped.
+    """Returns a thread pool. At the end of the demo, ``running`` waits for its threads and then stops the services.
 
-    Otherwise a service whose start is in progress would start after the stop, and keep running.
+    Without this order, a thread could start a service after the services were stopped, and the service would keep
+    running.
     """
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 

@@ -53,7 +53,7 @@ CLOSED_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The checks of a processor's output: counts of its sequence numbers, and the number of its dead letters."""
+    """The counts from reading a processor's output: lost and duplicate sequence numbers, and dead letters."""
 
     sequences: SequenceCheck
     dead_letters: int

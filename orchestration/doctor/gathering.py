@@ -1,4 +1,4 @@
-"""Reads the facts for ``holdfast doctor``: machine, Kafka cluster, registry, catalog, Dagster, and processors.
+"""Reads the values that ``holdfast doctor`` judges: of machine, Kafka cluster, registry, catalog, Dagster, processors.
 
 Invariants:
     - This module only reads. It creates, migrates and starts nothing.

@@ -1,4 +1,6 @@
-"""Turns the facts of ``holdfast doctor`` into findings. All functions are pure: they read and change nothing.
+"""Judges the values that ``holdfast doctor`` has read: each function returns findings (lines of the report).
+
+All functions are pure: they read and change nothing.
 
 Invariants:
     - Every finding with the verdict ``warn`` or ``fail`` has an action for the user.
@@ -67,7 +69,7 @@ def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -
 
 
 def judge_memory(available: int | None) -> Finding:
-    """Judges the memory that new processes can use, in bytes; None if the system does not report the memory."""
+    """Judges the memory that new processes can use. ``available`` is bytes; None if the system does not report it."""
     expected = f"{MEMORY_ENOUGH // _GIB} GiB for broker, Dagster and Spark on this machine"
     if available is None:
         return Finding("memory", "warn", "unknown", expected, "Check the memory of this machine by hand.")

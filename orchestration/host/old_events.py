@@ -241,7 +241,7 @@ def _delete_rows(connect: Any, wanted: Any, kept: set[int], until: Deadline) -> 
 
 
 def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetime, until: Deadline) -> int:
-    """Delete old results of asset checks, except the newest of each check; returns the number of deleted ones."""
+    """Delete old results of asset checks, except the newest result of each check; returns the number of deletions."""
     before = _naive(now - timedelta(days=keep.runs_days))
     newest = sa.select(sa.func.max(_CHECK.id)).group_by(_CHECK.asset_key, _CHECK.check_name)
     count = 0

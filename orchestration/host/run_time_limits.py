@@ -1,4 +1,4 @@
-"""Maximum runtimes of runs by their kind, and the message for a run that was ended at its limit.
+"""Maximum runtimes of Dagster runs by the run's kind, and the message for a run that was ended at its limit.
 
 Dagster ends a run after the seconds in its tag ``dagster/max_runtime``. ``run_launcher`` sets this tag at the launch.
 So runs that a person starts on an asset's page have the tag too.

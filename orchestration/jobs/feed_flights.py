@@ -13,7 +13,7 @@ from holdfast.infra.sample_data.flights import BY_MONTH
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 
-#: The run's log gets a progress line after each group of this many flights.
+#: Number of flights after which the run's log gets a progress line.
 _LOG_EVERY = 25_000
 
 

@@ -1,8 +1,8 @@
 """One Dagster job for each verb (clear, backfill, restore, stop, …). By default, a job is a dry run: it only plans.
 
 Invariants:
-    - A job reads its config, logs the plan's explanation and applies the plan. ``processors.lifecycle`` decides the
-      plan and carries it out.
+    - A job reads its config, logs the plan's explanation, and applies the plan unless it is a dry run.
+      ``processors.lifecycle`` makes the plan and carries it out.
     - A dry run changes nothing. A plan that deletes is applied only if ``confirm`` is the plan's hash.
     - After a killed run, the next run with the same config resumes the apply of the killed run.
     - No job uses a Dagster pool, because a pool would also block dry runs. Instead, ``run_coordinator`` limits

@@ -1,4 +1,4 @@
-"""The job that tests the restore of one partition, which is named in the config or chosen at random.
+"""The job that restores one partition as a test (rehearsal). The config names the partition, or it is chosen at random.
 
 Invariants:
     - A rehearsal stops no worker. So its run has no ``processor`` tag, and does not wait for runs that change the

@@ -1,8 +1,9 @@
 """Starts the processors of a project that do not run, when ``holdfast up`` starts the project's services.
 
-    never deployed ──► deployed, in the version that the files define
-    deployed       ──► started again, in the version that is deployed
-    stopped, runs  ──► left as it is
+    state of the processor      what happens
+    never deployed          ──► deploys the version that the files define
+    deployed, does not run  ──► starts the deployed version again
+    stopped, or runs        ──► nothing
 
 Invariants:
     - Only ``holdfast deploy`` and ``holdfast rollback`` change the version of a deployed processor. If the files define

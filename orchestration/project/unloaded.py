@@ -1,7 +1,7 @@
-"""Writes and reads files that list the code locations and processor definitions that can't be loaded.
+"""Writes and reads two files: code locations that can't be loaded, and processor definitions that can't be used.
 
-With these files, a process that does not import the project's code can report the errors. The daemon writes the code
-locations that do not load. The project's code location writes the definitions that can't be used.
+A process that does not import the project's code reads these files to report the errors. The daemon writes the file of
+code locations. The project's code location writes the file of definitions.
 """
 
 from __future__ import annotations

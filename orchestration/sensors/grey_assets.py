@@ -2,7 +2,7 @@
 
 Green: materialised, and all checks passed. Grey: not yet materialised, or a check has not run.
 
-    facts of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
+    state of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
 
 Invariants:
     - ``decide`` is a pure function of its arguments: it reads no clock, no free memory and no storage of Dagster.
@@ -44,7 +44,7 @@ class AssetFacts:
     #: Whether a Dagster run can materialise the asset; False for example for a topic.
     runnable: bool
     #: Names of checks that did not run since the last materialisation. The checks in ``checks_alone`` can run without a
-    #: materialisation. The checks in ``checks_inside`` run only together with one.
+    #: materialisation. The checks in ``checks_inside`` run only together with a materialisation.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
     #: For an asset that stands for a topic: whether the topic exists. True for all other assets.
@@ -127,7 +127,7 @@ class Decision:
 
 
 def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
-    """The runs and reports that make the assets of these subjects green.
+    """Returns the runs and reports that make the assets of these subjects (processors, installation) green.
 
     A single run publishes the tables of all subjects, so that only one JVM starts.
     """
@@ -179,7 +179,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
 
 
 def _waiting(subject: Subject) -> str:
-    """The reason why no run may start for this subject now; empty if one may start."""
+    """Returns the reason why no run may start for this subject now; empty if a run may start."""
     if not subject.works:
         return f"Nothing; it is done as soon as processor {subject.name} works." if subject.name else ""
     if subject.busy:

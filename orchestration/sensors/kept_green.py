@@ -249,7 +249,7 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to request the run now; False as long as it waits for the reports of other sensors."""
+    """Whether to request the run now. False while the run waits for the reports of other sensors."""
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 

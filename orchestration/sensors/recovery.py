@@ -338,8 +338,8 @@ def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, no
     """Whether to log an observation now.
 
     True if the number of workers or tasks changed, the lag doubled or halved, or the last observation is
-    ``OBSERVE_EVERY_S`` old. ``told`` has the facts of the last observation and its time ``told_at``; times are seconds
-    since 1970.
+    ``OBSERVE_EVERY_S`` old. ``told`` has the numbers of the last observation, and its time ``told_at``. Times are
+    seconds since 1970.
     """
     if not told or abs(now - told.get("told_at", 0.0)) >= OBSERVE_EVERY_S:
         return True

@@ -1,4 +1,4 @@
-"""The sensor ``timeline``: shows applies, incidents and rehearsals as events of Dagster's assets.
+"""The sensor ``timeline``: reports applies (executed plans), incidents and rehearsals as events of Dagster's assets.
 
     registry: applies, incidents, actions ──► events that are not reported yet ──► Dagster's log, without a run
 

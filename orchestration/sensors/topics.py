@@ -100,7 +100,7 @@ def _judge(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> tuple[list[topic_health.Finding], WatchMemory]:
-    """The findings about all topics, and the facts that the next tick compares with."""
+    """Returns the findings about all topics, and the memory with which the next tick compares its results."""
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)

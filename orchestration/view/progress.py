@@ -1,7 +1,7 @@
 """Progress texts for a user who waits for a Dagster run. Pure functions of the run and of all unfinished runs.
 
 Invariants:
-    - ``Progress.state`` changes only if the run's state changes. Texts with times are in ``Progress.now``.
+    - ``Progress.state`` changes only if the run's state changes. ``Progress.now`` has the texts with times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For `holdfast status`: decides from facts why a service, processor or asset is not green, and the next action.
+"""Decides why a service, processor or asset is not green in `holdfast status`, and which action comes next.
 
 Invariants:
     - The text about a processor or a check is the text of its asset check. This module writes no second text for the
@@ -103,7 +103,7 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
 
 
 def _last_line(error: str) -> str:
-    """The last line of a traceback that names an error, as a sentence; without such a line, the first line."""
+    """Returns the last line of a traceback that names an error, as a sentence; if no line does, the first line."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
     return said[:300].rstrip(".") + "."

@@ -1,8 +1,8 @@
 """Launches runs of assets through Dagster's webserver of this home, so that Dagster's queue and limits apply.
 
 Invariants:
-    - A run is launched by the same GraphQL mutation that the UI sends. So page, tags and limits are the same as for a
-      run launched in the UI.
+    - A run is launched by the GraphQL mutation that the UI sends. So its page, tags and limits are the same as those of
+      a run that a user launched in the UI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Compares two or three copies of a partition at one offset, down to the keys. Pure.
+"""Compares the copies of a store's partition (RocksDB, changelog, warehouse table) at one offset, and finds the keys.
+
+All functions are pure.
 
     compare fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
 
@@ -74,7 +76,7 @@ class Copy(Protocol):
     """One copy of one partition at the offset of the comparison."""
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of the 256 buckets into which the copy's keys are divided by hash."""
+        """The fingerprints of 256 buckets. A bucket has the keys with the same value of a hash function."""
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """The keys of the copy in these buckets, with their values."""
@@ -106,7 +108,7 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The comparison of one partition at one offset: the fingerprints of its copies, and the differing keys.
+    """The result of comparing the copies of one partition at one offset: their fingerprints, and the differing keys.
 
     ``unjudged`` is the number of keys that cannot be judged, because compaction removed the changelog's record and the
     other copies show no difference.
@@ -145,7 +147,7 @@ class Moment:
 
 
 def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
-    """Compare two or three copies at the same ``place``, down to the keys that differ."""
+    """Compares two or three copies of a partition at the same offset (``place``), and finds the differing keys."""
     prints = {side: copy.prints() for side, copy in copies.items()}
     odd: Counter[Odd] = Counter()
     by_bucket: Counter[int] = Counter()

@@ -1,4 +1,7 @@
-"""The three copies of a partition: a RocksDB checkpoint, the folded changelog, and a table version.
+"""Reads the three copies of a store's partition that an audit compares.
+
+The copies are a RocksDB checkpoint, the changelog reduced to the newest value of each key (folded), and a version
+(Iceberg snapshot) of the store's table.
 
 Each kind of copy is read by separate code, so that an error in one reader shows as a difference.
 

@@ -2,7 +2,7 @@
 
     checkpoint (at offsets A) ── changelog up to A          audits the store
     table (at offsets B) ─────── changelog up to B          audits the warehouse
-                  └───────────── a kept checkpoint at B     if it exists, the table is also compared with it
+                  └───────────── an older checkpoint at B   if it exists, the table is also compared with it
 
 To fold a changelog means to reduce it to the newest value of each key. If A equals B in a partition, all three copies
 are compared at once.
@@ -206,9 +206,9 @@ def audit_stores(
         topics: Access to Kafka topics and groups.
         config: Security settings of the Kafka client.
         tables: Store -> its table; a store without a table is not compared with the warehouse.
-        kept: Function that returns the manifests of checkpoints before the new one. With such a checkpoint, a table can
-            be compared with the store at the table's offsets. The function is called after the new checkpoint was
-            taken, because this may delete the oldest checkpoint.
+        kept: Function that returns the manifests of older checkpoints. If one of them has the table's offsets, the
+            table is compared with it. The function is called after the new checkpoint was taken, because taking a
+            checkpoint may delete the oldest checkpoint.
 
     Raises:
         ProcessorSilent: A worker does not answer.

@@ -44,8 +44,8 @@ class Tabled:
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
     """A store's table at its current version, or at the version of ``tag``.
 
-    The content is read from that version, even if another program wrote the version. The manifest gives only the
-    offsets.
+    The rows are read from that version (Iceberg snapshot), even if another program wrote the version. The manifest of
+    the newest published snapshot gives only the offsets.
 
     Raises:
         TableUnknown: The table or the tag does not exist.

@@ -1,4 +1,4 @@
-"""The objects (ports) through which deployments and recovery act: supervisor, worker statuses, registry, paths, clock.
+"""The interfaces (ports) that deployments and recovery use: supervisor, worker statuses, registry, paths and clock.
 
 The deployer is a port with one implementation for each platform (``infra.deploy.deployer``). The registry is one class
 on top of SQLAlchemy, which supports several databases.

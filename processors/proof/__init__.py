@@ -1,1 +1,4 @@
-"""The proof of a defined version before it replaces the running version: both process the last messages in memory."""
+"""Tests (proves) the version in the project's files before it is deployed.
+
+The new version and the running version process the last messages in memory, and their results are compared.
+"""

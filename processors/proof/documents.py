@@ -1,4 +1,6 @@
-"""The input and the result of a proof: JSON documents, exchanged with the process that runs a version."""
+"""The input and the result of a proof, which is a test of a new version before its deployment.
+
+Both are JSON documents that are exchanged with the process that runs the version."""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Outcome(msgspec.Struct, frozen=True):
         sent: Maps each output topic of the version to the number of its outputs.
         failures: The messages that failed.
         broken: The reason why the version could not process any message, as text, for example ``ended with …``. Empty
-            if it could.
+            if the version processed messages.
         unreached: Steps of the application that no message reached.
         gaps: Parts that the proof could not test, as texts, for example stores that began empty.
     """

@@ -53,7 +53,7 @@ def state_of(
     stores: Sequence[str],
     manifests: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-    """The state of the messages' keys (store -> partition -> changelog entries), and texts about missing state.
+    """Returns the state of the messages' keys (store -> partition -> changelog entries), and texts about missing state.
 
     Args:
         messages: Topic -> partition -> messages.

@@ -1,4 +1,6 @@
-"""The verdict of a proof: whether the new version may replace the running version, from the results of both.
+"""Decides whether a new version may replace the running version.
+
+Before a deployment, both versions process the last messages in memory (the proof). This module judges their results.
 
     last messages, their keys' state ──► Material ──a separate process──► Outcome ──judge──► proven, or NotProven
 
@@ -84,7 +86,10 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
 
 
 def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
-    """The result of a proof that passed, as text; its prefix says whether everything, a part or nothing was tested."""
+    """Returns the result of a proof that passed, as text.
+
+    The text's prefix says whether everything, a part or nothing was tested.
+    """
     if new.broken:  # Both versions failed to run in memory, so their results cannot be compared.
         return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
     sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
@@ -104,7 +109,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """A text for each topic that got outputs for these messages from the running version, not from the new version."""
+    """Returns a text for each output topic to which the running version sent outputs, and the new version sent none."""
     if running is None or running.broken:
         return []
     return [
@@ -139,10 +144,10 @@ def hung(seconds: float, traceback: str) -> str:
 
 
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
-    """Whether the running version was tested (proven) by its deploy, and a sentence with the reason.
+    """Returns whether the running version was tested (proven) by its deploy, and a sentence with the reason.
 
-    ``results`` has the results of these tests. An empty sequence means that there was nothing to compare, and passes.
-    None means that the registry has no record of the version's deploy.
+    ``results`` has the results of these tests. With an empty sequence, the deploy had nothing to compare, so the result
+    is True. None means that the registry has no record of the version's deploy.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."

@@ -143,7 +143,7 @@ class _Replay:
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """Texts about state that this test lacks, for example of a store without changelog, which began empty."""
+        """Returns a text for each store whose state this test lacks: a store without a changelog begins empty."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (
@@ -179,8 +179,8 @@ class _Replay:
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
         """Finds the source message that caused the failure of an internal record, after ``group_by`` or a join.
 
-        The message is found by bisection: runs with only the first n messages search for the smallest n with such a
-        failure. The cause is then message number n.
+        The message is found by bisection. Each run processes only the first n messages. The smallest n with a failure
+        of an internal record gives the cause: message number n.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:
@@ -194,10 +194,9 @@ class _Replay:
         return Failure(topic, number, offset, behind.error, f"{behind.text} (behind `group_by` or a join)")
 
     def _fill(self, cluster: InMemoryCluster, messages: Sequence[Placed]) -> dict[Place, int]:
-        """Creates topics, state and messages in the cluster.
+        """Creates topics, state and messages in the in-memory cluster.
 
-        Returns a mapping from each message's topic, partition and offset in the cluster in memory to its offset in
-        Kafka.
+        Returns a mapping: topic, partition and offset of a message in memory -> the message's offset in Kafka.
         """
         topology, material = self._topology, self._material
         facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}

@@ -13,8 +13,8 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 class StepCoverage:
     """Records which steps of an application were reached by messages since ``begin``.
 
-    A counting step is added before each step. Counting steps change no value, so the results stay the same. The only
-    effect is that columnar processing is off, which would give identical results.
+    A counting step is added before each step. Counting steps change no value, so the results stay the same. Their only
+    effect: the engine processes single messages, not columns of messages. Both ways give identical results.
 
     Args:
         sources: Input topic -> source node. Steps after the sources are modified, so do not use the application for
@@ -37,7 +37,10 @@ class StepCoverage:
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """The first unreached step of each branch; ``between`` has the internal topics that got records."""
+        """Returns the first step of each branch that no message reached.
+
+        ``between`` has the internal topics (repartition topics and similar) to which the run wrote records.
+        """
         found: list[Node] = []
         for topic, source in self._sources.items():
             if not is_repartition_topic(topic) or topic in between:

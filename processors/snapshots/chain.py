@@ -1,17 +1,17 @@
-"""Writes the property ``holdfast.chain`` of a table version: one link of a chain of fingerprints, as JSON.
+"""Writes the property ``holdfast.chain`` in the summary of a table version (Iceberg snapshot): one link, as JSON.
 
     {"version": 1,
      "fingerprints": {"0": "2-57c0a1d7f4e0b2c9-9d1f6f2a5b3c4d5e"},
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-A program without any code of Holdfast can verify the chain, for example ``docs/verify.py``. A link records the
-fingerprints that the base should have. If the real base has other fingerprints, the version was not built on the
-published table.
+A link has the fingerprints of the version's rows, and the fingerprints that its base should have. The base is the
+version that the rows were merged into. If the real base has other fingerprints, the version was not built on the
+published table. A program without any code of Holdfast can verify the links, for example ``docs/verify.py``.
 
 Invariants:
-    - The base is the version that the rows were merged into. A version that was written in full has no base (null).
-    - The same manifests give the same text.
+    - A version that was written in full has no base (null).
+    - The text is deterministic: it depends only on the snapshot manifests of the version and of its base.
 """
 
 from __future__ import annotations

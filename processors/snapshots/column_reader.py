@@ -249,7 +249,7 @@ def _same_number(seen: Any, said: Any) -> bool:
 
 
 def _same_time(seen: str, said: str) -> bool:
-    """Whether two texts are the same time; also true if only SQL can read the stored text as a time."""
+    """Whether two texts are the same time. Also True if SQL can read the stored text as a time and Python cannot."""
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):
         return False

@@ -1,10 +1,12 @@
-"""Computes the times for which a table's history has every change. The functions are pure.
+"""Computes the time spans for which the history table of a store has every change (covered spans). Pure functions.
+
+A past version is the store's table at a past time. It is built from a published snapshot (the base) and later changes.
 
 Invariants:
     - The checkpoints of a snapshot's partitions have different times. A covered span begins at the latest checkpoint of
       its first snapshot, and ends at the earliest checkpoint of its last snapshot.
-    - To build a past version for a time, the base must have no checkpoint after that time.
-    - Versions that were made from the history cover no time and are never a base.
+    - The base of a past version has no checkpoint after the version's time.
+    - A past version covers no time, and is never a base.
 """
 
 from __future__ import annotations

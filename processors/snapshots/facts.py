@@ -1,4 +1,4 @@
-"""The facts for the plan of a snapshot: the workers' checkpoints, the changelog and the table."""
+"""Data classes with the input of the planner of snapshots: the workers' checkpoints, the changelog and the table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class ChangelogNow:
 class HistoryHead:
     """The changelog offset of each partition up to which the history table has every change.
 
-    These are the offsets of the newest snapshot, or later offsets if a snapshot run was interrupted.
+    These are the offsets of the newest snapshot. They are later if a further snapshot was interrupted after it had
+    written changes to the history.
     """
 
     snapshot_id: str

@@ -1,4 +1,4 @@
-"""Reads the facts of a changelog that the plan of a snapshot needs from Kafka."""
+"""Reads the offsets and settings of a changelog from Kafka, as input for the plan of a snapshot."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class SnapshotManifest:
 
     @property
     def from_history(self) -> bool:
-        """Whether this is a past version made from the history, not a snapshot taken from a worker's state."""
+        """Whether this is the table of a past time, built from the history, not a snapshot of a worker's state."""
         return self.source == HISTORY
 
     @property

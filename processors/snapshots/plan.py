@@ -1,4 +1,4 @@
-"""Chooses the source from which a snapshot is read. The plan names the reason, and depends on facts only.
+"""Chooses the source from which a snapshot of a store is read, and gives the reason. Pure: it depends on facts only.
 
     incremental   the changelog after the newest snapshot, merged into that snapshot
     checkpoint    all keys of the worker's RocksDB checkpoint
@@ -215,10 +215,9 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
-    """For each partition, its checkpoint and offset; offset 0 for a partition whose changelog is empty.
+    """Returns the checkpoint and the changelog offset of each partition; offset 0 if the changelog partition is empty.
 
-    All offsets belong to the present topic. After a changelog was recreated, offsets of the deleted topic are never
-    used.
+    If the changelog was deleted and created again, offsets of the deleted topic are not used.
     """
     if not facts.points:
         raise SnapshotImpossible(

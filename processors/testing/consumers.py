@@ -24,9 +24,9 @@ COMMIT_TIMEOUT_S = 30.0
 class InMemoryMember(GroupMember):
     """A group member that fetches records in the same order as the real client library.
 
-    A partition that was assigned, sought or resumed is requested in the next poll. Its first answer arrives after the
-    answers of partitions that are already being fetched. If several partitions wait for their first answer, one answer
-    arrives per poll. Before the first answer, the known end of the partition is the end offset from the last fetch.
+    After an assignment, seek or resume, the next poll sends a fetch request for the partition. The first answer arrives
+    after the answers of partitions that are already being fetched. If several partitions wait for their first answer,
+    each poll returns one of these answers. Until then, the known end of the partition is that of its last fetch.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:

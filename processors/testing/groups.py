@@ -22,7 +22,7 @@ from holdfast.processors.testing.process import Process
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
-#: Seconds. Members that do not rejoin within this time are removed from the group.
+#: Maximum seconds from the start of a rebalance until a member has rejoined; later, the member is removed.
 REBALANCE_TIMEOUT_S = 60.0
 #: Seconds from the join of the last member to the end of the rebalance.
 JOIN_DELAY_S = 0.05
@@ -127,7 +127,7 @@ class Group:
         return "ILLEGAL_GENERATION" if generation != self.generation else None
 
     def told(self) -> GroupShares | None:
-        """The partitions that each member has; None during a rebalance or for an empty group."""
+        """Returns the partitions of each member; None during a rebalance, and for an empty group."""
         if self.preparing or not self.members:
             return None
         return GroupShares(self._assignor(), {member.member_id: member.share for member in self.members})

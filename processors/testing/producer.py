@@ -270,7 +270,7 @@ def _taken(part: str, given: object) -> bytes | None:
 
 
 def _quietly(effect: Callable[[], bool]) -> None:
-    """Carries out a request that arrives late; ignores its errors, because the sender no longer waits for an answer."""
+    """Executes a request that arrives late. Ignores its errors, because the sender no longer waits for an answer."""
     try:
         effect()
     except Exception:

@@ -133,7 +133,7 @@ class TransactionCoordinator:
 
         Raises:
             ProducerFenced: A newer producer has the same transactional id.
-            KafkaFailed: A late request has already ended the transaction in the other way.
+            KafkaFailed: A late request has already ended the transaction with the opposite result (commit or abort).
         """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.OPEN:

@@ -1,4 +1,4 @@
-"""``holdfast dead-letters``: list a processor's dead letters with their reasons, or send the messages again."""
+"""``holdfast dead-letters``: lists the messages that failed (dead letters) with their reasons, or sends them again."""
 
 from __future__ import annotations
 

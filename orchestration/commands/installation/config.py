@@ -1,4 +1,4 @@
-"""``holdfast config``: prints each setting with its value, the source of the value, and its meaning."""
+"""``holdfast config``: prints each setting with its value, its meaning, and the place where the value was set."""
 
 from __future__ import annotations
 

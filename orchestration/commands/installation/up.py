@@ -7,7 +7,7 @@
 Invariants:
     - The daemon starts after the supervisor. Otherwise the daemon's sensors would report all workers as dead.
     - If the configured Kafka cluster does not answer or is too old, an error is raised before any service starts.
-    - If a start fails, the error is raised only after all other starts have ended, so that ``holdfast down`` finds all
+    - If a start fails, the error is raised only after all other starts have ended. So ``holdfast down`` finds all
       services. If broker, registry, supervisor or Spark fails, the webserver that this command started is stopped.
 """
 

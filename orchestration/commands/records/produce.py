@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.feeder import Feeder
     from holdfast.infra.settings import Settings
 
-#: After each group of this many records, acknowledgements are read and the progress is printed.
+#: Number of records after which acknowledgements are read and the progress is printed.
 LOOK_EVERY = 500
 
 

@@ -1,7 +1,7 @@
 """``holdfast incidents``: lists, shows and acknowledges incidents, and reopens failed incidents for a retry.
 
 Invariants:
-    - No command starts a recovery run. ``retry`` only reopens the incident; then the recovery sensor requests a run.
+    - The commands start no recovery run. ``retry`` only reopens the incident. The recovery sensor then requests a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints windows and aggregations as columns, without Holdfast's own records.
+"""Prints windows and aggregations of a store as columns. Leaves out the records that Holdfast writes for itself.
 
 stored                                             printed
 w/001…/002…  {"format": 1, "count": {"n": 3}}      window_start  window_end  n
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_internal(store: StoreSpec | None, message_key: object, state_key: str) -> bool:
-    """Whether a record is Holdfast's own: an index, a clock, a timer, or the bookkeeping of windows."""
+    """Whether Holdfast wrote a store's record for itself: an index, a stream time, a timer, or data about windows."""
     if message_key == OWN_KEY.decode() or state_key.startswith(RESERVED_KEYS):
         return True
     prefixes = [prefix for each in _values(store) for prefix in each.prefixes]

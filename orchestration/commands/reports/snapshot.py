@@ -124,7 +124,7 @@ def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
 def _read(
     settings: Settings, store: tuple[str, str], at: str | None, limit: int, keep: Callable[[dict[str, Any]], bool]
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
-    """The table of a store (processor, store), the version ``at``, and its first rows for which ``keep`` is true."""
+    """Reads a store's table. Returns the table, its version ``at``, and the first rows for which ``keep`` is true."""
     # imported late because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables

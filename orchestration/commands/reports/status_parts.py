@@ -1,4 +1,6 @@
-"""The first two parts of `holdfast status`: the table of workers, and the reasons for everything that is not green.
+"""The first two parts of `holdfast status`: the table of workers, and the list of subjects that are not green.
+
+A subject is a service, a processor or an asset; each has a reason and a next action.
 
 Invariants:
     - No two rows of a processor are equal, because a row has the worker's slot, version and partitions.

@@ -152,7 +152,7 @@ def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], 
 
 
 def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
-    """The table row of one worker, from its present status and, for the rate, its previous one (``before``)."""
+    """Returns the table row of one worker; ``before`` is its previous status, from which the rate is computed."""
     status = seen.living
     if not isinstance(status, ProcessorStatus):
         return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)
@@ -195,7 +195,7 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """A sort key for rows: first the processors with a problem, then by lag, the largest lag first."""
+    """Returns a sort key for rows: processors with a problem come first, and then the larger lag comes first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 

@@ -1,4 +1,4 @@
-"""Detects changes of the code that a code server loads: files of project and processors, starts of time partitions.
+"""Detects changes of the inputs of the Dagster definitions: code files, and the start of each table's time partitions.
 
 Invariants:
     - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
@@ -119,7 +119,7 @@ def _files(root: Path, home: Path) -> Iterator[str]:
 
 
 def _starts(settings: Settings) -> tuple[float, ...]:
-    """When the snapshot partitions of each deployed processor begin, in seconds since 1970, sorted."""
+    """Returns the start of the first snapshot partition of each deployed processor, in seconds since 1970, sorted."""
     releases = settings.paths.all_releases
     names = sorted(each.name for each in releases.iterdir()) if releases.is_dir() else []
     moments = [began(settings.paths, [name]) for name in names] or [None]

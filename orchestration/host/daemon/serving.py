@@ -220,7 +220,7 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # Without heartbeats, the former code server ends.
 
     def _seen(self) -> LoadedCode:
-        """The present fingerprint of the code. If the code is unreadable, logs the error and returns the last one."""
+        """Returns the fingerprint of the present code. Logs an error and returns the last value if it is unreadable."""
         try:
             return self._look()
         except OSError as failed:
@@ -245,7 +245,7 @@ class _Looking:
             self._origins = self._target.create_origins()
         loaded: list[Any] = []
         for each in self._origins:
-            # A code server that the daemon did not start has no such origin.
+            # A code location has no loadable target if the daemon did not start its code server.
             with suppress(dg.DagsterInvariantViolationError):
                 loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]

@@ -1,7 +1,7 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-The facts are the supervisor's state of each program, and the status that each worker reports. The module
-``keep_or_replace`` and the function ``what_is_missing`` decide from facts only; the other functions act and wait.
+Decisions use two inputs: the supervisor's state of each program, and the status that each worker reports. The module
+``keep_or_replace`` and the function ``what_is_missing`` make the decisions. The other functions act and wait.
 
 Invariants:
     - An instance (worker) that already runs the version is not restarted.
@@ -45,7 +45,7 @@ class DeploymentFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a deployment or recovery is: the phase of each instance, and the partitions that none processes yet."""
+    """Progress of a deployment or recovery: the phase of each instance, and the partitions without a running task."""
 
     processor: str
     #: Maps each slot (one for each worker) to the phase of its worker, or to ``silent`` if the worker does not answer.
@@ -118,12 +118,12 @@ def deploy(
         progress: Called at each check.
         settle_s: Maximum seconds to watch, after the start, whether every input partition progresses (function
             ``settle``).
-        hold: Whether the registry keeps the state "deploying" after a failure. True if the caller then continues, for
-            example with a rollback.
+        hold: Whether the registry keeps the state "deploying" after a failure. Use True if the caller acts after the
+            failure, for example by a rollback.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or sends many more
-            messages to dead letters than the previous version.
+        DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time. Also raised if half
+            or more of the messages went to dead letters, unless this was so in the previous version.
         holdfast.infra.deploy.program_files.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(

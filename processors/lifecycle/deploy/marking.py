@@ -1,4 +1,6 @@
-"""Writes marks (copies of deployment rows, kept in files), and detects a registry that is outdated."""
+"""Writes marks, and detects a registry that is outdated, for example because a backup was restored.
+
+A mark is a file with a copy of a processor's deployment row in the registry."""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """The result of ``behind`` for ``known``, the deployment that the caller has just read from the registry."""
+    """Returns the same as ``behind``, for a deployment ``known`` that the caller has just read from the registry."""
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:

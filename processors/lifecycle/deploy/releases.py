@@ -8,7 +8,7 @@ Invariants:
     - A release folder is complete or missing, because it is filled under another name and then renamed. If a folder is
       damaged later, the next deploy of the same files creates it again.
     - The files of a release never change; other files make another release.
-    - Never deleted are the two releases that worked last, and the release that a rollback would start.
+    - The two releases that worked last, and the release that a rollback would start, are never deleted.
     - Releases that never worked are deleted before releases that worked.
     - Only a release's own folder is written or deleted. If a registry row names another folder, nothing is deleted.
 """
@@ -99,9 +99,9 @@ class ReleaseFolders:
     def prune(self, processor: str, keep: Sequence[str]) -> int:
         """Delete all releases except the newest ``kept``; returns the number of deleted releases.
 
-        Releases that worked rank before releases that never worked. Never deleted are ``keep``, the last two releases
-        that worked, and the target of a rollback, because plans name these releases as their undo. If a row names a
-        folder that is not its release's own, the row is deleted with a warning, and the folder remains.
+        Releases that never worked are deleted first. Three kinds of releases are never deleted: ``keep``, the last two
+        releases that worked, and the release that a rollback would start. Plans name these releases as their undo. If a
+        row in the registry names a folder of another release, the row is deleted with a warning. The folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]

@@ -36,8 +36,8 @@ class Rollout:
     options: tuple[str, ...] = ()
     #: The folder with the copied code, first on the import path; None if the code was not copied.
     release: Path | None = None
-    #: Whether all instances of the old version stop before the first new instance starts. Needed if the two versions
-    #: divide their stores into tasks differently; otherwise both would write the same changelogs.
+    #: Whether all workers of the old version stop before the first new worker starts. Needed if the two versions divide
+    #: their stores into tasks differently; otherwise workers of both versions would write the same changelogs.
     together: bool = False
     #: Whether only the number of slots changes. An instance that already runs the version is then not restarted.
     rescale: bool = False

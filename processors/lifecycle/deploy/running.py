@@ -291,7 +291,8 @@ def _goes_back(stage: RunProcessor) -> bool:
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:
     """The command-line arguments with which a stage of a plan starts workers.
 
-    ``--begin-empty`` names the id of a store's changelog topic, so that the store begins empty only with that topic.
+    ``--begin-empty`` has the topic id of a store's changelog. The worker starts the store empty only if the changelog
+    still has this id.
     """
     options: tuple[str, ...] = ("--paused",) if stage.paused else ()
     if stage.restore_from != "newest":

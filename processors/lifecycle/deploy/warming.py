@@ -15,8 +15,8 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: An announced change expires ``warm_s`` (its maximum wait) plus this many seconds after its start.
-#: Workers that still wait when the change expires join the group.
+#: Seconds after the maximum wait (``warm_s``) after which the announcement of a change expires. Workers that still wait
+#: then join the group.
 SLACK_S = 60.0
 #: Maximum seconds to wait for a worker of an earlier Holdfast version, which does not report whether it is prepared.
 UNTOLD_S = 10.0

@@ -1,4 +1,4 @@
-"""Judges a version that was just started: whether it progresses, and whether too many messages go to dead letters.
+"""Judges a processor's version that was just started: does it process input, and are too many messages dead letters?
 
 Invariants:
     - The functions are pure: they get statuses and return a verdict.

@@ -1,4 +1,7 @@
-"""Judges whether messages reach their store, or are too late, sent to dead letters, skipped, or misplaced.
+"""Judges whether messages reach their store.
+
+A message does not reach its store if it is too late for a window, is sent to dead letters, or is skipped. A misplaced
+message is in a partition where its key finds no match in a join.
 
 Invariants:
     - The judgement is pure: it depends only on the statuses of the workers and the time.
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds. The check fails if the newest message that did not reach its store is at most this old.
+#: Seconds. The check fails if a message that did not reach its store was lost within this time before now.
 TOLD_S = 3_600.0
 
 _WORDS = {
@@ -26,7 +29,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Whether all messages of the last hour reached their store, and a sentence about the others.
+    """Whether all messages of the last hour reached their store, and a sentence about the messages that did not.
 
     ``action`` has the command that shows the lost messages.
     """

@@ -2,9 +2,9 @@
 
 Invariants:
     - Nothing is changed. Each problem names the action for an operator.
-    - A transaction is a problem only if the last stable offset has not moved for ``patience_s`` seconds, because with
-      exactly-once processing a transaction is nearly always open.
-    - Unknown facts are not judged: a number that could not be read never counts as good.
+    - An open transaction alone is no problem, because exactly-once processing opens transactions all the time. It is a
+      problem if the last stable offset has not moved for ``patience_s`` seconds.
+    - A number that could not be read is unknown. It is not judged, and never counts as good.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """The facts of one partition; None for facts that could not be read.
+    """Offsets, sizes and samples of one changelog partition; None for values that could not be read.
 
     Args:
         partition: The partition's number.
@@ -352,8 +352,8 @@ def _not_compacted(
 def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | None:
     """Maximum number of records that a partition may have with its configuration; None if a needed fact is unknown.
 
-    The maximum is the sum of three numbers: the keys plus the uncompacted records that the dirty ratio allows, the
-    records of one open segment, and the records younger than ``min.compaction.lag.ms``.
+    The maximum is the number of keys, plus the uncompacted records that the dirty ratio allows. The records of one open
+    segment, and the records younger than ``min.compaction.lag.ms``, are added.
     """
     if part.keys is None or part.records is None or part.size_bytes is None or part.young is None:
         return None
@@ -364,7 +364,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """The problem that all records are in one open segment, which Kafka never compacts; otherwise None."""
+    """Returns a problem if all records are in one open segment, because Kafka never compacts it; otherwise None."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:

@@ -45,7 +45,9 @@ def read_compaction(
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> CompactionFacts:
-    """Reads offsets and configuration of a changelog; polls at most ``patience_s`` seconds while a transaction is open.
+    """Reads offsets and configuration of a changelog.
+
+    While a transaction is open, the offsets are read again for at most ``patience_s`` seconds.
 
     Raises:
         holdfast.infra.kafka.errors.KafkaFailed: The cluster refused or did not answer.
@@ -216,7 +218,7 @@ def estimated_records(windows: Sequence[Window], end: int) -> int:
 
 
 def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[int, int]:
-    """Two counts: the old records in the samples, and the overdue records among these.
+    """Counts the old records in the samples, and the overdue records among them; returns both numbers.
 
     A record is overdue if the samples have a later record of the same key, and both are older than ``bound_ms`` (ms
     since 1970). The number of overdue records is a minimum, because later records outside of the samples are unknown.
@@ -249,7 +251,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]
 
 
 def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
-    """The mean restore rate of one worker, from the restores that workers report.
+    """Returns the mean restore rate of one worker (records per second), from the restores that the workers report.
 
     If no worker reports a restore, the rate is ``ASSUMED_RECORDS_PER_S``.
     """

@@ -1,4 +1,6 @@
-"""Lists the data that grows on this machine and the way to prune each part, and judges whether the disk has room.
+"""Measures the disk space of each kind of files on this machine, and judges whether the disk has enough free space.
+
+An owner is a kind of files, for example logs or checkpoints.
 
 Invariants:
     - Every file below the home folder belongs to exactly one owner. ``OTHER`` owns the files that no other owner lists.

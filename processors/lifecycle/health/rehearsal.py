@@ -1,4 +1,6 @@
-"""Restore rehearsals: one partition is restored into a scratch folder as a worker would do it, timed and judged.
+"""Restore rehearsals: restore one partition into a scratch folder in the same way as a worker, and measure the time.
+
+The restored state is compared with a checkpoint of the worker that owns the partition.
 
     the owner takes a checkpoint (offset A) ──► replay the changelog up to A into a scratch folder ──► equal? how long?
 
@@ -343,7 +345,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """A Kafka cluster whose changelogs seem to end at the given offsets, because records after them are hidden."""
+    """Wraps a Kafka cluster: its changelogs seem to end at the given offsets, because later records are hidden."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster

@@ -3,8 +3,8 @@
     look (a few requests for all topics) ──► judge ──► findings, and the memory that the next check compares with
 
 Invariants:
-    - Nothing here reads a clock, a cluster or a worker; the same facts and memory give the same findings.
-    - A failed finding names the fault and one action.
+    - The functions read no clock, no cluster and no worker. They get the results of requests (facts) and the memory.
+    - A failed finding describes the problem and names one action.
     - A topic that was deleted and created again fails its check until the state belongs to the new topic. The state
       belongs to it when the state's owners report the new topic id, or after a verb that recreates the topic or its
       positions.
@@ -60,11 +60,11 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The facts about one topic that a check stores, so that the next check can compare.
+    """The properties of one topic that a check stores, so that the next check can compare.
 
     Args:
-        topic_id: The topic id that the state belongs to.
-        seen_at: When the topic last had this id, seconds since 1970.
+        topic_id: The id of the topic from which the state was built.
+        seen_at: Time when the topic last had this id, seconds since 1970.
         held: Partition -> last stable offset, and the time since when it has stayed below the end (seconds since 1970).
             Only partitions with such an offset.
     """
@@ -75,7 +75,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """The facts that one check keeps for the next check: facts of each topic, and the short text of each finding."""
+    """The data that one check stores for the next check: properties of each topic, and short texts of the findings."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -153,7 +153,7 @@ def remember(
         watched: The topologies of the processors to check.
         look: The present facts.
         memory: The memory of the last check.
-        owners: Changelog -> topic ids that the state of its owners belongs to, as the owners reported them.
+        owners: Changelog -> ids of the topics from which its owners (workers) built their state, as they report them.
         remade: Processor -> time when a verb last recreated its topics or positions, seconds since 1970.
     """
     found: dict[str, Known] = {}
@@ -179,7 +179,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """The id of the topic from which the state was built. It differs from ``seen`` if the topic was created again."""
+    """Returns the id of the topic from which the state was built; not ``seen`` if the topic was created again."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -194,7 +194,7 @@ def _unread(name: str, topology: Topology, look: Look) -> bool:
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Maps each partition whose last stable offset is below its end to this offset and when it last changed."""
+    """Maps each partition whose last stable offset is below the end to this offset and the time of its last change."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():

@@ -5,8 +5,8 @@
     <archive>/lock                                     locked (flock) by the process that changes the archive
 
 Invariants:
-    - A copy is complete or absent: it is written to a folder ``<moment>.part``, which is renamed after every file is
-      synced to the disk.
+    - A copy is complete or absent. It is written to a folder ``<moment>.part``, and the folder is renamed after every
+      file was synced to the disk.
     - This module never deletes a complete copy, and never deletes files outside of the archive that a link leads to.
 """
 

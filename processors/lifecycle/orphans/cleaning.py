@@ -1,6 +1,7 @@
 """Reads the facts of orphans, and carries out the stages of the verbs ``clean`` and ``put-back``.
 
-If the process is killed in a stage, the resumed apply repeats that stage. The result depends on the moment of the kill:
+An apply carries out the stages of a plan. If its process is killed in a stage, the resumed apply repeats that stage.
+The result depends on the moment of the kill:
     1. During the copy: the incomplete copy is deleted, and a new copy is made.
     2. After the begin of the deletion was recorded: the deletion is finished.
     3. After the deletion, before its end was recorded: the end is recorded.
@@ -58,7 +59,9 @@ class OrphanOwned(ApplyFailed):
 
 
 class OrphanCleaning:
-    """The orphans of one installation (implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``).
+    """Finds, archives and deletes the orphans (resources without an owner) of one installation.
+
+    Implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``.
 
     ``who`` is the user name for the records. ``defined`` is a function that loads the processors' definitions; it is
     called again before each change.

@@ -165,7 +165,7 @@ class GroupThing(Thing):
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         _check_same(orphan, facts, self.look(orphan))
-        self._topics.delete_group(orphan.name)  # Kafka refuses this while the group has members
+        self._topics.delete_group(orphan.name)  # Kafka refuses to delete a group that has members
 
 
 class FolderThing(Thing):

@@ -7,8 +7,8 @@ Invariants:
       programs cannot.
     - A changelog's processor is known from its records, because the topic name can be ambiguous. For example
       ``orders-eu-totals-changelog`` fits processor ``orders`` and processor ``orders-eu`` of another installation.
-    - In doubt a resource counts as owned: while it is in use, while an apply of its processor is open, or if it may
-      belong to a definition that cannot be imported.
+    - If the owner is uncertain, the resource counts as owned. This is the case while the resource is in use, while an
+      apply (change) of its processor is open, or if its definition may be one that cannot be imported.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
     """Maps each topic that looks like an orphan to the processor or shadow (second run of a processor) in its name.
 
-    The records of these topics decide.
+    A topic's records name the processor that wrote them. The caller reads these records, to know whether the topic is
+    an orphan.
     """
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}

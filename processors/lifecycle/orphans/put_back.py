@@ -2,8 +2,8 @@
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
-After a kill, a repetition of the stage continues the work. The recorded topic id identifies the topic, and each
-partition's end offset is the number of records already written.
+If the process is killed, a repetition of the stage continues the work. The recorded topic id identifies the topic. The
+end offset of a partition is the number of records that were already written to it.
 
 Invariants:
     - Records are written only to the topic that this stage created, never to another existing topic.

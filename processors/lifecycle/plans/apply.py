@@ -1,13 +1,15 @@
-"""Apply: carries out a plan's stages in order and records each, so that a killed apply can be resumed.
+"""Carries out a plan: its stages in order. Each finished stage is recorded, so that a killed execution can be resumed.
+
+One execution of a plan is an apply. The process that carries out an apply is a run; a resumed apply has several runs.
 
 Invariants:
     - An apply executes the plan that was shown. If the present plan has another hash than the shown plan, the apply is
       refused, and the error lists the changes.
     - A plan that deletes data needs a confirmation with its hash.
-    - At most one apply per processor is open. A second apply is refused, and the error names the holder and its
-      progress.
-    - Before each stage the run checks that it still holds the apply (module ``holding``). A run that lost the apply
-      stops at the next step inside its stage, and records nothing more.
+    - At most one apply per processor is open. A second apply is refused, and the error names the run that holds the
+      open apply, and its progress.
+    - Before each stage, the run checks that it still holds the apply (module ``holding``). If another run took over,
+      the run stops before its next change, and records nothing more.
     - An apply and a live recovery run of the same processor exclude each other (``infra.database.leases``).
     - If the remaining stages of a resumed apply need paused workers, the workers are first started paused again.
 """
@@ -128,7 +130,7 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """The result as text, one line for each stage."""
+        """The result of the apply as text, one line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
@@ -394,10 +396,10 @@ def paused_start(done: Sequence[Stage]) -> Stage | None:
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
     """The stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
 
-    The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
-    if the plan ends with a stop. If the plan ends with a start, these workers are started, unless the state is partly
-    changed. With partly changed state, the processor is stopped permanently, so that recovery starts no worker on it.
-    Workers that the apply had already stopped stay stopped.
+    The first ``done`` stages are done; the next stage may have begun. The result is about workers that the apply
+    started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are started
+    normally, unless the state is partly changed. With partly changed state, the processor is stopped permanently, so
+    that recovery starts no worker. Workers that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"

@@ -1,8 +1,8 @@
-"""Decides, from facts only, whether the registry is outdated: a backup that lacks a processor's newest deployment.
+"""Decides whether the registry is outdated, because a backup was restored that lacks a processor's newest deployment.
 
-Each change of a deployment raises its generation in the registry. The newest generation is also recorded in the mark
-next to the processor's releases, and in the meta records of its changelogs. If the registry has a smaller generation
-than these records, it was replaced by an older copy.
+Each change of a deployment raises its generation (a number) in the registry. Two other places also record the newest
+generation: a file next to the processor's releases (the mark), and each commit in its changelogs (the meta records). If
+the registry has a smaller generation than these records, it was replaced by an older copy.
 
 Invariants:
     - A registry without the deployment counts as outdated only if a mark has the deployment. Changelogs without a mark

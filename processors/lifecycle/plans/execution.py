@@ -2,7 +2,7 @@
 
 Invariants:
     - Every stage of ``stages.Stage`` has a branch here; the type checker enforces it.
-    - This module decides nothing. A stage is carried out as written, or the port's error is raised.
+    - This module makes no decisions. It passes the values of a stage to the port, whose errors are raised unchanged.
 """
 
 from __future__ import annotations

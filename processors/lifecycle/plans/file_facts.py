@@ -1,4 +1,4 @@
-"""Facts of an export file whose entries will be put back into stores.
+"""Data classes that describe an export file: a file with entries of stores, which a plan will write back to the stores.
 
 Invariants:
     - A file that cannot be used has only a ``problem``, and no facts about its entries.

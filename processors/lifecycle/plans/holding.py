@@ -1,4 +1,6 @@
-"""The hold (lease) of one run on an apply or incident: renewed by heartbeats, and verified before each change.
+"""The hold (lease) of one run (process) on an apply or incident: renewed by heartbeats, verified before each change.
+
+An apply is the execution of a plan for a processor. At most one run at a time may carry out an apply.
 
 Invariants:
     - A port that ``fenced`` wraps changes nothing after the hold is lost, because the lease is verified in the registry
@@ -17,9 +19,10 @@ lost. The reasons why it is harmless, by port:
                         workers' guard compares topic ids.
     dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
                         same transactions as the messages.
-    table loaders Each processor has one transactional id for them, so a new loader fences the former loader. state
-    folders Each slot's folder has a lock. archive The archive has a lock, and facts are read again before a deletion.
-    registry The lease is verified in the same database transaction (``Registry.fenced``).
+    table loaders       Each processor has one transactional id for them, so a new loader fences the former loader.
+    state folders       Each slot's folder has a lock.
+    archive             The archive has a lock, and facts are read again before a deletion.
+    registry            The lease is verified in the same database transaction (``Registry.fenced``).
 """
 
 from __future__ import annotations

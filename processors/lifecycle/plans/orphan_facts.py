@@ -1,4 +1,4 @@
-"""Facts of orphans: resources without an owner, their archived copies, and interrupted deletions."""
+"""Data classes about orphans (resources without an owner), their archived copies, and interrupted deletions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ VERSION = 1
 class Orphan:
     """A resource without an owner; ``size_bytes`` is None if unknown.
 
-    ``aside``: whether this is state that was set aside (renamed); no process opens it, not even the owner of the slot.
-    ``forsaken``: whether its processor is not deployed here, so that members of the processor's group run elsewhere.
+    ``aside``: whether this is state that was set aside (renamed). No process opens this state, not even a worker that
+    uses the slot. ``forsaken``: whether the processor is not deployed here, so that members of its group run elsewhere.
     ``unsigned``: whether this is a topic whose records name no processor. Such a topic may belong to another
     installation, so it is deleted only if the user gives its full name. ``ends``: a topic's high watermarks when it was
     found. A later check compares these with the present ones, to detect that the topic is being written.

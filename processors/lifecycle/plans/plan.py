@@ -1,11 +1,12 @@
-"""A plan and its hash. A plan lists the stages of a verb, is decided from facts, and is applied as it was explained.
+"""A plan and its hash. A plan lists the stages (steps) with which a request is carried out, and explains their effects.
 
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
                              └────apply────► the same stages in order (``plans/apply.py``)
 
-How a plan is hashed (``Plan.hash``): request, kind of verdict, stages and basis, as JSON with sorted keys, go through
-SHA-256; the first 12 hexadecimal digits are the hash. Findings, sizes and estimates are left out, because they change
-with every record. ``plans/apply.py`` compares the hash that a user confirmed with the hash of the present plan.
+``Plan.hash`` is the SHA-256 of four parts: the request, the kind of verdict, the stages, and the basis (the facts that
+the plan depends on). The parts are JSON with sorted keys. The first 12 hexadecimal digits are used. Findings, sizes and
+estimates are left out, because they change with every record. ``plans/apply.py`` compares the hash that a user
+confirmed with the hash of the present plan.
 
 Invariants:
     - A plan is plain data that JSON stores without loss, so a killed apply resumes with the same plan.
@@ -48,8 +49,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: How a killed apply is continued: "plan anew" makes a new plan from the present facts; "go on" resumes the recorded
-#: plan.
+#: The way to continue a killed apply (execution of a plan). "plan anew" makes a new plan from the present state.
+#: "go on" resumes the recorded plan.
 AfterKill = Literal["plan anew", "go on"]
 
 

@@ -84,9 +84,10 @@ Selection = Everything | Keys | Prefix | Windows
 def selection_of(
     keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
 ) -> Selection:
-    """Selects message keys by a list of keys, by a prefix, or all keys; exactly one of the three must be given.
+    """Returns a selection of message keys: a list of keys, the keys with a prefix, or all keys.
 
-    With a window, only windows of the selected keys that overlap its time span are selected.
+    Exactly one of the three must be given. With ``window``, the result selects only those windows of the keys that
+    overlap the time span.
 
     Args:
         keys: The keys; empty for none.
@@ -298,9 +299,9 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     Args:
         processor: Name of the processor.
         store: The store.
-        source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source topics
-            beside the running processor, and then replaces the old store; ``table`` fills the store from any table of
-            the catalog.
+        source: ``local`` writes the changelog from local state. ``topic`` builds the store again from its source
+            topics, while the processor runs, and then replaces the old store. ``table`` fills the store from any table
+            of the catalog.
         from_available: Build the store from the source records that still exist, although the results of deleted
             records are lost. Only with source ``topic``.
         table: The table, as ``namespace.table``. ``table``, ``key`` and ``columns`` are only for source ``table``.

@@ -1,4 +1,4 @@
-"""The stages of plans, as frozen, plain data; the field ``says`` is the sentence that ``explain`` prints.
+"""The stages of plans: immutable data classes that describe one step of a change, with a sentence for users (``says``).
 
 Invariants:
     - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports.
@@ -275,7 +275,7 @@ class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
 
 
 class SetPositions(_Stage, frozen=True, tag="set_positions"):
-    """Set input offsets and complete the loaded changelogs of ``stores``, in one transaction.
+    """Set input offsets, and write the records with these offsets to the loaded changelogs, in one transaction.
 
     ``positions`` maps input topic -> partition -> offset; empty keeps the committed offsets of the group.
     """
@@ -292,7 +292,7 @@ class CompareStores(_Stage, frozen=True, tag="compare_stores"):
 
 
 class LoadTable(_Stage, frozen=True, tag="load_table"):
-    """Write the rows of a table to a temporary topic, in the format of a store's changelog.
+    """Read the rows of a table, and write them to a temporary topic in the format of a store's changelog.
 
     ``key`` is the column with the message keys. ``partitioner`` is the partitioner that the writers of the store's
     source topics use. ``event_ms`` is the event time of all entries, ms since 1970: the time when the table's version
@@ -309,7 +309,10 @@ class LoadTable(_Stage, frozen=True, tag="load_table"):
 
 
 class LoadFile(_Stage, frozen=True, tag="load_file"):
-    """Write the entries of one store in an export file to a temporary topic; ``sha256`` is the hash of the file."""
+    """Read the entries of one store from an export file, and write them to a temporary topic.
+
+    ``sha256`` is the expected hash of the file.
+    """
 
     store: str
     path: str

@@ -1,8 +1,10 @@
-"""Facts of the warehouse: snapshots of stores, other tables, and their rows.
+"""Data classes about tables of the warehouse, and the protocol for reading them.
+
+A version is an Iceberg snapshot of a table.
 
 Invariants:
-    - A table or version that cannot be used has a ``problem``. Such a table or version is never left out, because the
-      refusal of a plan must name it.
+    - A table or version that cannot be used has a ``problem``. It is never left out, because the refusal of a plan must
+      name the problem.
 """
 
 from __future__ import annotations

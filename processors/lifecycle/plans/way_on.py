@@ -1,4 +1,4 @@
-"""Finds the one command that ends an open apply; status, checks and errors print this command.
+"""Finds the one command that ends an open apply (interrupted execution of a plan). Status, checks and errors print it.
 
 the apply resumes its plan     holdfast apply resume N
 the apply needs a new plan     the command of its request, with unchanged options
@@ -56,8 +56,9 @@ def read(record: ApplyRecord) -> Plan | None:
 def keeps_recovery_away(record: ApplyRecord) -> bool:
     """Whether recovery must not touch a processor until its interrupted apply is resumed.
 
-    True if the plan itself starts or stops workers and must be resumed, because a worker that recovery starts would
-    process half-changed state. If another version of Holdfast wrote the plan, only the verb decides.
+    True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
+    process half-changed state. If another version of Holdfast wrote the plan, it is unreadable, so only the verb
+    decides.
     """
     plan = read(record)
     if plan is None:
@@ -78,7 +79,7 @@ def only_starts_workers(record: ApplyRecord) -> bool:
 
 
 def needs_workers(record: ApplyRecord) -> bool:
-    """Whether a resumed apply needs running workers before one of its remaining stages starts any."""
+    """Whether a resumed apply needs running workers before one of its remaining stages starts workers."""
     plan = read(record)
     if plan is None or isinstance(plan.request, Compact):
         return False  # No worker is needed, because such an apply is abandoned instead of resumed.

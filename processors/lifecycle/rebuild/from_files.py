@@ -1,4 +1,6 @@
-"""Writes the entries of an export file to a topic in changelog format. The owners then adopt this topic's content.
+"""Reads the entries of an export file, and writes them to a temporary topic in changelog format.
+
+The workers then read this topic and change their stores to its content.
 
 Invariants:
     - Before the first entry is written, the file's hash is compared with the hash in the plan.

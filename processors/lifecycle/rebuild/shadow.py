@@ -1,6 +1,7 @@
 """Starts, stops and removes shadows.
 
-A shadow is a second run of a processor's functions, as a separate program with its own group.
+A shadow runs a processor's functions a second time, as a separate program with its own consumer group. It builds a
+store again from the source topics.
 """
 
 from __future__ import annotations

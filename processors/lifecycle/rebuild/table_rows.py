@@ -1,8 +1,8 @@
 """Checks the rows of a table, and sends them to changelogs in transactions.
 
 Invariants:
-    - The sent rows are the rows of the planned table version, because their fingerprint must equal the fingerprint in
-      the manifest.
+    - The sent rows are exactly the rows of the planned table version (Iceberg snapshot). This is checked by the
+      fingerprint in the manifest.
     - Each processor has one transactional id for loading, so a new loader fences an earlier loader.
 """
 

@@ -1,4 +1,4 @@
-"""The objects through which table rows and file entries are written to stores: warehouse, topics, cluster, workers."""
+"""The ports (warehouse, topics, cluster, workers) of the stages that write table rows or file entries to stores."""
 
 from __future__ import annotations
 

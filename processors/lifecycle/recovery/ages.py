@@ -1,8 +1,8 @@
 """Computes the age of a recorded time, also if the machine's clock was changed after the recording.
 
 Invariants:
-    - A recorded time in the future has an infinite age. Otherwise, after a wrong clock was set back by hours, recovery
-      would wait for hours.
+    - A recorded time in the future has an infinite age. Otherwise recovery would wait for hours if a clock that was
+      hours ahead wrote the time, and was corrected afterwards.
 """
 
 from __future__ import annotations

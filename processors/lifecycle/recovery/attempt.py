@@ -1,11 +1,11 @@
-"""Recovery of one incident: diagnose → decide → fence → act → restart → verify; the timeline records each step.
+"""Recovers a processor from one incident: diagnose → decide → fence → act → restart → verify. Each step is recorded.
 
 Invariants:
     - Nothing is started in a slot while its old process may still be alive.
     - Only failed instances are changed, each with its own remedy. An instance that must wait, or needs a person's
       decision, does not delay recovery of other instances.
-    - At most one run works on an incident, and none during a live apply of the processor (``infra.database.leases``). A
-      run that lost its claim stops, because its deployer and registry verify the claim before each change.
+    - At most one run (process) has the claim of an incident (``infra.database.leases``); none during a live apply of
+      the processor. A run that lost its claim stops: its deployer and registry verify the claim before each change.
     - The registry counts attempts, also those of killed runs. A fault that ends by itself uses no attempt.
     - A fault that no restart repairs is not retried: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
@@ -193,7 +193,7 @@ def _who_has(incident: Incident, world: World) -> str:
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
-    """The result of a run that could not reach a broker; the incident stays open and waits for a broker.
+    """The result of a run that could not reach a broker. The incident stays open for a later run.
 
     Raises:
         IncidentUnknown: No incident has this id.

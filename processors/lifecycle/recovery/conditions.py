@@ -39,7 +39,7 @@ def once(ping: Callable[[], object]) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Tests whether recovery still has to wait, because no broker answers or the disk is full.
+    """Tests whether recovery still has to wait. It waits while no broker answers, or while the disk is full.
 
     Args:
         ping: Function that sends a request to the brokers; raises HoldfastError if no broker answers.

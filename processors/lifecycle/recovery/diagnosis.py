@@ -1,9 +1,9 @@
-"""Diagnoses one instance (worker) of a processor. The decision is pure: it depends only on observed facts.
+"""Diagnoses one instance (worker) of a processor: is it healthy, or what is wrong?
 
 Invariants:
-    - The same facts give the same diagnosis; nothing here reads a clock, a process or a database.
-    - ``Diagnosis`` is a closed union; each case has the ``kind`` of the fault, a ``sentence`` about the instance, and
-      ``needs_recovery``.
+    - The functions are pure: they read no clock, no process and no database.
+    - ``Diagnosis`` is the union of all cases. Each case has the ``kind`` of the fault (a fixed word, such as
+      ``disk-full``), a ``sentence`` about the instance, and ``needs_recovery``.
     - An instance that was stopped on request, or is being deployed, never needs recovery.
 """
 
@@ -213,7 +213,7 @@ def _gravity(each: Diagnosis) -> tuple[int, bool]:
 
 
 def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
-    """The sentences of the diagnoses of all workers, as one text."""
+    """Returns one text with the sentence of each worker's diagnosis."""
     return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in diagnoses.items())
 
 

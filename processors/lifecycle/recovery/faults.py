@@ -1,4 +1,4 @@
-"""The kinds of faults of a processor: fixed words that errors contain and that recovery reads.
+"""The kinds of faults (failures) of a processor: fixed words that errors contain, and by which recovery decides.
 
 Invariants:
     - A kind is a word of this list and never changes. An error with an unknown cause is ``failed``.

@@ -1,8 +1,7 @@
 """Detects a lag that does not shrink, and estimates how many workers would catch up, and when.
 
 Invariants:
-    - The functions are pure. The sensor keeps one ``Lag`` object from check to check, and all results are computed from
-      this object.
+    - The functions are pure. The recovery sensor keeps one ``Lag`` object per processor, and passes it to ``next_lag``.
     - Rates belong to the present workers. After a restart, or a change of the number of workers, the measurement starts
       again.
 """

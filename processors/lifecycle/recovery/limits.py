@@ -1,7 +1,7 @@
-"""The limits of recovery: time limits after which an observation is a failure, and maximum numbers of attempts.
+"""The limits of recovery: maximum times (for example without a heartbeat), and maximum numbers of attempts and runs.
 
 Invariants:
-    - Attempts are counted per incident, over all its recovery runs. Runs are counted per incident.
+    - A recovery run makes one or more attempts (restarts). Attempts and runs are both counted for each incident.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refills a lost registry from the supervisor's programs and the workers' own answers.
+"""Fills an empty registry again after it was lost: from the supervisor's programs, and from the answers of workers.
 
     empty registry, but programs exist ──► rediscover ──► deployments and releases, each recorded as *adopted*
 
@@ -42,10 +42,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A processor as it was discovered from its programs.
+    """A processor that was discovered from the supervisor's programs.
 
-    ``release`` is the folder of its code, and ``target`` its definition (``module:attribute``); None if no program
-    names them. ``told`` is true if a worker reported the code version.
+    ``release`` is the folder of the processor's code, and ``target`` is its definition (``module:attribute``). They are
+    None if no program names them. ``told`` is true if a worker reported the code version.
     """
 
     processor: str

@@ -1,4 +1,4 @@
-"""Chooses the remedy for a fault. The decision is pure: it depends only on the diagnosis and the facts of the case.
+"""Chooses the remedy for a fault (kind of failure) of a worker. Pure: the choice depends only on the arguments.
 
     Restart   fence the old process, then start a new one
     Rebuild   like Restart, but first set broken local state aside, so that checkpoint and changelog restore it

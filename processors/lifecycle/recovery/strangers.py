@@ -1,8 +1,8 @@
 """Finds "strangers": workers of another installation in a processor's group. The check runs before workers start.
 
 Invariants:
-    - A dead worker of this installation is not a stranger, even while its session lasts, or if its state folder with
-      its client id was lost. So members that leave the group within ``GHOSTS_S`` seconds count as dead workers.
+    - A dead worker of this installation is not a stranger, even if Kafka still lists it as a member until its session
+      ends. So members that leave the group within ``GHOSTS_S`` seconds count as dead workers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def find_strangers(
 ) -> tuple[str, ...]:
     """The workers of another installation that stay in a processor's group for ``within_s`` seconds, as texts.
 
-    Also empty if this client is not allowed to describe the group.
+    The result is also empty if this client is not allowed to describe the group.
 
     Raises:
         HoldfastError: Kafka does not answer.

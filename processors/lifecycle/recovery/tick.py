@@ -1,4 +1,6 @@
-"""A tick of the recovery sensor: observes a processor, and decides whether a recovery run is due and with which key.
+"""One tick of the recovery sensor: observes a processor, and decides whether Dagster must start a recovery run now.
+
+A run has a key, because Dagster ignores a second request with the same key.
 
 Invariants:
     - The Dagster sensor and the simulation in tests both use these functions.

@@ -1,10 +1,10 @@
-"""The history of a processor from the registry's records: one entry for each apply, incident and action.
+"""Computes the history of a processor: one entry for each apply (executed plan), incident and action in the registry.
 
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 
 Invariants:
-    - An entry is derived from a registry record, so it can be derived again with the same identity.
-    - An entry exists only for a final fact: an apply ended, or an incident was opened or closed.
+    - An entry is computed from a registry record. The same record always gives an entry with the same identity.
+    - An entry exists only for an event that is over: an apply ended, or an incident was opened or closed.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """The progress of reporting one registry table to Dagster: up to which record number all events are reported.
+    """The progress of reporting the records of one registry table to Dagster.
 
-    ``low`` is this number. ``above`` lists reported events of later records, and of records that may change.
+    All events of records up to the number ``low`` are reported. ``above`` has the events that are already reported of
+    later records, and of records that may still change.
     """
 
     low: int = 0

@@ -1,4 +1,7 @@
-"""Plan ``adopt``: corrects a registry that was replaced by a backup, from records outside of the registry."""
+"""Plan ``adopt``: records a newer deployment in a registry that was replaced by a backup.
+
+The deployment is read from the records outside of the registry: the mark file and the changelogs.
+"""
 
 from __future__ import annotations
 

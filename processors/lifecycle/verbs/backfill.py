@@ -1,7 +1,8 @@
 """Plan ``backfill --from local``: fill changelogs from local state.
 
-    missing, first records gone, wrong number of partitions ──► created again; a running processor is stopped first
-    recreated, last records gone                            ──► filled while no worker is alive
+    state of the changelog                                      what the plan does
+    missing, first records gone, wrong number of partitions ──► creates it again; stops a running processor first
+    recreated, last records gone                            ──► fills it while no worker is alive
 
 All changelogs that must be created again are created together, so that no worker starts with only some of them.
 """
@@ -91,7 +92,7 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 
     Raises:
         ApplyFailed: Local state lacks committed input, or the state of a task. Nothing was deleted.
-        HoldfastError: Facts cannot be read.
+        HoldfastError: The data for the plan cannot be read.
     """
     refused = _not_whole(stores, read_facts(topology, source), topology)
     if refused is not None:
@@ -263,7 +264,10 @@ def _up_to(topic: str, held: int | None) -> str:
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's local state contains records that are missing in its changelog."""
+    """Whether the local state of a store in this task has records that the changelog lacks.
+
+    Also True if the changelog does not exist or was created again, or if the store never had a changelog.
+    """
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:

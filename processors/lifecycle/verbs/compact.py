@@ -14,7 +14,7 @@ ASSUMED_BYTES_PER_S = 50e6
 
 
 def read(request: Compact, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including hanging transactions."""
+    """Reads the data that the plan needs, including hanging transactions."""
     return read_facts(topology, source, hanging=True)
 
 

@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 
 def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the newest keys of topics that are joined or share a store."""
+    """Reads the data that the plan needs, including the newest keys of topics that are joined or share a store."""
     return with_keys(read_facts(topology, source), source, topology)
 
 

@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
 
 
 def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the dead letters if there is a dead-letter topic."""
+    """Reads the data that the plan needs, including the dead letters if there is a dead-letter topic."""
     facts, spec = read_facts(topology, source), topology.dead_letter
     inputs = tuple(each.name for each in topology.sources)
     letters = None if spec is None else source.letters(request.processor, spec.name, inputs)

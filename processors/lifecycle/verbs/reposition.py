@@ -1,4 +1,4 @@
-"""Plan ``reposition``: sets the group's input offsets to the offsets of the state, if they differ.
+"""Plan ``reposition``: sets the group's committed offsets to the input offsets that the changelogs record.
 
 offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
 unread input was deleted by Kafka    ──► set to the topic's first offset; the plan states the number of lost records
@@ -21,7 +21,7 @@ Places = dict[str, dict[int, int]]
 
 
 def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the input offsets in the changelogs."""
+    """Reads the data that the plan needs, including the input offsets in the changelogs."""
     facts = read_facts(topology, source)
     logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
     return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})

@@ -4,8 +4,9 @@
     changelogs ─► workers restore, paused ─► compare their state with the snapshots ─► run
 
 The same stages restore to a new cluster, after a loss of changelogs, or to a point in time. Workers restore from the
-new changelogs as from any other changelog. The coherence guard lets no worker start with these changelogs before the
-positions are set.
+new changelogs as from any other changelog. Positions are the input offsets at which the workers continue. Before the
+positions are set, no worker starts with these changelogs: the check of state and offsets at a worker's start (coherence
+guard) refuses them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
 
 
 def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the releases and the snapshots of the stores."""
+    """Reads the data that the plan needs, including the releases and the snapshots of the stores."""
     tables = {store: source.store_table(request.processor, store) for store in affected(request, topology)}
     return replace(read_facts(topology, source, releases=True), tables=tables)
 

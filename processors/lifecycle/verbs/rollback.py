@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.verbs.deploy import SETTLE_S, records_of
 
 
 def read(request: Restart | Rollback, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including every release, and the changelogs of the releases' stores."""
+    """Reads the data that the plan needs, including every release, and the changelogs of the releases' stores."""
     known = source.releases(request.processor)
     kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
     facts = read_facts(topology, source, also=sorted(kept))

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 
 
 def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the release, and the number of workers in the settings."""
+    """Reads the data that the plan needs, including the release, and the number of workers in the settings."""
     return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
 
 

@@ -35,19 +35,19 @@ from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_w
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
-    """Reads the facts of a request now, and returns its plan.
+    """Reads the data that a request needs (state of Kafka, workers, registry), and returns the plan of the request.
 
     Raises:
-        HoldfastError: Facts cannot be read.
+        HoldfastError: The data for the plan cannot be read.
     """
     return decide(request, _facts(request, source, topology), topology)
 
 
 def plan_of_installation(request: requests.OfInstallation, source: OrphanSource) -> Plan:
-    """Reads the facts of a request for the whole installation now, and returns its plan.
+    """Reads the data that a request for the whole installation needs, and returns the plan of the request.
 
     Raises:
-        HoldfastError: Facts cannot be read.
+        HoldfastError: The data for the plan cannot be read.
     """
     match request:
         case requests.Clean():

@@ -31,7 +31,7 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a restore requires of the snapshots of stores that share input topics.
+    """The requirements of a restore for the snapshots of stores that share input topics.
 
     Args:
         at: A tag, a snapshot id, a version number, or ``latest``.
@@ -62,7 +62,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
                 continue  # A compaction or another program wrote this version, so ``latest`` does not choose it.
             return unusable
         assert version.manifest is not None
-        # Versions that were made from the history have no input offsets, so they are compared by time.
+        # Versions of past times, which were built from the history, have no input offsets. They are compared by time.
         compared = len(together) > 1 and not version.manifest.from_history
         unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
         if unplaced is not None:

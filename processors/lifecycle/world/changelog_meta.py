@@ -1,4 +1,6 @@
-"""Reads the last committed meta record of changelog partitions: input offsets, and the name of the processor."""
+"""Reads the last committed meta record of changelog partitions.
+
+The meta record is the last record of each commit: it has the input offsets and the name of the processor."""
 
 from __future__ import annotations
 

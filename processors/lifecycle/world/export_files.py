@@ -1,4 +1,4 @@
-"""Reads export files (format: ``engine.state.exports``) from the disk of this machine, as facts for plans."""
+"""Reads export files (entries of stores; format: ``engine.state.exports``) on this machine, as input for plans."""
 
 from __future__ import annotations
 

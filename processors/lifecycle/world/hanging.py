@@ -18,9 +18,9 @@ class HangingTransactions:
         bootstrap: Kafka's bootstrap servers.
         client_config: The installation's librdkafka settings.
 
-    Raises (from both methods): ClientSettingsInvalid: A librdkafka setting has no equivalent in the second library; no
-        request was sent. BrokerUnreachable: No broker answered. AccessRefused: An access right is missing; the error
-        names the ACL to add.
+    Both methods raise three errors. ClientSettingsInvalid: a librdkafka setting has no equivalent in the second
+    library, and no request was sent. BrokerUnreachable: no broker answered. AccessRefused: an access right is missing;
+    the error names the ACL to add.
     """
 
     def __init__(self, bootstrap: str, client_config: Mapping[str, str | int | float | bool]) -> None:

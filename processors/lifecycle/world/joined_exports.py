@@ -1,4 +1,4 @@
-"""Joins the export files of one apply to one file, so that one command puts everything back.
+"""Joins the export files of one apply (executed plan) to one file, so that one command writes all entries back.
 
     worker 0 ─► …-totals-3f1c.jsonl ─┐
     worker 1 ─► …-totals-9d20.jsonl ─┼─► 20261129T135500123456-apply-7.jsonl
@@ -33,8 +33,8 @@ class _TwoValues(Exception):
 def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
     """The path of the joined file: it has all entries of these parts, and of parts that the apply joined before.
 
-    The parts are returned as they are if they can't be joined: a part is on another machine, two parts have different
-    values of one entry, or the disk is full.
+    If the parts can't be joined, their own paths are returned. The reasons: a part is on another machine, two parts
+    have different values of one entry, or the disk is full.
 
     Args:
         paths: The export files that the workers wrote, oldest first.

@@ -1,4 +1,6 @@
-"""Reads dead letters, and sends their messages again exactly once, even if the process is killed.
+"""Reads dead letters (records about failed messages), and sends the failed messages to their input topics again.
+
+Each message is sent exactly once, even if the process is killed.
 
     letter 7 ── transaction: message to its topic + offset 8 of the replay group ──► commit ──► … ──► letters deleted
 

@@ -189,7 +189,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """The changelog keys and values whose message key is selected; for ``Windows``, only records of these windows."""
+    """Yields the changelog keys and values with a selected message key; for ``Windows``, only the selected windows."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}
@@ -205,7 +205,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """The progress of a copy of a task: its offset in the store's changelog, then the sum of its input offsets."""
+    """Returns the progress of a copy of a task: the offset in the store's changelog, and the sum of input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

@@ -3,8 +3,8 @@
 Invariants:
     - A command to a worker names only partitions of tasks that this worker owns now. Tasks are compared by subtopology
       and partition, because partition 3 of two subtopologies can have different owners.
-    - A requested task without an owner is an error, before anything is changed. A change first waits until each task
-      has an owner, because a worker that was just started causes a rebalance.
+    - If a requested task has no owner, an error is raised before any state is changed. A change first waits until each
+      task has an owner, because a worker that was just started causes a rebalance.
 """
 
 from __future__ import annotations

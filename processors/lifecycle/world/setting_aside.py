@@ -3,8 +3,8 @@
 Invariants:
     - No folder is renamed while a live process has its slot, and no folder outside of the processor's slots is renamed.
     - A renamed folder stays in the same parent folder, with the time in its name.
-    - Only the newest ``KEPT`` copies of each folder are kept. Otherwise a disk that damages state repeatedly would
-      become full.
+    - Only the newest ``KEPT`` copies of each folder are kept. Otherwise the copies would fill the disk if state is
+      damaged again and again.
 """
 
 from __future__ import annotations

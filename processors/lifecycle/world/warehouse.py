@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WarehouseTables:
-    """Tables of the catalog; implements ``warehouse_facts.Tables``, which describes the methods.
+    """Reads tables of the Iceberg catalog. Implements ``warehouse_facts.Tables``, which describes the methods.
 
     Args:
         opens: Function that opens the catalog; called at the first read, because the import of the table library is
