@@ -112,7 +112,7 @@ def broken_module(it: Exercise) -> None:
     it.begin()
     file = it.home.definitions / f"{MODULE}.py"
     text = file.read_text()
-    with snapshots_beside(it.home):
+    with snapshots_beside(it.home, broken_module=True):
         it.broken()
         file.write_text("import nothing_of_this_name\n")
         it.status_says("code location holdfast", "No module named 'nothing_of_this_name'")
