@@ -78,15 +78,15 @@ def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "an apply that broke off is told to nobody": _not_told("apply-broken-off"),
-    "a processor that stays paused is told to nobody": _not_told("paused"),
-    "a worker of another version is told to nobody": _not_told("other-version"),
-    "an older copy of the registry is told to nobody": _not_told("registry-behind"),
-    "a supervisor that hangs is told to nobody": _not_told("supervisor-silent"),
-    "a state that lasts is told at each tick": _told_at_each_tick,
-    "the end of a state is told to nobody": _never_over,
+    "an apply that broke off sends no message": _not_told("apply-broken-off"),
+    "a processor that stays paused sends no message": _not_told("paused"),
+    "a worker of another version sends no message": _not_told("other-version"),
+    "an older copy of the registry sends no message": _not_told("registry-behind"),
+    "a supervisor that hangs sends no message": _not_told("supervisor-silent"),
+    "a state that lasts sends a message at each tick": _told_at_each_tick,
+    "the end of a state sends no message": _never_over,
     "a state that began while the clock was ahead waits for that time": _clock_is_trusted,
-    "a state whose action changes is told with its first one": _first_action_stays,
-    "a recovery that stopped is told to nobody": _failed_is_silent,
+    "a state whose action changes keeps its first message": _first_action_stays,
+    "a recovery that stopped sends no message": _failed_is_silent,
     "the command of an interrupted apply lacks its arguments": _without_its_arguments,
 }

@@ -18,7 +18,7 @@ Invariants:
       topic that lacks older rows.
     - All records about one row come from one task, in the order of the changes of the row. A group therefore never
       removes a row before it has added the row.
-    - A change that does not change the result sends no record. If a group has no rows any more, None is sent for it.
+    - A change that does not change the result sends no record. For a group without rows, None is sent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Invariants:
     - Each processor that does not work has a message within ``settles_s``: either of its failed incident, or of its
-      state. A state that should end by itself has a longer limit, after which a person is told.
+      state. A state that should end by itself has a longer limit, after which a message is sent.
     - Incidents have separate messages (``webhook_messages``). A state has messages only if no incident already names
       the same action, so that one fault is not reported twice.
     - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
@@ -179,7 +179,7 @@ def _is_settled(told: SeenNeed, now: datetime) -> bool:
 
 
 def _lasts(since: datetime, now: datetime, seconds: float) -> bool:
-    """Whether so many seconds are over; true for a time that a wrong clock recorded, which an earlier tick has seen."""
+    """Whether ``since`` is at least this long ago. A time that lies ahead, from a wrong clock, counts as long ago."""
     return is_ahead(since, now) or (now - since).total_seconds() >= seconds
 
 

@@ -66,7 +66,7 @@ class Need(msgspec.Struct, frozen=True):
 class SeenNeed(msgspec.Struct, frozen=True):
     """A state and the time when it was first seen; ``ended`` is None while it lasts.
 
-    ``changed`` is the time since which the state has its present action; None if it had no other one when it was told.
+    ``changed`` is the time since which the state has its present action. It is None if its message names this action.
     """
 
     need: Need
