@@ -69,7 +69,7 @@ class Node:
 
     @property
     def order(self) -> Order | None:
-        """The step's role (``steps.step.Order``) in the order in which inputs are read: ``feeds``, ``reads`` or None."""
+        """The step's role in the order of reading (``steps.step.Order``): ``feeds``, ``reads`` or None."""
         return None if self.of_engine is None else self.of_engine.order
 
     @property
