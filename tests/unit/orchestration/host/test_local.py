@@ -29,7 +29,7 @@ def settings(tmp_path, monkeypatch):
 
 
 def started(settings: Settings, home: str) -> subprocess.Popen[bytes]:
-    """Start a daemon with one child, and record it as the daemon of the settings' home."""
+    """Start a daemon with one child. Record it as the daemon of the settings' home."""
     environment = {**os.environ, "DAGSTER_HOME": home}
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON], stdout=-1, start_new_session=True, env=environment)
     daemon.stdout.readline()

@@ -1,4 +1,4 @@
-"""Old copies of tasks in a slot's folder when their changelogs were created again: which are kept, and for how long."""
+"""Old copies of tasks in a slot's folder, after their changelogs were created again. Some are kept for a while."""
 
 from __future__ import annotations
 
