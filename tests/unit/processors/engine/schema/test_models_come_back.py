@@ -260,7 +260,10 @@ def test_a_secret_that_the_user_writes_out_is_kept() -> None:
 
 
 def test_what_types_tell_is_not_read_back() -> None:
-    """For types whose values always come back, `set` reads no value again: that would cost more than the write."""
+    """If values of a type are always read back equal, `set` reads no value again.
+
+    That would cost more than the write.
+    """
 
     class Line(BaseModel):
         sku: str
