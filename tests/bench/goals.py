@@ -10,8 +10,8 @@ from tests.bench import audit, checkpoint, failover, pair, partitions, snapshots
 from tests.bench.cases import Result
 from tests.bench.results import Results
 
-#: The number of cores that two processes and the broker need. With fewer cores they compete, so a ratio of their rates
-#: means nothing.
+#: The number of cores below which two processes and the broker compete for them. A ratio of their rates then means
+#: nothing.
 CORES_FOR_PAIR = 4
 
 Of = Callable[[Result], float]

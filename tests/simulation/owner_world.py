@@ -49,7 +49,7 @@ class OwnerWorld(World):
         self.effective: dict[tuple[str, int], list[Message]] = {
             (store, number): [] for store in self.workload.names for number in range(schedule.partitions)
         }
-        #: The offset of each message that was produced, by partition and message number.
+        #: The offset of each produced message, by partition and message number.
         self.offsets: list[dict[int, int]] = [{} for _ in range(schedule.partitions)]
         #: The number of messages that are already counted in ``effective``, by partition.
         self._counted = [0] * schedule.partitions

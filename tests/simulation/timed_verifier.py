@@ -108,7 +108,7 @@ class TimedCheck(FinalCheck):
     def _is_last(self, path: Path, meta: TaskMeta) -> bool:
         """Whether a database is final.
 
-        At the end of the input, a database may still have the windows that closed last.
+        At the end of the input, a database may lack the changelog records of the windows that closed last.
         """
         partition = int(path.name.rsplit("-", 1)[1])
         for store in self._stores_in(path):

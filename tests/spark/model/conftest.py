@@ -1,4 +1,4 @@
-"""Fixtures for random action sequences (lives): a small Spark with a warehouse in memory, and a patched product."""
+"""Fixtures for random action sequences (lives): a small Spark with a warehouse in memory, and the patched product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.model import seams
 from tests.spark.model.life import World
 from tests.spark.tuning import INTERPRETED
 
-#: Properties for few rows and one task at a time. Spark features that cost more than the work itself are off.
+#: Properties for few rows and one task at a time: features that cost more than the work itself are off.
 SMALL = {
     **INTERPRETED,
     "spark.sql.shuffle.partitions": "1",
@@ -37,7 +37,7 @@ STATIC = {
 }
 
 
-#: Java's second compiler halves the CPU time of a life if a process runs hundreds of lives. With fifty lives it costs
+#: Java's second compiler halves the CPU time of a life when a process runs hundreds of lives. For fifty lives it costs
 #: more than it saves.
 FIFTY_LIVES = {"spark.driver.defaultJavaOptions": f"{BRIEF} -XX:ReservedCodeCacheSize=256m"}
 
@@ -49,7 +49,7 @@ def small_spark(home: Path, *, fifty_lives: bool = False) -> Settings:
 
 
 def world_on(settings: Settings, spark: object, edges: seams.Seams, *, fifty_lives: bool = False) -> World:
-    """The objects that all lives share, on a Spark session, with a second session for concurrent runs."""
+    """The shared world on a Spark session, with a second session for concurrent runs."""
     other = spark.newSession()  # type: ignore[attr-defined]
     for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
         other.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Dagster's processes end together with their child processes, even if a child ignores SIGTERM or lost its parent."""
+"""Dagster's processes end with their child processes, even if a child ignores SIGTERM or has lost its parent."""
 
 from __future__ import annotations
 

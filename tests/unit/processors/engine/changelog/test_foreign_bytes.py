@@ -66,7 +66,7 @@ _json = st.recursive(
 
 
 def bytes_like(*valid: bytes) -> st.SearchStrategy[bytes]:
-    """Random bytes, any JSON, and valid bytes that are truncated, changed at one place, or retyped in one field."""
+    """Random bytes, any JSON, and valid bytes that are truncated, changed at one place, or changed in one field."""
     some = st.sampled_from(valid)
     cut = st.tuples(some, st.integers(0, 400)).map(lambda pair: pair[0][: pair[1]])
     changed = st.tuples(some, st.integers(0, 2000), st.binary(max_size=3)).map(

@@ -1,4 +1,4 @@
-"""A real RocksDB with a checkpoint, a real folder as the checkpoint store, and a store that fails on command."""
+"""A real RocksDB with a checkpoint, a folder as the checkpoint store, and a store that fails on command."""
 
 from __future__ import annotations
 

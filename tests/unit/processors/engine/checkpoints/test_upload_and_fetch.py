@@ -94,7 +94,10 @@ def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, break
 @pytest.mark.parametrize("dies", [True, False], ids=["the process dies", "the store fails"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench, breaking, dies, after):
-    """After a failure at any operation, the former or the new checkpoint is found, and the next upload succeeds."""
+    """After a failure at any operation, the former or the new checkpoint can be restored.
+
+    The next upload then succeeds.
+    """
     bench.write()
     bench.upload()
     for at in itertools.count():

@@ -1,4 +1,7 @@
-"""The store of an as-of join. Right messages of a key share one record; older ones get their own record. All expire."""
+"""The store of an as-of join.
+
+A key's newest right messages share one record, older ones are in sealed records. All expire.
+"""
 
 from __future__ import annotations
 

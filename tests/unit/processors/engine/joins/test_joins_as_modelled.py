@@ -125,7 +125,8 @@ def lived(
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
-        # small limits, so that few messages fill a record, together or one by one, and full records are split again
+        # small limits, so that a few messages are moved to sealed records, which are split again when late messages
+        # come
         patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
         patch.setattr(as_of, "OPEN_KEPT", random.choice([1, 2]))
         patch.setattr(as_of, "OPEN_BYTES_MAX", random.choice([40, 80, 4_096]))

@@ -1,4 +1,4 @@
-"""A shadow processes the inputs from their beginning with the processor's functions, up to bounds that it receives."""
+"""A shadow (a program that rebuilds a store) processes the inputs from their start, up to bounds that it receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Schedules fire once for each slot on the worker's clock, over kills, lost answers, pauses and new versions."""
+"""Schedules fire once for each slot (scheduled time) of the worker's clock.
+
+Kills, lost answers, pauses and new versions do not change this.
+"""
 
 from __future__ import annotations
 

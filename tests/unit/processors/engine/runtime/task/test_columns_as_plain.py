@@ -278,7 +278,10 @@ def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> 
 
 
 def gives_each_stream_rows_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: each of two streams with one aggregation holds its own rows, and does not see those of the other."""
+    """Plant a bug: each of two streams with one aggregation holds its own rows.
+
+    A stream then does not see the rows of the other stream.
+    """
     original = task.columnar_stream
     patch.setattr(task, "columnar_stream", lambda frame, frames, *limits: original(frame, [frame], *limits))
 
