@@ -1,4 +1,4 @@
-"""Workers with a memory limit, and with state in memory only. Real processes are measured and killed."""
+"""Workers with a memory limit, and state that is kept in memory only: real processes, measured and killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20
 BOUND = 256 * MIB
-#: The memory that allocators may keep beyond the limit. docs/memory.md has the measurements.
+#: What the allocators may keep beyond the limit; docs/memory.md has the measurements.
 MARGIN = 32 * MIB
 MESSAGES, KEYS = 300_000, 120_000
-#: Padding of a stored value in bytes. Without a limit, the run would then need half as much memory again as the limit.
+#: Padding in bytes, so that without a limit the run would need half as much memory again as the limit.
 PAD = 1_000
 
 PADDED = """
@@ -78,7 +78,7 @@ def test_a_worker_in_little_memory_commits_early_and_loses_nothing(stream, worke
     peak = peak_rss(small.process.pid)
     assert small.terminate() == 0, small.tail()
     print(f"peak {peak / MIB:.0f} MiB, {status.commits['count']} commits")
-    # The worker wrote 300 MB with a limit of 5 MB per commit. The commit interval alone would cause only a few commits.
+    # The worker wrote 300 MB with a limit of 5 MB per commit. The commit interval alone would make only a few commits.
     assert status.commits["count"] > 20
     assert peak < BOUND + MARGIN
     assert totals(stream) == expected(MESSAGES, KEYS)
@@ -93,10 +93,7 @@ def test_a_bound_too_small_to_work_stops_the_worker_at_once(worker) -> None:
 
 
 def test_state_in_memory_alone_is_whole_again_after_a_kill(stream, worker, waiting) -> None:
-    """The worker is killed in the middle of the input and after all input.
-
-    Each start restores all state from the changelog.
-    """
+    """The worker is killed in the middle and after all input: each start restores all state from the changelog."""
     held = padded(worker, TEST_BACKEND="memory", TEST_PAD="10", TEST_INTERVAL="0.2")
     first, keys = 20_000, 500
     stream.feed_numbers(first, keys)
