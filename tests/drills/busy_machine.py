@@ -26,7 +26,7 @@ _RETRY_EVERY_S = 2.0
 
 @contextmanager
 def snapshots_beside(home: Home) -> Iterator[None]:
-    """Take snapshots repeatedly during the block, and assert that none fails. The last one ends with the block."""
+    """Take snapshots continuously during the block, and assert that none fails. The last one ends with the block."""
     _start(home)
     publishing = _Publishing(home)
     thread = threading.Thread(target=publishing.run, daemon=True)
@@ -44,10 +44,7 @@ def snapshots_beside(home: Home) -> Iterator[None]:
 
 @contextmanager
 def full_queue(home: Home) -> Iterator[None]:
-    """Fill the queue with endless runs during the block.
-
-    They reach every concurrency limit except that of Spark's pool.
-    """
+    """Fill the queue with endless runs during the block. They use up every concurrency limit except Spark's pool."""
     with dg.DagsterInstance.from_config(str(home.settings.paths.dagster)) as instance:
         endless = fill_the_queue(instance, pools=("deploys",))
         try:
@@ -90,7 +87,7 @@ class _Publishing:
         while not self._stopped.is_set():
             try:
                 self._run = self._dagster.launch("__ASSET_JOB", {}, _ASSETS)
-            except AssertionError:  # a drill has made the project's module fail at import
+            except AssertionError:  # a drill has made the project's module impossible to import
                 self._stopped.wait(_RETRY_EVERY_S)
                 continue
             self.ended.append(self._dagster.ended(self._run))
