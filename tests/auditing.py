@@ -1,4 +1,7 @@
-"""Test data for audits: wrong, missing, extra and duplicate pairs in a store, a changelog and an Iceberg table."""
+"""Helpers for tests of audits.
+
+They plant wrong, missing, extra and duplicate pairs in a store, a changelog and a table.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ def stored(number: int) -> bytes:
 
 
 def placed(operated: Operated) -> list[StorePartition]:
-    """Take a checkpoint. Return the store's partitions, each with the changelog offset that the checkpoint covers."""
+    """Take a checkpoint. Return the store's partitions, each with the changelog offset that its checkpoint covers."""
     return store_partitions([operated.client.checkpoint()], STORE)
 
 
 def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
-    """The live pairs of the store according to its changelogs, read up to the offset of each partition."""
+    """Return the live key-value pairs of the store: its changelogs, compacted up to the offset of each partition."""
     found: Pairs = []
     for part in parts:
         records = read_range(operated.topics.bootstrap, part.changelog, part.partition, 0, part.offset)
@@ -51,7 +54,10 @@ def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
 
 
 def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> SnapshotManifest:
-    """The manifest of a snapshot that holds these pairs; each partition of the store ends at its changelog offset."""
+    """Return the manifest of a snapshot with these pairs.
+
+    Each partition ends at the changelog offset that it has in the store.
+    """
     described = []
     for part in parts:
         print_ = fingerprint_of((key, value) for number, key, value in pairs if number == part.partition)
@@ -79,7 +85,11 @@ def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> Sn
 
 
 def publish(settings: Settings, group: str, pairs: Pairs, manifest: SnapshotManifest | None) -> None:
-    """Write pairs to a store's Iceberg table like a snapshot; without a manifest, like a foreign program."""
+    """Write pairs to a store's Iceberg table.
+
+    With a manifest, the write looks like one of the project's snapshots. Without a manifest, it looks like a write of
+    another program.
+    """
     settings.paths.warehouse.mkdir(parents=True, exist_ok=True)
     catalog = open_catalog(settings.paths)
     schema = Schema(
@@ -100,7 +110,7 @@ def publish(settings: Settings, group: str, pairs: Pairs, manifest: SnapshotMani
 
 
 def plant_in_store(operated: Operated, wrong: Mapping[str, int | None], partition_of: Mapping[str, int]) -> None:
-    """Write wrong values to local state while no worker has it open; the value None deletes a key."""
+    """Write wrong values to local state while no worker has it open. The value None deletes a key."""
     databases = RocksDatabases()
     for name, number in wrong.items():
         (path,) = operated.settings.paths.state.glob(f"{operated.group}/*/*{partition_of[name]}")
@@ -112,7 +122,10 @@ def plant_in_store(operated: Operated, wrong: Mapping[str, int | None], partitio
 
 
 def plant_in_changelog(operated: Operated, wrong: Mapping[str, int | None], partition_of: Mapping[str, int]) -> None:
-    """Write wrong values to the changelog with a producer that is not the owner; the value None deletes a key."""
+    """Write wrong values to the changelog with a producer that is not the store's worker.
+
+    The value None deletes a key.
+    """
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
     for name, number in wrong.items():
         value = None if number is None else stored(number)

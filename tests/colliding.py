@@ -1,4 +1,4 @@
-"""Computes two keys with the same hash. This is possible because xxHash is not a cryptographic hash."""
+"""Computes two keys with the same xxHash. This is possible because xxHash is not a cryptographic hash."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _LANE, _STRIPE = 8, 32
 def colliding_texts() -> tuple[str, str]:
     """Two printable texts of 64 characters whose UTF-8 bytes have the same ``xxh64`` with seed 0.
 
-    A lane adds its 8 bytes of each stripe, multiplied by a constant. So 8 suitable bytes in the second stripe cancel a
-    change in the first stripe. The loop tries some thousand changes until those 8 bytes are printable, too.
+    A lane adds its 8 bytes of each stripe, multiplied by a constant. So 8 suitable bytes in the second stripe cancel
+    the effect of a change in the first stripe. The loop tries some thousand changes until those 8 bytes are printable,
+    too.
     """
     one = bytearray(b"A" * 2 * _STRIPE)
     first = _after(bytes(one[:_LANE]))
@@ -34,6 +35,6 @@ def colliding_texts() -> tuple[str, str]:
 
 
 def _after(taken: bytes) -> int:
-    """The state of the first lane after it has taken these 8 bytes of the first stripe."""
+    """Return the state of the first lane after the lane has processed these 8 bytes of the first stripe."""
     mixed = (_FIRST + _SECOND + int.from_bytes(taken, "little") * _SECOND) & _MASK
     return ((mixed << 31 | mixed >> 33) * _FIRST) & _MASK

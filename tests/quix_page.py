@@ -1,4 +1,4 @@
-"""Helpers for tests of the page quix-examples.md: which tests it names, and how to run one of its examples."""
+"""Helpers for tests of the page quix-examples.md. They list the tests that it names, and run its examples."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def listed_under(*headings: str, page: Path = PAGE) -> set[str]:
 
 
 def results(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> Any:
-    """The outputs of a step for these messages.
+    """Return the outputs of a step for these messages.
 
-    Times of messages, window starts and window ends count in ms from ``START``.
+    Times of messages, window starts and window ends are in milliseconds after ``START``.
     """
     for at, value in messages:
         send(cluster, START - T + at, value)

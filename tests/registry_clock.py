@@ -1,4 +1,4 @@
-"""A clock for the registry's database that a test sets: a SQL function in SQLite and in Postgres."""
+"""A clock for the registry's database that a test can set. It is a SQL function in SQLite and in Postgres."""
 
 from __future__ import annotations
 

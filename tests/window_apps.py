@@ -21,5 +21,5 @@ def build(place: Callable[[StreamingDataFrame], Any], **settings: Any) -> Applic
 
 
 def send(cluster: InMemoryCluster, at: int, value: Any = 1, key: bytes | None = b"k") -> None:
-    """Send one message with a JSON value; its timestamp is ``at`` milliseconds after ``T``."""
+    """Send one message with a JSON value. Its timestamp is ``at`` milliseconds after ``T``."""
     cluster.produce("in", json.dumps(value).encode(), key, timestamp_ms=T + at)

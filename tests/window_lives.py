@@ -30,7 +30,7 @@ POINTS = (
     "commit:after",
 )
 
-#: Seconds without a message after which a process stops; too short for a window to close by silence.
+#: Seconds without a message after which a process stops. The time is too short for a window to close by silence.
 SHORT_S = 3.0
 
 
@@ -70,7 +70,7 @@ def world() -> tuple[InMemoryCluster, int]:
 def live_through(
     cluster: InMemoryCluster, app: Application, events: Iterable[Event], random: Random, silence_s: float = SHORT_S
 ) -> list[tuple[bytes, Any]]:
-    """Process all events in several processes, one after the other; return keys and values of the output topic.
+    """Process all events in several processes, one after the other. Returns keys and values of the output topic.
 
     The last process ends after ``silence_s`` without a message. With the default ``silence_s``, half of the runs send
     the second half of the messages late; their last process ends with the last message.

@@ -5,8 +5,8 @@
 
 ``rows/CPU-s`` counts the CPU of this process with all its threads, including those of the Kafka client and Arrow, but
 not of the broker. ``changelog`` counts the records that were read. Each way must give the fingerprints that plain
-Python computes. ``one key differs`` is the whole audit of the three copies when one key of one table differs: it reads
-all copies once, and then their differing buckets again.
+Python computes. ``one key differs`` measures a whole audit of the three copies, when one key of one table differs. That
+audit reads all copies once, and then the differing buckets again.
 """
 
 from __future__ import annotations

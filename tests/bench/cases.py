@@ -28,7 +28,8 @@ from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, bodies, expected, hash_of
 
 MILLION = 1_000_000
-#: For the timeout of a run: the rate of the slowest accepted contender (records per second), and a minimum in seconds.
+#: For the timeout of a run: the lowest rate (records per second) that a contender may have, and a minimum timeout in
+#: seconds.
 SLOWEST_RATE, PATIENCE_S = 2_000, 240.0
 
 
@@ -42,7 +43,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload. ``restore`` is the number of changelog records that exist before the start; 0 starts empty."""
+    """One workload.
+
+    ``restore`` is the number of changelog records that exist before the start. With 0, the process starts without
+    state.
+    """
 
     name: str
     title: str
@@ -62,11 +67,12 @@ class Case:
     joins: joins.Joined = ""
     #: The contenders that run the case.
     contenders: tuple[str, ...] = ()
-    #: Contenders that get only a part of the work. Rates stay comparable, and slow contenders take less time.
+    #: Contenders that process only a part of the messages. Their rates stay comparable, and slow contenders take less
+    #: time.
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, contender: str) -> Case:
-        """The case for this contender, with less work if the contender gets only a part."""
+        """Return the case for this contender. It has fewer messages if the contender processes only a part."""
         part = self.parts.get(contender)
         if part is None:
             return self
@@ -97,8 +103,8 @@ class Sizes:
 _ALL = ("floor", "ours", "ours-builtin", "quix", "streams")
 _PEERS = ("ours", "ours-builtin", "quix", "streams")
 _OURS = ("ours", "ours-builtin")
-#: The contenders of each case: the peers run where a goal compares with them, at both guarantees. All cases together
-#: must take little more than half an hour on two cores.
+#: The contenders of each case. A peer runs the cases for which a goal compares it with the engine, at both guarantees.
+#: All cases together must take little more than half an hour on two cores.
 _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, tuple[str, ...]], ...] = (
     ("few-eos-1s", "exactly-once", 1.0, _ALL),
     ("few-alo-1s", "at-least-once", 1.0, _ALL),
@@ -107,14 +113,14 @@ _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, t
     ("many-eos-1s", "exactly-once", 1.0, _PEERS),
     ("many-alo-1s", "at-least-once", 1.0, _OURS),
 )
-#: Kafka Streams needs a million messages with few keys until its hot code is compiled; with many keys it is slower
-#: anyway. With many keys, memory grows with the number of messages. A contender that is compared by memory gets all of
-#: them.
+#: Kafka Streams needs a million messages with few keys until its hot code is compiled. With many keys it is slower, so
+#: a part of the messages is enough. Memory grows with the number of messages if there are many keys, so a contender
+#: whose memory is compared gets all messages.
 _FEW_PARTS: Mapping[str, float] = {"quix": 0.15}
-#: The slow contender gets five windows of final results; the last window stays open.
+#: Slow contenders get the messages of five windows with final results. The last window stays open.
 _WINDOW_PARTS: Mapping[str, float] = {"quix": 0.3}
-#: Kafka Streams has no as-of join, and Quix Streams has no table of a topic. In each join, a function makes the joined
-#: value.
+#: Kafka Streams has no as-of join, and Quix Streams cannot read a topic as a table. In each join, a function computes
+#: the joined value.
 _JOINS: tuple[tuple[joins.Joined, tuple[str, ...]], ...] = (
     ("table", ("ours", "streams")),
     ("interval", ("ours", "quix", "streams")),
@@ -181,7 +187,10 @@ class Result:
 
 
 def warm_up_of(cases: Sequence[Case]) -> Case:
-    """The case that the raw client runs first, to warm up the broker. The raw client has no windows and no state."""
+    """The case that the raw client runs before all others, to warm up the broker.
+
+    The raw client has no windows and no state.
+    """
     known = next((case for case in cases if "floor" in case.contenders), None)
     return known or replace(cases[0], windows="", joins="", restore=0)
 
@@ -252,14 +261,17 @@ class Runner:
         return work
 
     def _source(self, case: Case, name: str) -> str:
-        """The case's input topic, which all runs share. The latency case gets a new, empty topic each time."""
+        """Return the case's input topic, which all its runs share.
+
+        The latency case gets a new, empty topic for each run.
+        """
         if case.kind is Kind.LATENCY:
             self._topics.create(TopicSpec(f"{name}-in", PARTITIONS, 1))
             return f"{name}-in"
         topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}{case.joins}"
         if topic not in self._filled:
             for name in (topic, *([topic + joins.RIGHT] if case.joins else [])):
-                # Windows have old event times, which retention must not delete.
+                # The event times of windows are in the past. Retention must not delete these messages.
                 self._topics.create(TopicSpec(name, PARTITIONS, 1, {"retention.ms": "-1"}))
             if case.joins:
                 fill(self.broker.bootstrap, joins.rows(topic, case.count, case.keys, case.joins), FIRST_TIMESTAMP_MS)
@@ -366,7 +378,7 @@ def wanted_of(case: Case) -> Wanted:
 
 
 def _changelogs(work: Work) -> list[str]:
-    """The possible changelog names of all contenders; deleting a topic that does not exist is no error."""
+    """All changelog names that any contender may use. They are deleted afterwards; a missing topic is no error."""
     if work.windows:
         kind, duration, _, _, emit, *_ = work.windows.split(":")
         suppressed = "KTABLE-SUPPRESS-STATE-STORE-0000000004-changelog"

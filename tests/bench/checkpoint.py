@@ -3,9 +3,9 @@
     python -m tests.bench.checkpoint                     2,000,000 changelog records, 3 rounds of each
     python -m tests.bench.checkpoint --size 200000 --rounds 1
 
-The engine restores 90 % of the records and stores a checkpoint when it stops. Then the rest is appended. The two ways
-take turns, each in a new process with an empty disk. The time is from the assignment of the partitions until the last
-task runs. The last runs of both ways must end with the same state, byte for byte.
+First the engine restores 90 % of the records, and stores a checkpoint when it stops. Then the other 10 % are appended
+to the changelog. The two ways take turns, each in a new process with an empty disk. The time is from the assignment of
+the partitions until the last task runs. The last runs of both ways must end with the same state, byte for byte.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CheckpointBench:
         )
 
     def prepare(self) -> None:
-        """Fill the changelog, and store a checkpoint that lacks the last part of it."""
+        """Write the first 90 % of the changelog, store a checkpoint of them, and append the rest."""
         work, topics = self._work, Topics(self._broker.bootstrap)
         for topic in (work.source, work.output):
             topics.create(TopicSpec(topic, PARTITIONS, 1))
@@ -81,11 +81,11 @@ class CheckpointBench:
         """Run both ways in turns: from the checkpoint, and from the whole changelog.
 
         Raises:
-            RunWrong: A run's state differs from its changelog, or it did not use the way that is measured.
+            RunWrong: A run's state differs from its changelog, or the run did not restore in the way that is measured.
         """
         store, records = self._folder / "store", self._state.records
         for number in range(rounds):
-            # Only the last runs are checked, because reading all state takes much longer than the restore.
+            # Only the last run of each way is checked, because reading all state takes much longer than the restore.
             checked = number == rounds - 1
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(self._kept, store)

@@ -2,8 +2,9 @@
 
 Each row runs the same messages both ways in turns, and compares a hash of the outputs. The time of a loop covers only
 the processing of decoded values. The time of a task covers all its work between consumer and producer: JSON, the step,
-state and outputs. The best of several turns counts, because other work on the machine only adds time. The ratio of a
-loop leaves out the time of a loop without a step. The run fails if a row with a ``goal`` is below it.
+state and outputs. The best of several turns counts, because other work on the machine only adds time. The time of a
+loop without a step is subtracted before the ratio of a loop is computed. The run fails if a row with a ``goal`` is
+below it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.bench.stream import FIRST_TIMESTAMP_MS, bodies
 TURNS, MESSAGES, KEYS = 7, 50_000, 1_000
 #: The number of messages in one call of the loop.
 SLICE = 500
-#: The speed of an expression that a goal demands, relative to a function.
+#: The minimum speed of an expression relative to a function, as a goal of the bench.
 GOAL = 2.0
 
 Declare = Callable[[Any], Any]
@@ -156,7 +157,10 @@ class Looped:
         self._run, self._raw = compile_run(sdf.source, {}, self.boxes, {}).function, raw
 
     def spent_ns(self) -> int:
-        """The CPU time of the loop. It runs slice by slice like a task, so that values are in the CPU's caches."""
+        """Return the CPU time of the loop in nanoseconds.
+
+        The loop runs slice by slice like a task, so that values are in the CPU's caches.
+        """
         decode, spent = msgspec.json.Decoder().decode, 0
         for first in range(0, len(self._raw), SLICE):
             part = [decode(each) for each in self._raw[first : first + SLICE]]

@@ -1,4 +1,4 @@
-"""Joins and groups as Holdfast and Kafka Streams both declare them, and the messages that both get.
+"""Declares joins and groups for the comparison with Kafka Streams, and draws the messages that both engines process.
 
 Messages are out of order and late, drawn from a seed. As a program, this module runs Holdfast's side as a contender:
 ``python -m tests.bench.compared_joins bootstrap=... joins=stream:inner:20000:10000:10000,table:left:0:0:0``.
@@ -25,12 +25,12 @@ SECOND = 1_000
 HOUR, DAY = 3_600 * SECOND, 86_400 * SECOND
 #: The first event time: in the past, and a multiple of the window size since the epoch.
 BEGIN = 1_735_689_600_000
-#: Falsy values must be treated like all other values.
+#: Falsy values. The engines must treat them like all other values.
 VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": 2}]
 
 
 class Message(NamedTuple):
-    """A message of one partition. The value None is a record without a value, which deletes a row."""
+    """A message of one partition. The value None is a Kafka tombstone, which deletes a table row."""
 
     key: str | None
     time: int
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A result without its key: the event time, and the value as text; None is a deletion."""
+    """A result without its key: the event time, and the value as text. The value None is a deletion."""
 
     time: int
     value: str | None
@@ -103,7 +103,7 @@ def kinds_of(told: str) -> list[Kind]:
 
 
 def topic_of(output: str, kind: Kind, many: int) -> str:
-    """The output topic of a kind; ``many`` is the number of kinds in the run."""
+    """The output topic of a kind. ``many`` is the number of kinds in the run."""
     return output if many == 1 else f"{output}-{kind.label}"
 
 
@@ -124,12 +124,12 @@ def encoded(key: str | None) -> bytes | None:
 
 
 def reference(row: Any) -> str:
-    """The foreign key of a row: the row itself if it is a text, otherwise its JSON."""
+    """Return the key of the other table to which a row refers: the row itself if it is a text, otherwise its JSON."""
     return row if isinstance(row, str) else text(row)
 
 
 def remainder(row: int) -> int:
-    """Groups a row that is a number by its remainder modulo 3."""
+    """The group key of a row: its remainder modulo 3 if it is a number."""
     return row % 3
 
 
@@ -142,7 +142,7 @@ def tenfold(row: int) -> int:
 
 
 def rows_of(records: Iterable[Any]) -> dict[str | None, list[Row]]:
-    """The results of each key; records are in the order of their partition."""
+    """Return the results of each key, in the order of the records in their partition."""
     found: dict[str | None, list[Row]] = {}
     for record in records:
         key = None if record.key is None else record.key.decode()
@@ -151,12 +151,15 @@ def rows_of(records: Iterable[Any]) -> dict[str | None, list[Row]]:
     return found
 
 
-#: A function that merges all partitions of both sides into the order in which Kafka Streams reads them.
+#: A function that merges the partitions of both sides into the order in which Kafka Streams reads their messages.
 Order = Callable[[Side, Side], list[tuple[str, Message]]]
 
 
 def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """Partition by partition; within a partition, the message with the smaller time is next, as both engines read."""
+    """Return the messages partition by partition.
+
+    Within a partition, the message with the earlier time comes first, as both engines read.
+    """
     found = []
     for of in zip(left, right, strict=True):
         heads = [deque(("in", each) for each in of[0]), deque(("in-right", each) for each in of[1])]
@@ -166,7 +169,7 @@ def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
 
 
 def in_turns(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """One message of each partition of the left side in turn."""
+    """Return one message of each partition of the left side in turn."""
     return [("in", each) for messages in zip(*left, strict=True) for each in messages]
 
 
@@ -211,7 +214,7 @@ WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
 FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
 TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
 ROWS = [Kind("rows", how) for how in ("count", "total", "filter")]
-#: Values of a table's rows: numbers, and None for deletions.
+#: Values of a table's rows: numbers, and None, which deletes the row.
 NUMBERS: list[Any] = [*range(-3, 8), None, None]
 GROUPS = [Kind("group", "count"), Kind("group", "windows", HOUR, 0, DAY)]
 
@@ -226,7 +229,7 @@ def values(rows: Rows) -> dict[str | None, list[str | None]]:
 
 
 def last_rows(rows: Rows) -> dict[str | None, str]:
-    """The current rows of a table, from its changes."""
+    """Return the final rows of a table, computed from its changes."""
     newest_ = {key: of[-1].value for key, of in rows.items()}
     return {key: value for key, value in newest_.items() if value is not None}
 

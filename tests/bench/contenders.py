@@ -23,7 +23,7 @@ class Work:
     guarantee: Literal["exactly-once", "at-least-once"]
     commit_s: float
     state_dir: str
-    #: How long producers collect a batch (`linger.ms`), in milliseconds.
+    #: How long producers wait to fill a batch (`linger.ms`), in milliseconds.
     linger_ms: int = 50
     #: The number of changelog records that are restored first.
     restore: int = 0
@@ -55,7 +55,7 @@ def tell(**facts: Any) -> None:
 
 
 def parse_last(said: str) -> dict[str, Any]:
-    """The facts in the last line of JSON that a process printed."""
+    """Return the JSON object in the last line of JSON that a process printed."""
     lines = [line for line in said.splitlines() if line.startswith("{")]
     told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     return told

@@ -9,11 +9,11 @@ Contenders take turns, each time in a new process. Rates come from the broker's 
 is the last 60 % of the outputs, when a JVM has compiled its hot code. CPU seconds and peak memory are those of the
 process with all its threads. ``broker`` is the broker's CPU, and ``others`` the number of cores that the rest of the
 machine used meanwhile. CPU is in seconds per million messages. The outputs of each run are read back. There must be
-one for each message, and the final totals must have the same bits as in plain Python. A run that fails does not count:
-the report names it, its contender is left out of the case, and the exit code is 1.
+one for each message, and the final totals must have the same bits as in plain Python. A failed run does not count. The
+report names it, leaves its contender out of the case, and the exit code is 1.
 
-With ``--results``, every run is a line in a file. Tables, goals and page use all runs in the file. So a bench can be
-done in parts, and can continue after an interruption (name the cases that are left).
+With ``--results``, every run is stored as a line in a file. Tables, goals and the page use all runs in the file. So the
+bench can run in parts. After an interruption, run it again with the names of the remaining cases.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> s
 
 
 def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Contender]:
-    """The contenders that can run here; for the others, the reason is printed."""
+    """Return the contenders that can run on this machine. For the others, the reason is printed."""
     found = {}
     for name in given.contenders:
         try:
@@ -139,7 +139,7 @@ def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Cont
 
 
 def in_turns(cases: Iterable[Case]) -> list[list[Case]]:
-    """Group the cases. Cases that differ only in their guarantee run side by side, because their ratio is a goal."""
+    """Group the cases. Cases that differ only in their guarantee take turns, because a goal limits their ratio."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.name.replace("-alo-", "-eos-"), []).append(case)
@@ -186,7 +186,7 @@ def _wrong(results: Results, told: str) -> None:
 def measure_all(
     given: argparse.Namespace, broker: BrokerAddress, home: Path, found: dict[str, Contender], results: Results
 ) -> bool:
-    """Run everything that was chosen. Returns whether all of it counts."""
+    """Run all chosen cases and scenarios. Returns whether all runs count."""
     runner, right = Runner(broker, home / "state"), True
     if "floor" in found and given.chosen and not given.small:
         runner.run(warm_up_of(given.chosen), found["floor"], 0)
@@ -213,7 +213,7 @@ def measure(given: argparse.Namespace) -> int:
                 right = measure_all(given, broker.address, Path(folder), found, results)
         finally:
             results.add_conditions(f"{told}\nload       {load()} after the bench")
-            # The bench may have been interrupted; its partial results are still worth a table.
+            # The bench may have been interrupted. A table of its partial results is still useful.
             report(given, results)
     return 0 if right else 1
 
@@ -237,7 +237,7 @@ def main(arguments: list[str]) -> int:
     given = options(arguments)
     if given.rounds < 1 or min(case.count for case in given.all) < 1:
         raise SystemExit("--rounds and --messages are at least 1")
-    # Exit normally on SIGTERM, so that the broker is stopped, too; it would outlive this process.
+    # Exit normally on SIGTERM, so that the broker is stopped as well. Otherwise the broker would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return measure(given)
 

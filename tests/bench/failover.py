@@ -5,8 +5,8 @@
 
 Two workers share four partitions while messages arrive; neither has a checkpoint store. The first is killed with
 SIGKILL. ``notices`` is the time until the group assigns its partitions to the second worker (the session timeout).
-``takes over`` is the time from then until the last of its tasks runs. ``replayed`` counts the changelog records that it
-reads for that. Then the second worker stops, and its state must equal the changelogs.
+``takes over`` is the time from then until the last of its tasks runs. ``replayed`` counts the changelog records that
+the second worker reads meanwhile. Then the second worker stops, and its state must equal the changelogs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tests.bench.workers import Worker, await_all
 
 #: The number of messages that are sent at once, and the pause until the next ones in seconds.
 PORTION, EVERY_S = 500, 0.25
-#: The two ways. A run without a standby takes long and has no goal, so it runs once, and not in a bench of one round.
+#: The names of the two ways. A run without a standby takes long and has no goal. So it runs once, and only if the bench
+#: has several rounds.
 WITH, WITHOUT = "with a standby", "without"
 
 
@@ -81,8 +82,8 @@ def measure(place: Place) -> Iterator[tuple[str, Figures]]:
     """Run takeovers with a standby. If there are several rounds, run one without a standby as well.
 
     Raises:
-        RunWrong: A takeover with a standby replayed more than a tenth of the changelog, or one without a standby less
-            than a quarter; or state differs from its changelog.
+        RunWrong: A takeover with a standby replayed more than a tenth of the changelog. Or a takeover without a standby
+            replayed less than a quarter. Or state differs from its changelog.
     """
     topics, records, keys = Topics(place.broker.bootstrap), place.size, max(1, place.size // 2)
     for number, standbys in enumerate(([1, 0] + [1] * place.rounds)[: place.rounds + (place.rounds > 1)]):

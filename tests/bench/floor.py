@@ -14,7 +14,7 @@ from tests.bench.contenders import Work, tell
 from tests.bench.stream import PARTITIONS
 
 RECORDS_PER_POLL = 2_000
-#: A run that gets no message for this long has failed, in seconds.
+#: Seconds without a message after which a run counts as failed.
 SILENCE_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The goals of the bench, and a verdict on each, by the medians of all runs in the results."""
+"""The goals of the bench. Each goal is judged by the medians of all runs in the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.bench import audit, checkpoint, failover, pair, partitions, snapshots
 from tests.bench.cases import Result
 from tests.bench.results import Results
 
-#: With fewer cores, two processes and the broker compete for them, so a ratio of rates says nothing.
+#: The number of cores below which two processes and the broker compete for them. A ratio of their rates then means
+#: nothing.
 CORES_FOR_PAIR = 4
 
 Of = Callable[[Result], float]
@@ -18,7 +19,10 @@ Of = Callable[[Result], float]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One goal. ``measured`` is None if a needed run is missing; ``beside`` is an additional remark."""
+    """One goal with its measured figure.
+
+    ``measured`` is None if a needed run is missing; ``beside`` is an additional remark.
+    """
 
     what: str
     at_least: bool
@@ -103,8 +107,8 @@ def _of_joins(results: Results) -> Iterator[Judged]:
     below: tuple[tuple[str, str, str, Of, tuple[float | None, float | None]], ...] = (
         ("stream and table, function", "join-table", "ours", _cpu, (None, function[1])),
         ("as-of join, function", "join-asof", "ours", _cpu, (function[0], None)),
-        # Groups are read ahead, so most of their work may be done before the warm part. Take the CPU of the whole
-        # process.
+        # The engine reads groups ahead, so most of their work may be done before the warm part. Therefore use the CPU
+        # of the whole process.
         ("group and count, function", "join-group", "ours", _whole_cpu, function),
         ("group and count, built-in", "join-group", "ours-builtin", _whole_cpu, builtin),
     )

@@ -21,7 +21,7 @@ def check_state(work: Work, keys: int, slot: str = "*") -> None:
     """Compare the state folders of a group (or of one slot) with the changelogs.
 
     Raises:
-        RunWrong: They differ, or do not have this number of keys.
+        RunWrong: State and changelogs differ, or the state does not have the expected number of keys.
     """
     topology = application_of(work).topology()
 

@@ -56,7 +56,7 @@ def told(kind: Joined) -> str:
 
 
 def is_left(message: Message, kind: Joined) -> bool:
-    """Whether a message belongs to the left topic; with a group, all messages do."""
+    """Whether a message belongs to the left topic. A group has only a left topic."""
     return kind == "group" or message.number % 2 == 1
 
 
@@ -80,7 +80,7 @@ def both(left: Any, right: Any) -> list[Any]:
 
 
 def count_one(value: Any, state: State) -> int:
-    """Count a message of its group."""
+    """Return the next count of a group."""
     seen: int = state.get("count", 0) + 1
     state.set("count", seen)
     return seen

@@ -35,7 +35,7 @@ class Usage:
     cpu_s: float
     peak_bytes: int
     broker_cpu_s: float
-    #: The average number of cores that other processes used, without the bench itself.
+    #: The average number of cores that the rest of the machine used meanwhile. The bench itself is not counted.
     others_cores: float
     told: Mapping[str, Any]
     samples: list[tuple[float, float]] = field(default_factory=list)
@@ -102,7 +102,8 @@ def _watch(process: subprocess.Popen[bytes], deadline: float) -> Usage:
             process.wait()
             raise RunWrong(f"{' '.join(map(str, process.args[-15:]))} was ended: it took too long")
         samples.append((time.time(), _cpu_of(process.pid)))
-        # Read while the process lives, because Linux' rusage also counts the memory of the parent process.
+        # Read the peak memory while the process lives, because Linux' rusage also counts the memory of the parent
+        # process.
         peak = max(peak, peak_of(process.pid))
         time.sleep(SAMPLE_EVERY_S)
 

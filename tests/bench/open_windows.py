@@ -59,7 +59,7 @@ class OpenWindows:
         work, size = self._work, self._place.size
         self._topics.create(TopicSpec(work.source, PARTITIONS, 1, {"retention.ms": "-1"}))
         self._topics.create(TopicSpec(work.output, PARTITIONS, 1, {"message.timestamp.type": "LogAppendTime"}))
-        # All messages have the same event time, because a minute has fewer milliseconds than there are messages.
+        # All messages have the same event time, because there are more messages than milliseconds in a minute.
         fill(work.bootstrap, messages(work.source, size), FIRST_TIMESTAMP_MS, step_ms=0)
         command = (sys.executable, "-m", "tests.bench.ours_builtin", *work.arguments())
         environment = {**OURS, "HOLDFAST_HOME": work.state_dir}

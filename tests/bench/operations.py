@@ -1,7 +1,7 @@
-"""Measures what fifty processors with two hundred stores cost Dagster (docs/operations.md).
+"""Measures the load of fifty processors with two hundred stores on Dagster (docs/operations.md).
 
-It measures loading, ticks, pages and events. The definitions, the supervisor with a program per processor, and the
-webserver are real. One server answers for all workers.
+It measures the loading of the code location, ticks of sensors, pages and events. The definitions, the supervisor with a
+program per processor, and the webserver are real. One HTTP server answers in place of all workers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from holdfast.processors.application.registration import find_processor
 from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5
-#: Each processor has a topic and a processor asset. Each store has state, changelog, table and table upkeep. One more
-#: asset lists orphans.
+#: Each processor has a topic and a processor asset. Each store has four assets: state, changelog, table and table
+#: upkeep. One more asset lists orphans.
 ASSETS = PROCESSORS * (2 + 4 * STORES) + 1
 #: The query that the lineage page sends for all assets.
 LINEAGE = "{ assetNodes { id assetKey { path } groupName kinds dependencyKeys { path } description } }"
@@ -94,7 +94,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
         found["processor_recovery"]["tick_all_silent_s"] = round(time.monotonic() - began, 3)
         fleet.silent = set()
         before, began = _size(settings), time.monotonic()
-        for event in events:  # events of the telemetry sensor, stored as the daemon stores them
+        for event in events:  # store the events of the telemetry sensor in the same way as the daemon
             instance.report_runless_asset_event(event)
         took = time.monotonic() - began
         size = (_size(settings) - before) / max(1, len(events))
@@ -111,7 +111,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
 def _of_sensor(
     name: str, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The cost of a sensor's tick, and the events of the first tick, in which everything is new."""
+    """Measure a sensor's tick, and count the events of its first tick, in which every asset is new."""
     sensor, cursor, seconds, cpu, events = definitions.resolve_sensor_def(name), None, [], [], []
     for _ in range(TICKS):
         with dg.build_sensor_context(
@@ -128,7 +128,7 @@ def _of_sensor(
 
 
 def _topics(settings: Any, fleet: Fleet) -> dict[str, Any]:
-    """The sensor that watches topics, on a real broker that has all topics with four partitions each."""
+    """Measure the sensor that watches topics, on a real broker with all topics, four partitions each."""
     from holdfast.orchestration.definitions import build_definitions
 
     broker = embedded_broker(settings)

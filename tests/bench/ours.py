@@ -18,10 +18,10 @@ from tests.bench.contenders import Work, tell
 
 STATE_KEY = "totals"
 GIB = 1 << 30
-#: A run that gets no message for this long has failed, in seconds.
+#: Seconds without a message after which a run counts as failed.
 SILENCE_S = 120.0
-#: A run with a group-by ends after this many seconds without a message, because it can't count messages after its
-#: repartition topic.
+#: Seconds without a message after which a run with `group_by` ends. Other runs end at a message count. That count does
+#: not work here, because it does not include the messages behind the repartition topic.
 GROUPED_S = 10.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
@@ -59,9 +59,9 @@ def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
 
 
 def bound_for(block_cache_mb: int) -> int:
-    """The memory limit, in bytes, that gives this much block cache.
+    """Return the memory limit, in bytes, that results in a block cache of this size.
 
-    The engine has only one limit for all its memory.
+    The engine has only one limit for all its memory, and no separate limit for the block cache.
     """
     shared = plan_memory(MEMORY_BYTES_MIN + GIB).block_cache - plan_memory(MEMORY_BYTES_MIN).block_cache
     above = (block_cache_mb << 20) - plan_memory(MEMORY_BYTES_MIN).block_cache
@@ -71,7 +71,7 @@ def bound_for(block_cache_mb: int) -> int:
 def application_of(
     work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin, counted: Counted = joins.by_function
 ) -> Application:
-    """The application; it is only declared, nothing is read or written yet."""
+    """Declare the application. Nothing is read or written yet."""
     application = Application(
         work.bootstrap,
         consumer_group=work.group,
@@ -93,9 +93,9 @@ def application_of(
 
 
 class Watch:
-    """A log processor that notes when partitions were assigned and when their last task ran.
+    """A log processor that notes when partitions were assigned, and when the last of their tasks started to run.
 
-    The restore is in between.
+    The state is restored between these two moments.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Reads a run's output topic: the number of records, the last record of each key, and the append times.
 
-Output topics have the broker's append time: the same clock for all contenders, without any work for them.
+Records in output topics have the broker's append time as their timestamp. It is the same clock for all contenders, and
+costs them no work.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from holdfast.infra.kafka.topics import Topics
 from tests.bench.measured import RunWrong
 from tests.bench.stream import Totals
 
-#: How long to wait for the markers of the last transaction, in seconds.
+#: Seconds to wait for the commit markers of the last transaction.
 SETTLE_S = 60.0
 SILENCE_S = 60.0
-#: The share of a run in which runtimes warm up.
+#: The first share of a run, in which runtimes warm up.
 WARM_AFTER = 0.4
 _decode = msgspec.json.Decoder(Totals).decode
 

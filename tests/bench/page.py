@@ -1,4 +1,4 @@
-"""Writes two Markdown pages of benchmarks: goals, contenders and conditions; and the engine's own scenarios.
+"""Writes two Markdown pages: one of goals, contenders and conditions, and one of the engine's own scenarios.
 
 python -m tests.bench.page raw.jsonl docs/benchmarks.md      from existing results; measures nothing
 
@@ -99,7 +99,7 @@ def engine_page(results: Results, first: str) -> str:
 
 
 def _conditions(told: Sequence[str]) -> str:
-    """The conditions that all parts of the bench share, and then those of each part."""
+    """Return the conditions that all parts of the bench share, and then the conditions of each part."""
     parts = [lines.splitlines() for lines in told]
     shared = [line for line in (parts[0] if parts else []) if all(line in part for part in parts)]
     own = ["\n".join(line for line in part if line not in shared) for part in parts]

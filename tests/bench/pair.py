@@ -3,10 +3,10 @@
     python -m tests.bench.pair                     600,000 messages, 3 rounds of each
     python -m tests.bench.pair --size 200000 --rounds 1
 
-All messages are written before the start, in an open transaction that hides them. It is committed once every process
-has its partitions, so both ways start at once with all of the work. Rates are those of the ``warm`` part of the
-outputs. CPU is seconds per million messages of all processes together, including their starts. It shows the cost even
-where processes and broker share few cores.
+All messages are written before the start in an open transaction, which hides them from the processes. The transaction
+is committed after every process has its partitions. So in both ways all messages become visible at once. Rates are
+those of the ``warm`` part of the outputs. CPU is seconds per million messages of all processes together, including
+their starts. CPU shows the cost even if processes and broker share few cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tests.bench.workers import Worker, await_all
 
 KEYS = 10_000
 MILLION = 1_000_000
-#: The transaction timeout in milliseconds: the broker's maximum, because the transaction must outlast its run.
+#: The transaction timeout in milliseconds. It is the broker's maximum, because the transaction must stay open until all
+#: processes have their partitions.
 TRANSACTION_MS = 900_000
 #: The names of the two ways, by number of processes.
 WAYS = {1: "one process", 2: "two processes"}

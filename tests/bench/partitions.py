@@ -1,4 +1,4 @@
-"""Measures the cost of many partitions on a real broker: per message, and for the start of a worker with warm state.
+"""Measures the cost of many partitions on a real broker: per message, and at the start of a worker with local state.
 
     python -m tests.bench.partitions                     1,000,000 messages over 10 and over 1,000 partitions, 3 rounds
     python -m tests.bench.partitions --size 50000 --rounds 1

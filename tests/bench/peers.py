@@ -1,4 +1,4 @@
-"""The contenders, and what they need to run: a separate environment for Quix Streams, classes for Kafka Streams.
+"""Lists the contenders, and builds a separate environment for Quix Streams and the Java classes for Kafka Streams.
 
 Both are made once in the cache folder. Their names contain a hash of the files that define them.
 """
@@ -59,7 +59,7 @@ def module(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"tests.bench.{name}")
 
 
-#: No checkpoints, because the peers have none; tests.bench.checkpoint measures them.
+#: Checkpoints are off, because the peers have none. tests.bench.checkpoint measures checkpoints.
 OURS = {"PYTHONPATH": str(PROJECT), "HOLDFAST_CHECKPOINTS__ENABLED": "false"}
 
 
@@ -120,7 +120,7 @@ def _pinned(name: str) -> str:
 
 
 def _quix_environment(folder: Path) -> Path:
-    """The Python interpreter of an environment with exactly the pinned packages."""
+    """Return the path of a Python interpreter in an environment with exactly the pinned packages."""
     mark = _digest(REQUIREMENTS.read_bytes(), sys.version.encode())
     home = folder / f"quix-{_pinned('quixstreams')}-{mark}"
     python = home / "bin" / "python"
@@ -151,9 +151,9 @@ def _compiled(folder: Path, java: Java, jars: tuple[Path, ...]) -> Path:
 
 @contextmanager
 def _made_once(home: Path) -> Iterator[bool]:
-    """Whether the folder must still be made.
+    """Yield whether the folder is still missing, so that the block must build it.
 
-    It counts as made if the block succeeds. A lock admits one process at a time.
+    The folder is kept only if the block succeeds. A lock admits one process at a time.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
     done = home / ".complete"

@@ -17,13 +17,13 @@ from tests.bench.contenders import tell
 from tests.bench.stream import PARTITIONS, messages
 
 STEP_S = 0.004
-#: How long outputs may take after the last message, in seconds.
+#: Seconds to wait for outputs after the last message.
 LAST_WITHIN_S = 60.0
 _SENT_AT = re.compile(rb'"ts": ?(\d+)')
 
 
 class Sink:
-    """Reads outputs until it has ``count``; records the send time and the latency of each, in microseconds."""
+    """Reads outputs until it has ``count``. Records the send time and the latency of each output, in microseconds."""
 
     def __init__(self, bootstrap: str, topic: str, isolation: str, count: int) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
         producer.poll(0)
         step += 1
         time.sleep(max(0.0, began + step * STEP_S - time.monotonic()))
-    ended = time.time_ns() // 1_000  # taken before the flush: the last message is sent at this moment
+    ended = time.time_ns() // 1_000  # take the time before the flush, because the last message is sent at this moment
     producer.flush(10)
     sink.deadline = time.monotonic() + LAST_WITHIN_S
     sink.thread.join()

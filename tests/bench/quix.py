@@ -72,7 +72,7 @@ def joined(application, source, given):
 
 
 def watch_recovery(seen):
-    """Measure the time of its recovery loop, and count the records that it reads."""
+    """Measure the time of Quix Streams' recovery loop, and count the records that the loop reads."""
     loop, apply_one = RecoveryManager._recovery_loop, RecoveryPartition.recover_from_changelog_message
 
     def timed(self):
@@ -117,7 +117,8 @@ def main(given):
         joined(application, source, given).to_topic(output)
     else:
         folded(application.dataframe(source), given["windows"]).to_topic(output)
-    # It stops by the number of outputs. Final results and joins have another number, so there a silence ends the run.
+    # Runs stop at a number of outputs. With final results or joins, that number is unknown, so there a pause without
+    # outputs ends the run.
     silent = ":final:" in given["windows"] or given["joins"]
     application.run(count=0 if given["joins"] else int(given["count"]), timeout=15 if silent else 120)
     print(json.dumps(seen), flush=True)

@@ -50,7 +50,7 @@ def hashes_of(runs: Runs) -> str:
 
 
 def counts_of(case: Case, runs: Runs) -> str:
-    """The amount of work of contenders that had less than the case, and the number of runs."""
+    """The number of messages of contenders that had fewer than the case, and the number of runs."""
     counts = {name: case.of(name) for name, of in runs.items() if of}
     less = [
         f"{name} {of.restore or of.count:,}"
@@ -75,7 +75,7 @@ def block(case: Case, titles: Mapping[str, str], runs: Runs) -> str:
 
 
 def against_ourselves(measured: Mapping[str, tuple[Case, Runs]]) -> str:
-    """The cost of exactly-once: its rate divided by the rate at at-least-once."""
+    """The cost of exactly-once: the rate with exactly-once, divided by the rate with at-least-once."""
     lines = []
     for keys in ("few", "many"):
         for every in ("1s", "100ms"):

@@ -19,7 +19,7 @@ Figures = Mapping[str, float]
 
 @dataclass(slots=True)
 class Results:
-    """The results in a file, and those added since; without a file they are only in memory."""
+    """The results in a file, and the results added since. Without a file, results are only in memory."""
 
     path: Path | None = None
     conditions: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Results:
 
     @staticmethod
     def kept_in(path: Path | None) -> Results:
-        """The results that the file already has; later results are appended to it."""
+        """Load the results in a file. Later results are appended to the file."""
         results = Results(path)
         if path is not None and path.exists():
             for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Scenarios compare ways of using the engine with each other; the ways take turns, and each run gives a few figures."""
+"""Scenarios compare ways to use the engine. The ways take turns, and each run yields a few figures."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Scenario:
 
 
 def what_failed(wrong: Exception, broker: BrokerAddress) -> str:
-    """The error of a run that does not count.
+    """Return the error of a run that does not count.
 
-    If the broker is dead, this is named first, because it explains the rest.
+    If the broker is dead, the text names that first, because it explains the other errors.
     """
     if is_running(broker.pid, broker.mark):
         return str(wrong)
@@ -102,7 +102,7 @@ def run_alone(scenario: Scenario, arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each way")
     parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines")
     given = parser.parse_args(arguments)
-    # Exit normally on SIGTERM, so that the broker is stopped, too; it would outlive this process.
+    # Exit normally on SIGTERM, so that the broker is stopped as well. Otherwise the broker would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = Results.kept_in(given.results)
     with (

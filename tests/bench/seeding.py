@@ -1,6 +1,7 @@
 """Fills source topics with messages, and changelogs with the records that each contender would have written.
 
-A seeded source has one message in each partition that counts as processed; the changelogs hold the state after it.
+Each partition of a seeded source has one message before the committed offset, so it counts as processed. The changelogs
+hold the state after that message.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.bench.ours import STATE_KEY, application_of
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of
 
 _STREAMS_STATE = struct.Struct(">qddd")
-#: Topic settings that keep the cleaner from changing the topic between two runs.
+#: Topic settings that prevent log compaction between two runs.
 _KEPT = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.99",
@@ -78,7 +79,7 @@ def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_
 
 
 def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None:
-    """Write a contender's changelog with all of ``state``, and commit its input offsets."""
+    """Write the whole ``state`` to a contender's changelog, and commit the contender's input offsets."""
     topic, rows = _SEEDS[contender](work, topics, state)
     kept = {**(CHANGELOG_CONFIG if contender.startswith("ours") else {}), **_KEPT}
     topics.create(TopicSpec(topic, PARTITIONS, 1, kept))
@@ -103,7 +104,7 @@ def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
 
 
 def first_of_each_partition(source: str) -> list[Row]:
-    """One message per partition, which counts as processed."""
+    """Return one message per partition. These messages count as processed."""
     return [(source, number, key_of(number), b"{}", None) for number in range(PARTITIONS)]
 
 
@@ -145,7 +146,10 @@ def _of_the_engine(
 
 
 def rows_of_ours(work: Work, topics: Topics, state: SeededState) -> Iterable[Row]:
-    """The records in the engine's changelog of this state; the record with the offsets is last in each partition."""
+    """Yield the changelog records of this state in the engine's format.
+
+    The record with the offsets is last in each partition.
+    """
     return _ours(work, topics, state)[1]
 
 

@@ -4,17 +4,18 @@
     python -m tests.bench.engine --cases snapshots-large        4,000,000 keys
 
 CPU is that of the whole process tree (Python, the JVM, Python workers) without the broker. ``JVM MiB`` is the driver's
-peak memory so far. Rows are the keys of the table, or the records of the changelog if that is read. The first snapshot
-includes the start of the JVM (``cold``).
+peak memory so far. Rows are the keys of the table. If a way reads the changelog, rows are the records of the changelog.
+The first snapshot includes the start of the JVM (``cold``).
 
 ``to a typed table`` copies a source to an Iceberg table of the same six typed columns, each way once in turns, in one
 warm JVM. The work differs. The state reader reads Spark's own RocksDB store: six columns and a key in its row format.
-Ours are JSON values of about 95 bytes, which must be parsed. The changelog must also be folded, and its rows are its
-records. The reader loads RocksDB files as they were uploaded. With ``from changelog checkpoints`` it replays changes,
-which Spark can upload instead to make commits faster.
+Ours are JSON values of about 95 bytes, which must be parsed. The changelog must also be reduced to the last record of
+each key. The reader loads RocksDB files as they were uploaded. With ``from changelog checkpoints``, the reader replays
+changes. Spark can upload changes instead of files to make commits faster.
 
-``snapshot`` is a complete snapshot: history, table, audit, manifest, tags. The changed keys of an incremental snapshot
-are spread over the whole table. Each result is compared with fingerprints from plain Python.
+``snapshot`` is a complete snapshot: the history of changes, the table, the audit, the manifest and the tags. The
+changed keys of an incremental snapshot are spread over the whole table. Each result is compared with fingerprints from
+plain Python.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ WARM_UPS = 4
 FEW = (1_000, 10_000, 100_000)
 #: The number of changed keys in the incremental snapshot that is compared with a full one.
 SOME = 10_000
-#: The fields of a value, and the target table of each way.
+#: The fields of a value.
 COLUMNS = ("count", "total", "origin", "carrier", "tail", "late")
 TABLES = {READER: "reader", READER_OF_LOG: "reader_of_log", CHECKPOINT: "checkpoint", CHANGELOG: "changelog"}
 
@@ -85,7 +86,7 @@ def incremental(changed: int) -> str:
 
 
 class Held(BaseModel):
-    """The pydantic model of a stored value."""
+    """A stored value, as a pydantic model."""
 
     count: int
     total: float
@@ -100,9 +101,9 @@ def _schema(processor: str) -> StoreSchema | None:
 
 
 def tree_cpu() -> dict[int, float]:
-    """CPU seconds of this process and its descendants, by process id.
+    """Return the CPU seconds of this process and its descendants, by process id.
 
-    A process includes children that it waited for.
+    The CPU of a process includes its ended children for which it has waited.
     """
     used, parents = {}, {}
     for path in Path("/proc").iterdir():
@@ -120,7 +121,10 @@ def tree_cpu() -> dict[int, float]:
 
 
 def cpu_since(before: Mapping[int, float]) -> float:
-    """CPU seconds since ``tree_cpu`` returned ``before``, without Python workers that ended meanwhile."""
+    """Return the CPU seconds since ``tree_cpu`` returned ``before``.
+
+    Python workers that ended meanwhile are not counted.
+    """
     return sum(used - before.get(pid, 0.0) for pid, used in tree_cpu().items())
 
 
@@ -184,11 +188,11 @@ class SnapshotBench:
     # -- measurements of snapshots ------------------------------------------------------------------------------------
 
     def full(self, processor: str) -> Figures:
-        """A first snapshot of a processor with this name, from the checkpoint."""
+        """Take the first snapshot of a processor with this name, from the checkpoint."""
         return self._measured(lambda: self._snapshot(processor, Wanted.CHECKPOINT, "checkpoint"), self._keys)
 
     def cold(self) -> Figures:
-        """The same snapshot, including the start of the JVM."""
+        """Take the same snapshot, including the start of the JVM."""
 
         def run() -> None:
             self.start()
@@ -197,13 +201,13 @@ class SnapshotBench:
         return self._measured(run, self._keys)
 
     def changed(self, processor: str, changed: int) -> Figures:
-        """An incremental snapshot after this many keys were written again."""
+        """Write this number of changed keys again, then measure an incremental snapshot."""
         changed = min(changed, self._keys)
         self._write_again(changed)
         return self._measured(lambda: self._snapshot(processor, Wanted.AUTO, "incremental"), changed)
 
     def fed(self, processor: str, changed: int) -> Figures:
-        """Only the first step of an incremental snapshot: append the changes to the history, on a branch."""
+        """Measure only the first step of an incremental snapshot: it appends the changes to the history on a branch."""
         changed = min(changed, self._keys)
         self._write_again(changed)
         work = Work(self._spark, self._plan(processor, Wanted.AUTO), self._reader(), None, None)
@@ -213,7 +217,7 @@ class SnapshotBench:
         return figures
 
     def warm(self, processor: str, changed: int) -> Iterator[Figures]:
-        """Incremental snapshots on a Spark server that stays up, including the opening of the session."""
+        """Measure incremental snapshots on a Spark server that stays up. Each includes the opening of a session."""
         changed = min(changed, self._keys)
         start_server(self._warm_settings)
         try:
@@ -287,10 +291,13 @@ class SnapshotBench:
             )
         fill(self._topics.bootstrap, rows)
 
-    # -- measurements from a source to a typed table ------------------------------------------------------------------
+    # -- measurements: copy a source to a table with typed columns -----------------------------------------------------
 
     def build_state(self, way: str) -> None:
-        """Write Spark's own state store with the same columns by key: a streaming query reads them from files."""
+        """Write Spark's own state store with the same columns by key.
+
+        A streaming query reads the columns from files.
+        """
         folder = self._folder / TABLES[way]
         spark = self._spark
         number = F.col("id")
@@ -322,7 +329,7 @@ class SnapshotBench:
         query.awaitTermination()
 
     def typed(self, way: str) -> Figures:
-        """Copy a source to a typed table."""
+        """Copy a source to a table with typed columns."""
         table = f"holdfast.typed.{TABLES[way]}"
         rows = self._keys + self._keys // TWICE_EVERY if way == CHANGELOG else self._keys
 

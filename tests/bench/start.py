@@ -4,9 +4,10 @@
     python -m tests.bench.start --size 100000 --rounds 1
 
 Each round starts a new process on the same disk; messages wait for it. ``first output`` is the time from the start of
-the process until a read_committed reader receives its first output, which its first commit releases. The last message
-is sent after that, so the first commit is not the commit at the stop. ``replayed`` counts the changelog records that it
-reads before it runs. Outputs must equal those that plain Python computes from the state and all messages so far.
+the process until a read_committed reader receives its first output. The process makes this output visible with its
+first commit. The last message is sent after that, so the first commit is not the commit at the stop. ``replayed``
+counts the changelog records that the process reads before its tasks run. Outputs must equal those that plain Python
+computes from the state and all messages so far.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tests.bench.stream import PARTITIONS, SeededState, bodies, expected, hash_o
 MESSAGES = 200
 LIMIT_S = 900.0
 WAY = "warm disk"
-#: The number of records that a start may replay: the tail after the last commit that the local state recorded.
+#: The maximum number of records that a start may replay. They are the records after the last commit that the local
+#: state recorded.
 TAIL_MAX = 1_000
 
 
@@ -106,7 +108,7 @@ class StartBench:
         """Start once more.
 
         Raises:
-            RunWrong: The start replayed more than a tail, or outputs or state are wrong.
+            RunWrong: The start replayed too many records, or outputs or state are wrong.
         """
         self._feed(MESSAGES - 1)
         first = FirstOutput(self._topics, self._work, lambda: self._feed(1))

@@ -1,8 +1,8 @@
 """The work of every contender of the bench: the messages, the fold, the expected result and its hash.
 
 A message is JSON of 119 bytes; the key is the user. The fold keeps the count, total, smallest and largest amount of
-each key. For each message it outputs one record with these and the mean. Amounts are doubles. All contenders add them
-in the order of the partition, so results are equal to the last bit.
+each key. For each message it outputs one record with these four numbers and the mean. Amounts are doubles. All
+contenders add them in the order of the partition, so results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Message:
         return self.user % PARTITIONS
 
     def body(self, timestamp: int) -> bytes:
-        """The message as JSON, with a time in milliseconds (13 digits) or in microseconds."""
+        """Return the message as JSON, with a time in milliseconds (13 digits) or in microseconds."""
         return (
             f'{{"user_id":"user-{self.user:08d}","amount":{self.amount},"ts":{timestamp},'
             f'"currency":"{_CURRENCIES[self.number & 3]}","method":"{_METHODS[self.number % 3]}",'
@@ -84,13 +84,13 @@ def bodies(count: int, keys: int) -> Iterator[tuple[int, bytes, bytes]]:
         yield message.partition, message.key, message.body(FIRST_TIMESTAMP_MS + message.number)
 
 
-#: A prime that divides no number of keys, so its multiples modulo that number reach each key once.
+#: A prime that divides no number of keys. So its multiples modulo the number of keys reach each key exactly once.
 SCATTER = 15_485_863
 
 
 @dataclass(frozen=True, slots=True)
 class SeededState:
-    """State that exists before the first message, as ``records`` changelog records of ``keys`` keys.
+    """State that exists before the first message: ``records`` changelog records with ``keys`` different keys.
 
     The keys come in a scattered order, because sorted keys would make the work of every store easier.
     """
@@ -99,14 +99,14 @@ class SeededState:
     keys: int
 
     def items(self) -> Iterator[tuple[int, int, float, float, float]]:
-        """User, count, total, min and max of each record, in the order of the changelog."""
+        """Yield user, count, total, min and max of each record, in the order of the changelog."""
         for number in range(self.records):
             user, times = number * SCATTER % self.keys, number // self.keys + 1
             amount = 100.25 + user % 500
             yield user, times, amount * times, amount, amount
 
     def of(self, user: int) -> tuple[int, float, float, float] | None:
-        """The content of a user's last record."""
+        """Return the values in the last record of a user."""
         place = user * pow(SCATTER, -1, self.keys) % self.keys
         times = (self.records - place - 1) // self.keys + 1 if user < self.keys else 0
         amount = 100.25 + user % 500

@@ -28,7 +28,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 def bench(folder: Path, *options: str, limit_s: float = 540) -> Results:
-    """The results of a small bench run; asserts that it leaves no files behind."""
+    """The results of a small run of the bench. Asserts that the bench leaves no files behind."""
     folder.mkdir()
     kept = folder.parent / "raw.jsonl"
     command = [sys.executable, "-m", "tests.bench.engine", "--small", "--results", str(kept), *options]
@@ -135,7 +135,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
     cases = {case.name: case for case in all_cases(SMALL)}
     # A sample of the cases: both guarantees, both numbers of keys, and one case of each kind.
     chosen = ["few-eos-1s", "many-alo-1s", "windows-current", "windows-final", "restore", "cache", "latency"]
-    # The peers need separate environments, which only `make bench` sets up.
+    # The peers are left out, because they need separate environments, which only `make bench` sets up.
     results = bench(tmp_path / "bench", "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 
     assert not results.wrong

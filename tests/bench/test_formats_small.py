@@ -1,4 +1,4 @@
-"""The formats bench runs, and each format gives the same order. Times are not judged here."""
+"""The formats bench runs, and the decoders of all formats return the same order. Times are not judged here."""
 
 from __future__ import annotations
 

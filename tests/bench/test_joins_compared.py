@@ -1,9 +1,9 @@
 """Joins and groups of Holdfast and Kafka Streams give the same results for the same messages.
 
-Messages are out of order and late, drawn from a seed. ``docs/joins-compared.md`` lists the differences: some tests show
-them, and the other tests show that there are no more. Kafka Streams runs in its own test driver and Holdfast on the
-in-memory cluster, so a test takes seconds; ``test_joins_on_a_broker.py`` runs both on a real broker. The compiled
-program and its jars are those of ``make bench``.
+Messages are out of order and late, drawn from a seed. ``docs/joins-compared.md`` lists the differences. Some tests show
+these differences. In all other tests, both engines have equal results. Kafka Streams runs in its own test driver and
+Holdfast on the in-memory cluster, so a test takes seconds. ``test_joins_on_a_broker.py`` runs both on a real broker.
+The tests need the Kafka Streams program and the jars of ``make bench``.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from tests.bench.peers import Contender
 
 pytestmark = pytest.mark.thorough
 
-#: A run that takes longer counts as stuck, in seconds.
+#: Timeout of a run, in seconds. A longer run counts as stuck.
 PATIENCE_S = 240.0
 
-#: A function that runs both engines. An argument gives the order in which Kafka Streams reads several partitions.
+#: A function that runs both engines. Its argument sets the order in which Kafka Streams reads several partitions.
 Compare = Callable[..., tuple[dict[str, Rows], dict[str, Rows]]]
 
 
@@ -129,7 +129,7 @@ def test_a_stream_and_a_table_are_joined_to_equal_rows_in_their_order(
     ours, theirs = compare(*sides(partitions, keys, OUT_OF_ORDER, VALUES, [*VALUES, None, None]), kinds)
     for kind in kinds:
         assert ours[kind.label] == theirs[kind.label], kind
-    # For some messages, the row by the table's history differs from the row by the order of reading.
+    # For some messages, the table's row at the message's time is not the row that was read last before the message.
     assert ours["table-left"] != ours["history-left"]
     assert counted(ours["table-inner"]).total() < counted(ours["table-left"]).total()
 
@@ -144,7 +144,7 @@ def test_two_tables_are_joined_to_equal_rows_and_changes(compare: Compare, parti
 
 
 def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Compare) -> None:
-    """Rows refer to keys of the other side; some of these keys have no row, or lose it."""
+    """Rows refer to keys of the other table. Some of these keys have no row, or their row is deleted."""
     keys = [f"key-0-{number}" for number in range(4)]
     given = sides(1, 3, OUT_OF_ORDER, [*keys, None], [*VALUES, None])
     ours, theirs = compare(*given, FOREIGN)
@@ -156,7 +156,10 @@ def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Co
 
 @pytest.mark.parametrize(("partitions", "keys"), [(1, 5), (3, 5)])
 def test_rows_of_a_table_are_grouped_equally(compare: Compare, partitions: int, keys: int) -> None:
-    """Changed and deleted rows are subtracted from their group, so the groups end with the same rows."""
+    """A changed row is subtracted from its group and added again, a deleted row is only subtracted.
+
+    So both engines end with the same groups.
+    """
     left, _ = sides(partitions, keys, OUT_OF_ORDER, NUMBERS, VALUES)
     left = [[each for each in side if each.value != "end"] for side in left]
     ours, theirs = compare(left, [[] for _ in left], ROWS)
@@ -194,9 +197,9 @@ def of(*messages: tuple[str | None, float, Any]) -> Side:
 
 
 def test_a_message_that_is_later_than_the_grace_and_one_without_a_value(compare: Compare) -> None:
-    """A left message is late: Holdfast has dropped its partner after 20 s, Kafka Streams keeps it for 40 s.
+    """A left message is late. Holdfast drops its partner after 20 s; Kafka Streams keeps the partner for 40 s.
 
-    In Holdfast None is a value of a stream; Kafka Streams drops such a message.
+    In Holdfast, None is a valid value of a stream. Kafka Streams drops a message without a value.
     """
     left = of(("alice", 0, 1), ("bob", 38, 2), ("carol", 40, None), ("carol", 41, 3), ("end", 7_200, 4))
     right = of(("bob", 38.001, 5), ("alice", 5, 6), ("carol", 42, 7), ("end", 7_200.001, 8))
@@ -209,7 +212,7 @@ def test_a_message_that_is_later_than_the_grace_and_one_without_a_value(compare:
 
 
 def test_messages_without_a_key(compare: Compare) -> None:
-    """A left join of Kafka Streams keeps a left message without a key; Holdfast makes it a dead letter."""
+    """In a left join, Kafka Streams keeps a left message without a key. Holdfast makes the message a dead letter."""
     left, right = of((None, 1, 1), ("alice", 2, 2)), of((None, 1.001, 3), ("alice", 1.002, 4))
     ours, theirs = compare(left, right, WITH_TABLE)
     for kind in WITH_TABLE:

@@ -58,7 +58,7 @@ from tests.bench.peers import OURS, Contender, module
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
-#: A run that takes longer counts as stuck, in seconds.
+#: Timeout of a run, in seconds. A longer run counts as stuck.
 PATIENCE_S = 240.0
 #: A message count that is never reached, so that both engines run until the test ends.
 WITHOUT_END = 1 << 62
@@ -115,9 +115,9 @@ class Engine:
         return sum(offset for place, offset in self.committed().items() if place.topic == self.work.source)
 
     def left(self) -> list[Partition]:
-        """The partitions with records that are not committed yet; trailing transaction markers do not count."""
+        """The partitions with records that are not committed yet. Transaction markers at the end do not count."""
         topics, own = self.topics, f"{self.work.group}-"
-        # Both engines use this suffix for repartition topics; Kafka Streams uses `-topic` for foreign keys.
+        # Both engines use this suffix for repartition topics. Kafka Streams uses `-topic` for joins by a foreign key.
         read = [name for name in topics.names() if name.startswith(own) and name.endswith(("-repartition", "-topic"))]
         read += [self.work.source] if self._reads_one else [self.work.source, self.work.source + RIGHT]
         committed = self.committed()
@@ -156,7 +156,8 @@ class Engine:
         return self.log.read_text(errors="replace")[-3_000:]
 
 
-#: A function that makes both engines on new topics with this number of partitions: Holdfast, then Kafka Streams.
+#: A function that makes both engines on new topics with this number of partitions. Returns Holdfast, then Kafka
+#: Streams.
 Engines = Callable[[int, Sequence[Kind]], list[Engine]]
 
 
@@ -210,7 +211,8 @@ def numbered(side: Side) -> dict[int, Sequence[Message]]:
     return dict(enumerate(side))
 
 
-#: Delays: in order, within the grace, or later than all that is kept. No delay is only slightly beyond the grace.
+#: Delays of messages: none, within the grace, or later than all that is kept. No delay is only slightly longer than the
+#: grace.
 LATES = [0, 0, 0, 0, 10, 5 * SECOND, 300 * SECOND]
 
 
@@ -261,7 +263,7 @@ def test_tables_joined_by_a_key_inside_the_row_are_equal_on_a_real_broker(engine
 
 
 def in_hours(engine: Engine) -> dict[int, int]:
-    """The number of messages in the last counts, by the hour of their windows."""
+    """Return the number of messages in the last counts, by the hour of their windows."""
     [rows] = engine.results().values()
     counts = windows_of(rows, lambda made: tuple(made) if isinstance(made, list) else (made["start"], made["count"]))
     found: Counter[int] = Counter()
@@ -271,7 +273,10 @@ def in_hours(engine: Engine) -> dict[int, int]:
 
 
 def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
-    """Both engines are killed. Partition 0 is one hour behind: first in a backlog, later because it was fed late."""
+    """Both engines are killed.
+
+    Partition 0 is one hour behind. First its messages wait in a backlog; later they are sent late.
+    """
     both = engines(2, [Kind("group", "windows", 60 * SECOND, 0, 10 * SECOND)])
     bootstrap, source = both[0].work.bootstrap, both[0].work.source
 
@@ -299,7 +304,8 @@ def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
     run()
     ours, theirs = map(in_hours, both)
     print(f"messages counted by hour: Holdfast {ours}, Kafka Streams {theirs}")
-    # The partition is behind in a backlog: Holdfast counts all messages, Kafka Streams only those it reads in time.
+    # The messages of the partition wait in a backlog. Holdfast counts all of them. Kafka Streams drops the messages
+    # that it reads too late.
     assert [ours[hour] for hour in (0, 1, 2, 4)] == [3_600] * 4
     assert [theirs[hour] for hour in (0, 2, 4)] == [3_600] * 3
     assert 3 not in ours

@@ -1,9 +1,10 @@
 """Windows of Holdfast and Kafka Streams give the same results on the same topic of a real broker, for each kind.
 
 Messages are out of order and late, drawn from a seed. ``docs/windows-compared.md`` lists the differences. The last
-tests of this module show them, and the other tests show that there are no more.
+tests of this module show these differences. In all other tests, both engines have equal results.
 
-The compiled program and its jars are those of ``make bench``; without a compiler or a registry the tests are skipped.
+The tests need the Kafka Streams program and the jars of ``make bench``. Without a compiler or a registry, they are
+skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 SECOND = 1_000
 #: The first event time: in the past, and a multiple of the window size since the epoch.
 BEGIN = 1_735_689_600_000
-#: A run that takes longer counts as stuck, in seconds.
+#: Timeout of a run, in seconds. A longer run counts as stuck.
 PATIENCE_S = 240.0
 
 
@@ -185,7 +186,7 @@ def drawn(partition: int, keys: int, lates: Sequence[int]) -> list[Message]:
     return made
 
 
-#: Delays: in order, out of order within the grace, and late.
+#: Delays of messages: none, within the grace, and late.
 MIXED = [0, 0, 0, 0, 1, 5 * SECOND, 10 * SECOND, 13 * SECOND, 20 * SECOND, 33 * SECOND, 45 * SECOND, 300 * SECOND]
 #: Delays that are late either for all sliding windows or for none.
 ALL_OR_NONE = [0, 0, 0, 0, 1, 5 * SECOND, 300 * SECOND]
@@ -208,7 +209,7 @@ def test_tumbling_hopping_and_session_windows_have_equal_results(
     given = [drawn(number, keys, MIXED) for number in range(partitions)]
     ours, theirs = compare(given, [TUMBLING, HOPPING, SESSION])
     for kind in (TUMBLING, HOPPING, SESSION):
-        # compare all current results, which include each window's last one, and all closed windows
+        # compare all current results, which include the last result of each window, and all closed windows
         assert in_order(ours.of(kind, "current")) == in_order(theirs.of(kind, "current")), kind
         assert ours.closed(kind) == theirs.closed(kind), kind
         assert len(ours.closed(kind)) > 10 * partitions
@@ -228,7 +229,7 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
     state, theirs_state = ours.state(SLIDING), theirs.state(SLIDING)
     assert state.items() <= theirs_state.items()
     assert {(key, end) for key, _, end in state} <= times
-    # Kafka Streams also has windows that begin after a message and do not end at a message.
+    # Kafka Streams also has windows that start right after a message, and do not end at a message.
     others = theirs_state.keys() - state.keys()
     assert others
     assert {(key, start - 1) for key, start, _ in others} <= times

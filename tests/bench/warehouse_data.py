@@ -1,7 +1,7 @@
 """One store in three copies, for benches of the warehouse: RocksDB checkpoints, a changelog, and a table.
 
-Values are JSON of about 95 bytes in the store's envelope. The changelog has each key once, and every tenth key a second
-time before that, like a changelog whose cleaner keeps up.
+Values are JSON of about 95 bytes, with the header of stored values. The changelog has one record of each key, and an
+older record of every tenth key. So it resembles a changelog that is compacted regularly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.bench.seeding import _KEPT, fill
 
 PARTITIONS = 4
 STORE, NAMESPACE = "totals", "bench"
-#: One of this many keys is twice in the changelog.
+#: One in this many keys has two records in the changelog.
 TWICE_EVERY = 10
 FIRST_MS = 1_357_034_400_000
 _ROWS_AT_ONCE = 10_000
@@ -40,7 +40,7 @@ AIRPORTS = ("JFK", "EWR", "LGA", "SFO", "ORD")
 
 
 def value_of(number: int, version: int = 1) -> bytes:
-    """The stored value of a key in its n-th version."""
+    """Return the stored value of a key in its n-th version."""
     return encode_value(
         {
             "count": number % 977 + version,
@@ -61,7 +61,7 @@ def key_of(number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a store with this many keys; it is the same each time."""
+    """The data of a store with this number of keys. The data is the same each time."""
 
     keys: int
     folder: Path

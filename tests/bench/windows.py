@@ -1,7 +1,7 @@
 """Windows of the bench: the engine's declarations, the expected results in plain Python, and the outputs of a run.
 
-The windows count messages in tumbling windows of one minute, which the event time of their partition closes. Event
-times are one millisecond apart, so a window has 60,000 messages.
+The windows are tumbling windows of one minute, which count messages. A window closes when the event times of its
+partition pass its end. Event times are one millisecond apart, so a window has 60,000 messages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def function(frame: StreamingDataFrame, windows: str) -> StreamingDataFrame:
 
 
 def expected(count: int, keys: int, emit: Emit) -> dict[tuple[bytes, int], int]:
-    """The expected last result of each window, computed in plain Python; final results are those of closed windows."""
+    """Return the expected last result of each window, computed in plain Python.
+
+    Final results exist only for closed windows.
+    """
     found: Counter[tuple[bytes, int]] = Counter()
     time_of: dict[int, int] = {}
     of: dict[tuple[bytes, int], int] = {}
@@ -110,7 +113,10 @@ class Sent:
         self.last_ms[made.start] = max(self.last_ms.get(made.start, 0), appended_ms)
 
     def span(self) -> tuple[float, float, int]:
-        """Start and end of the warm part in seconds since the epoch, and its number of messages (0 for one window)."""
+        """Return start and end of the warm part in seconds since the epoch, and its message count.
+
+        The count is 0 if there is only one window.
+        """
         starts = sorted(self.last_ms)
         first, last = starts[int((len(starts) - 1) * WARM_AFTER)], starts[-1]
         begin, end = self.last_ms[first], self.last_ms[last]

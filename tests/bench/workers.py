@@ -1,4 +1,4 @@
-"""Worker processes that run until they are stopped and report events; for scenarios with more than one process.
+"""Starts worker processes that report events and run until they are stopped, for scenarios with several processes.
 
 python -m tests.bench.workers group=… source=…       one worker, with the arguments of its work
 """
@@ -66,7 +66,7 @@ class Worker:
         self.process.wait(30)
 
     def stop(self) -> float:
-        """Send SIGTERM and wait. Returns the CPU seconds of the process's whole life.
+        """Send SIGTERM and wait for the end. Returns the CPU seconds of the process since its start.
 
         Raises:
             RunWrong: The exit code was not 0.

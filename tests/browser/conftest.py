@@ -15,7 +15,7 @@ __all__ = ["operated", "tier_configuration", "tuned_jvms"]
 
 IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-#: Read at import, because tests run without HOLDFAST_ settings from outside.
+#: Read at import, because each test runs without the HOLDFAST_ environment variables of the machine.
 TAKE_SCREENSHOTS = os.environ.get("HOLDFAST_SCREENSHOTS") == "1"
 
 
@@ -32,7 +32,10 @@ def page() -> Iterator[Page]:
 
 
 def picture(page: Page, name: str, *, height: int | None = None) -> None:
-    """Save a screenshot for the docs, if HOLDFAST_SCREENSHOTS is set: the loaded page from its top to ``height``."""
+    """Save a screenshot for the docs, from the top of the page to ``height``.
+
+    Does nothing unless HOLDFAST_SCREENSHOTS is set.
+    """
     if not TAKE_SCREENSHOTS:
         return
     expect(page.get_by_text("Loading", exact=False)).to_have_count(0, timeout=30_000)

@@ -1,4 +1,7 @@
-"""Past hours are backfilled from a snapshot asset's page in a real browser, and the table then has their versions."""
+"""A user backfills past hours on a snapshot asset's page in a real browser.
+
+The table then has a version for each hour.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.drills.dagster_answers import DagsterAnswers
 from tests.parts import operated as operating
 from tests.parts.operated import Operated
 
-#: Maximum time for a backfill to be picked up, started and finished, in milliseconds.
+#: Maximum time until a backfill is picked up, has started and has finished, in milliseconds.
 BACKFILL_MS = 240_000
 HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
 #: A processor that counts visits; the sixth visit of a key deletes its state.
@@ -53,7 +56,7 @@ def visit(value, state):
 
 application.dataframe(application.topic("{group}-in")).apply(visit, stateful=True, store="counts", model=Visits)
 """
-#: Visits as (hours relative to the start of the current hour, number of keys); None is now. The first entries are
+#: Visits as (hours relative to the start of the current hour, number of keys); None is now. The first visits are
 #: published at once.
 CAME_BY = ((-3.8, 40), (-3.4, 60), (-2.5, 70), (-1.5, 80), (-0.5, 90), (None, 100))
 PUBLISHED = 1
@@ -61,7 +64,7 @@ PUBLISHED = 1
 
 @pytest.fixture(autouse=True)
 def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with the worker's simulated time: its records and checkpoints get this time."""
+    """The file with the worker's simulated time. Records and checkpoints get this time."""
     path = tmp_path / "then"
     path.write_text(str(time.time()))
     monkeypatch.setattr(operating, "DEFINITION", OF_THEN.replace("THEN_FILE", str(path)) + DEFINITION)
@@ -73,7 +76,7 @@ def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture
 def url(operated: Operated) -> Iterator[str]:
-    """The webserver's URL; the daemon and one Spark server for all runs are started, too."""
+    """The webserver's URL. The fixture also starts the daemon and one Spark server for all runs."""
     with ThreadPoolExecutor(1) as meanwhile:
         spark = meanwhile.submit(start_server, operated.settings)
         local.start_daemon(operated.settings)
@@ -87,13 +90,16 @@ def url(operated: Operated) -> Iterator[str]:
 
 @pytest.fixture
 def hour(operated: Operated, url: str, then: Path) -> float:
-    """The start of the current hour. The processor has worked in earlier hours, and was published early."""
+    """The start of the current hour.
+
+    The processor has processed visits of earlier hours; its first snapshot is published.
+    """
     group = operated.group
     state, snapshot = keys.state_key(group, "counts"), keys.snapshot_key(group, "counts")
     job = build_definitions(operated.settings).resolve_implicit_global_asset_job_def()
 
     def materialize(*assets: dg.AssetKey) -> None:
-        """Materialise in a run of this process, on the instance that the pages show.
+        """Materialise the asset in a run of this process, on the same Dagster instance as the webserver.
 
         The page launches the backfill itself.
         """
@@ -101,7 +107,7 @@ def hour(operated: Operated, url: str, then: Path) -> float:
             assert job.execute_in_process(instance=instance, asset_selection=list(assets)).success
 
     materialize(keys.changelog_key(group, "counts"), keys.processor_key(group))
-    # as for a processor with hourly snapshots: nothing of the last twelve hours is compacted
+    # Like a processor with hourly snapshots: no record of the last twelve hours is compacted.
     operated.topics.alter(operated.changelog, {"min.compaction.lag.ms": str(int(12 * HOUR_S * 1000))})
     began, fed = time.time() // HOUR_S * HOUR_S, 0
     for number, (at, count) in enumerate(CAME_BY):
@@ -116,7 +122,7 @@ def hour(operated: Operated, url: str, then: Path) -> float:
 
 
 def held(until: float | None) -> dict[str, int]:
-    """The expected visits of each key before this number of hours relative to the current hour; None is now."""
+    """The expected number of visits of each key before an hour relative to the current hour. None is now."""
     came = Counter(
         f"key-{number}"
         for at, count in CAME_BY
@@ -177,7 +183,7 @@ def launch_backfill(page: Page, asset: str, first: str, last: str) -> str:
 
 
 def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
-    """Check what the asset's pages show of a table: columns, picture, checks, lineage."""
+    """Check what the pages of a table's asset show: columns, picture, checks, lineage."""
     page.set_viewport_size({"width": 1720, "height": 1040})
     page.goto(asset)
     for column in load_table(operated.settings, operated.group, "counts").schema().fields:

@@ -1,4 +1,4 @@
-"""The docs site, opened from files in a browser: its search finds a page without any network request."""
+"""The docs site is opened from local files in a browser. Its search finds a page without any network request."""
 
 from pathlib import Path
 

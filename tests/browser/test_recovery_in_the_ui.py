@@ -1,4 +1,7 @@
-"""A recovery by the sensor in Dagster's UI: the asset is red with the reason, then green with the incident's story."""
+"""The sensor recovers a worker.
+
+In Dagster's UI, the asset is first red with the reason, then green with the incident.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The webserver's front in a real browser asks for a token once, and pages of other servers can't use the session."""
+"""The webserver asks for a token once in a real browser. Pages of other servers can't use the session."""
 
 from __future__ import annotations
 

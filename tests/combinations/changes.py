@@ -14,14 +14,16 @@ from tests.combinations.grammar import STEPS, Mark
 from tests.combinations.topology import Line, Message, Topology, has_outer_rows
 
 _MARKS = {step.name: step.marks for step in STEPS}
-#: Marks of steps that depend on stream time or on failures. A change to the topology may change their results.
+#: Marks (properties) of steps that depend on stream time or on failures. A change to the topology may change their
+#: results.
 _TIMED = Mark.TIME | Mark.FAILS
 
 
 def in_other_order(topology: Topology, random: Random) -> Topology | None:
     """Declares the inputs in another order.
 
-    Only for unique event times: among equal times, the input that was declared first is read first.
+    The change applies only if event times are unique. Of two messages with equal times, the input that is declared
+    first is read first.
     """
     if "unique" not in topology.rules:
         return None
@@ -34,7 +36,10 @@ def in_other_order(topology: Topology, random: Random) -> Topology | None:
 
 
 def _declared(topology: Topology) -> list[tuple[Line, Line]]:
-    """The pairs of lines (topic, stream or table) that declare the inputs, at the start of the topology."""
+    """The pairs of lines that declare an input: a topic, and a stream or table of it.
+
+    They are at the start of the topology.
+    """
     found, lines = list[tuple[Line, Line]](), list(topology.lines)
     while len(lines) > 1 and lines[0].step == "topic" and lines[1].of == (lines[0].name,):
         found.append((lines[0], lines[1]))
@@ -43,12 +48,15 @@ def _declared(topology: Topology) -> list[tuple[Line, Line]]:
 
 
 def with_partitions(topology: Topology, random: Random) -> Topology | None:
-    """Gives the inputs another number of partitions. Only if no message is late and all windows close at the end."""
+    """Gives the inputs another number of partitions.
+
+    The change applies only if no message is late and all windows close at the end.
+    """
     [count] = set(topology.partitions.values()) or {0}
     if not _is_timeless(topology) or _has_late_rows(topology):
         return None
     if any("placed" in line.code for line in topology.lines):
-        return None  # messages have other offsets in other partitions, and `placed` shows offsets
+        return None  # the offset of a message depends on the number of partitions, and `placed` shows offsets
     others = [each for each in (1, 2, 3, 4) if each != count]
     if "grouped" in topology.rules:
         others = [each for each in others if (each == 1) == (count == 1)]
@@ -65,7 +73,10 @@ def _is_timeless(topology: Topology) -> bool:
 
 
 def _has_late_rows(topology: Topology) -> bool:
-    """Whether a join may get late rows: from messages out of order, windows, or outer rows of an interval join."""
+    """Whether a join may get late rows.
+
+    They come from messages out of order, from windows, or from outer rows of an interval join.
+    """
     marks = [_MARKS.get(line.step, Mark.NONE) for line in topology.lines]
     windows = "join_interval" in topology.steps and any(Mark.WINDOW & each for each in marks)
     joins = any(Mark.JOIN & each for each in marks)
@@ -78,7 +89,7 @@ def with_copy(topology: Topology, random: Random) -> Topology | None:
         return None
     if "set_timestamp" in topology.steps:
         return None
-    if topology.closes_when_idle:  # closing when idle moves the time of all branches of a topic
+    if topology.closes_when_idle:  # windows that close when idle move the time of all branches of a topic
         return None
     makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
     choice = [
@@ -108,7 +119,7 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
-        # the topics of a concat would no longer be read together, so they would have no order
+        # the topics of a concat would no longer be read by one task, so their messages would have no common order
         if line.step == "concat" and (of_mine or of_theirs):
             return None
         if line.name:
@@ -116,8 +127,8 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
     declared = next(line for line in topology.lines if line.name == topic)
     lines = list(topology.lines)
     lines[index] = replace(branch, of=(stream,))
-    # Among equal times, the stream that is declared first is read first. The copy is therefore declared next to its
-    # topic.
+    # Of two messages with equal times, the stream that is declared first is read first. So the copy is declared next to
+    # its topic.
     at = lines.index(source) + 1
     lines[at:at] = [
         replace(declared, code=declared.code.replace(repr(topic), repr(copy)), name=copy),
@@ -147,7 +158,10 @@ def _is_sorted(messages: tuple[Message, ...]) -> bool:
 
 
 def with_msgpack(topology: Topology, random: Random) -> Topology | None:
-    """Encodes some inputs as msgpack instead of JSON. Not with dead letters, which contain the bytes of the input."""
+    """Encodes some inputs as msgpack instead of JSON.
+
+    Topologies with dead letters are left out, because a dead letter contains the bytes of the input.
+    """
     if topology.settings.get("dead_letter_topic"):
         return None
     # a table that is restored from its topic reads only JSON
@@ -171,16 +185,20 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=lines, messages=messages) if changed else None
 
 
-#: ``_KEEPS``: steps that read fields and pass the values on. ``_MAKES``: steps that read fields and make other values.
+#: ``_KEEPS``: steps that read fields and pass values on unchanged. ``_MAKES``: steps that read fields and make other
+#: values.
 _KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
-#: Functions of these tests whose steps read columns by name, both of dicts and of instances.
+#: Functions of these tests whose steps read columns by name. They accept both dicts and instances of a class.
 _BY_NAME = re.compile(r"(kept|projected)\((.*)\)")
 #: Functions that need a dict.
 _TAKES_OBJECTS = ("length", "folded", "enough", "third")
 
 
 def with_instances(topology: Topology, random: Random) -> Topology | None:
-    """Decodes some inputs as instances of a class instead of dicts, where no user's function reads them."""
+    """Decodes some inputs as instances of a class instead of dicts.
+
+    Only inputs that no user function reads are changed.
+    """
     if topology.settings.get("dead_letter_topic"):
         return None
     topics = {line.name for line in topology.lines if line.code == f"app.topic({line.name!r})"}
@@ -203,7 +221,7 @@ def _reads_fields(topology: Topology, name: str) -> bool:
 
 
 def _is_reader(topology: Topology, line: Line) -> bool:
-    """Whether a step reads fields by name only, and all steps that get its instances do so, too."""
+    """Whether a step, and each step that gets its values, reads fields only by name."""
     code, makes_objects = line.code, False
     if (wrapped := _BY_NAME.fullmatch(code)) is not None:
         code, makes_objects = wrapped[2], wrapped[1] == "projected"
@@ -226,7 +244,7 @@ def _is_record(raw: bytes) -> bool:
         return False
 
 
-#: The code of steps with functions, and the code of the same steps by columns.
+#: The code of steps with functions, and the code of equivalent steps with columns.
 _BY_COLUMNS = {
     "{0}.apply(marked)": "marked_by_columns({0})",
     "{0}.apply(changed)": "changed_by_columns({0})",
@@ -249,12 +267,12 @@ def _by_columns(code: str) -> str:
     return code
 
 
-#: Matches a step with a stateful function, and its store.
+#: Matches the code of a step with a stateful function, and the name of its store.
 _WITH_STATE = re.compile(r"(\{0\}\.(?:apply|update|filter)\(\w+, stateful=True, store=)('[^']+')\)")
 
 
 def with_codecs(topology: Topology, random: Random) -> Topology | None:
-    """Gives some stores of functions another codec than JSON: functions must read what they wrote with each codec."""
+    """Gives some stores of functions another codec than JSON. With each codec, functions must read what they wrote."""
     if topology.settings.get("dead_letter_topic"):
         return None
     codecs = ("typed", "msgpack") if all(map(_fits_msgpack, topology.messages)) else ("typed",)
@@ -271,7 +289,7 @@ def with_codecs(topology: Topology, random: Random) -> Topology | None:
 
 
 def _fits_msgpack(message: Message) -> bool:
-    """Whether msgpack can encode the fields of a message: its integers have at most 64 bits."""
+    """Whether msgpack can encode the fields of a message: integers must fit into 64 bits."""
     try:
         return message.value is None or bool(msgspec.msgpack.encode(msgspec.json.decode(message.value)))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
@@ -279,7 +297,10 @@ def _fits_msgpack(message: Message) -> bool:
 
 
 def with_schedules(topology: Topology, random: Random) -> Topology | None:
-    """Adds a schedule to each task, which reads the stores of the steps at any moment."""
+    """Adds a schedule (a function called by time) to each task.
+
+    It reads the stores of the task's steps at any moment.
+    """
     return replace(topology, lines=(*topology.lines, Line("schedule", "scheduled(app)")))
 
 

@@ -1,4 +1,4 @@
-"""Draws topologies from seeds: steps of the grammar that fit each other, and messages.
+"""Draws a topology for each seed: steps of the grammar that fit together, and messages.
 
 The docs promise one result for each topology and its messages.
 """
@@ -46,10 +46,10 @@ def draw_topology(seed: int) -> Topology:
     scope.wild = groups and random.random() < (0.5 if alone else 0.2)
     _add_sources(scope, random.choice([1, 2, 2, 3]), opening)
     _add_opening(scope, opening)
-    if alone:  # the engine computes a window by columns only if its stream has no other step
+    if alone:  # the engine computes a window by columns only if no other step reads its stream
         scope.closed.add(scope.made[0].name)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
-    if groups:  # makes most topologies that may have a grouping have one
+    if groups:  # if a topology may have a grouping, it mostly gets one
         allowed += 2 * [step for step in STEPS if Mark.GROUPS & step.marks]
     calls = [step for step in STEPS if Mark.FIRST & step.marks]
     if random.random() < 0.2:
@@ -84,7 +84,7 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
 
 
 def _add_opening(scope: Scope, opening: Opening) -> None:
-    """Adds the steps of an opening, until one does not fit."""
+    """Adds the steps of an opening (a fixed first part of a topology), until one step does not fit."""
     streams = [each for each in scope.made if each.kind == "stream"]
     found = {"a": streams[0], "b": streams[-1] if len(streams) < 2 else streams[1]}
     for number, (name, of) in enumerate(opening):
@@ -104,9 +104,12 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
 
 
 def _with_tables(scope: Scope, seed: int) -> None:
-    """Adds tables that are made of a table, in some topologies. The first table is made of a stream if there is none.
+    """Adds tables that are made of other tables, in some topologies.
 
-    The draw has its own random generator, so that the known seeds of planted bugs keep their other draws.
+    Without a table, the first one is made of a stream.
+
+    These choices use their own random generator. The other random choices of a seed stay the same, so the known seeds
+    of planted bugs still find their bugs.
     """
     random = Random(f"788 tables of {seed}")
     if random.random() >= TABLES_SHARE:
@@ -126,7 +129,7 @@ def _operands(scope: Scope, step: Step) -> list[Made] | None:
     found = list[Made]()
     for place in _places(step):
         choice = [each for each in scope.made if each.kind in _KINDS[place] and each.name not in scope.closed]
-        # The newest streams and tables are drawn more often, so that chains grow.
+        # Newer streams and tables are chosen more often, so that long chains of steps result.
         choice += choice[-2:]
         others = [each for each in choice if each not in found]
         if others and scope.random.random() < 0.9:
@@ -138,14 +141,14 @@ def _operands(scope: Scope, step: Step) -> list[Made] | None:
 
 
 def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
-    """Adds a step if the docs promise one result for it there; returns whether it was added."""
+    """Adds a step if the docs promise one result for it at this place. Returns whether it was added."""
     first, marks = of[0], step.marks
     if any(each.odd for each in of) and step.name != "shape":
         return False
     if Mark.FIRST & marks and (not first.first or first.grouped or not _is_only(scope, first)):
         return False
     if Mark.FAILS & marks and any(line.step == "table source" for line in scope.lines):
-        return False  # a table that is restored from its topic must have no messages that a step puts aside
+        return False  # the source topic of a restored table must have no messages that a step discards or rejects
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
     if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):
@@ -179,7 +182,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     return True
 
 
-#: Table steps whose final rows follow from the source table's final rows, in whatever order these changed.
+#: Steps on tables whose final rows follow from the source table's final rows. The order of the changes does not matter.
 _OF_ROWS = tuple(step.name for step in OF_TABLES)
 
 
@@ -193,7 +196,7 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
-        # which message a failing row belongs to depends on the order of messages or on when results are sent
+        # the failing row may belong to another message, depending on the order of messages or on when results are sent
         return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
@@ -210,23 +213,26 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Task
     if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
         return False  # the same holds for two groupings of one stream
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
-        return False  # if two streams look each other up, no reading order serves both
+        return False  # if each of two streams looks up rows of the other, no reading order is right for both
     plain_table = step.name == "join_table" and of[1].kind == "table"
     return not (plain_table and grouped and scope.partitions > 1)
 
 
 def _looks_up(step: Step) -> bool:
-    """Whether a step looks up the row that its right side (a stream or table) had at the time of a message."""
+    """Whether a step looks up the row that its right side (a stream or table) had at the time of the left message."""
     return step.name.startswith("join_asof") or step.name == "join_table"
 
 
 def _is_as_of(step: Step, right: Made) -> bool:
-    """Whether a step looks up the newest row of its right side at or before the time of a message."""
+    """Whether a step looks up the newest row of its right side, at or before the time of the left message."""
     return step.name.startswith("join_asof") or (step.name == "join_table" and right.kind == "history")
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
-    """Whether two tables can be joined by a field of the row: they are in two tasks, neither behind a ``group_by``."""
+    """Whether two tables can be joined by a field of the row.
+
+    They must be in two tasks, and neither may come after a ``group_by``.
+    """
     tasks = [scope.merged(set(each.topics)) for each in of]
     apart = not tasks[0].topics & tasks[1].topics
     return apart and not any(scope.is_grouped(each) or each.timed or each.joins for each in tasks)
@@ -238,30 +244,30 @@ def _is_only(scope: Scope, first: Made) -> bool:
     return not scope.used[first.name] and all(scope.used[each.name] == 1 for each in others)
 
 
-#: Steps whose results depend on when a message arrives, besides those marked ``TIME``.
+#: Steps whose results depend on when a message arrives, in addition to the steps with the mark ``TIME``.
 _IN_TIME = {"to_table", "to_table history", "join_table", "concat", "store shared", "join_interval"}
 
 
 def _fits_loose(step: Step, of: list[Made]) -> bool:
-    """Whether a step's results do not depend on when the results of a window arrive.
+    """Whether a step's results stay the same when the results of a window arrive at another moment.
 
-    The right side of an as-of join must not contain results of windows at all: they arrive after their event times.
+    The right side of an as-of join must not contain results of windows, because they arrive after their event times.
     """
     if Mark.TIME & step.marks or step.name in _IN_TIME:
         return False
     return not step.name.startswith("join_asof") or not (of[1].loose or of[1].window)
 
 
-#: Steps after which `apply_async` and `join_lookup` are not allowed, although the steps have no state.
+#: Steps without state after which `apply_async` and `join_lookup` are still not allowed.
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 #: Steps that add a step to their right stream as well.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
-#: The share of topologies with tables that are made of tables.
+#: The share of topologies with tables that are made of other tables.
 TABLES_SHARE = 0.3
 #: A topology with more interval joins than ``JOINS_IN_A_CHAIN`` gets ``FEW`` messages, because each join multiplies the
 #: rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
-#: Steps whose results are determined even where a task waits for its own output.
+#: Steps whose results are determined even if a task waits for its own output.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
 
@@ -289,7 +295,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
     ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
-    for each in of:  # a stream with a new step of its own must be grouped again, even by the same field
+    for each in of:  # a stream with a new step must be grouped again, even by the same field
         if step.name.startswith("to_table") or (each is not first and step.name in _STEPS_OF_THE_RIGHT):
             scope.fields.pop(each.name, None)
     if _looks_up(step):
@@ -298,7 +304,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
     by = code.split("'")[1] if step.name == "group_by" else ""
-    again = bool(by) and scope.fields.get(first.name) == by  # grouping by this field again does not change the key
+    again = bool(by) and scope.fields.get(first.name) == by  # a second grouping by this field does not change the key
     if by:
         scope.fields[name] = by
     if Mark.GROUPS & step.marks and not again:
@@ -347,23 +353,29 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
 
 
 def _places(step: Step) -> list[str]:
-    """The placeholders of the streams and tables that a step uses; its own stream comes first."""
+    """The placeholders of the streams and tables that a step uses.
+
+    The stream to which the step is added comes first.
+    """
     found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
     return sorted(found, key="strwu".index)
 
 
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
-    """Whether a step sends outer rows of an interval join, which come late by the interval plus the grace."""
+    """Whether a step sends outer rows (without a match) of an interval join.
+
+    They come late by the interval plus the grace.
+    """
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether results may be older than every grace: sessions and count windows may begin long ago."""
+    """Whether results may be older than every grace. Sessions and count windows may have started long before."""
     return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 
 def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:
-    """The code of a step with numbered placeholders for what it uses, and the number of placeholders."""
+    """The code of a step, and the number of its numbered placeholders for the streams and tables that it uses."""
     places = _places(step)
     code = step.code
 
@@ -399,7 +411,8 @@ def _add_outputs(scope: Scope) -> None:
 def _add_output(scope: Scope, stream: Made) -> None:
     out = scope.new("o")
     with_key = not stream.odd and scope.random.random() < 0.15 and not stream.last
-    # With a chosen topic, some values go to another topic, so the last value here may not be the last one of its key.
+    # With a chosen topic, some values go to another topic. The last value in this topic may then not be the last value
+    # of its key.
     is_chosen = not stream.last and Random(f"{out} of {stream.name}: {len(scope.lines)}").random() < 0.15
     plain = "to_topic chosen" if is_chosen else "to_topic"
     step = _BY_NAME["to_topic key" if with_key else plain]

@@ -1,4 +1,4 @@
-"""Consumer groups: assignment, rebalance callbacks, where reading starts, and which commits of offsets count."""
+"""Consumer groups: assignment, rebalance callbacks, the offset where reading starts, and which commits succeed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_end_of_the_last_fetch_stays_over_a_pause_and_counts_no_more(bench: 
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end")
     reader.member.pause([place])
     assert not reader.member.is_ended(place)
-    # long enough that requests from before the pause are answered
+    # wait long enough that requests sent before the pause are answered
     assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS
     send(producer, place, [b"1"])
     send(producer, other, [b"2"])

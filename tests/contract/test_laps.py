@@ -1,4 +1,4 @@
-"""Laps of a standby: it replays a table's topic in steps, each up to the group's latest commit."""
+"""Tests the laps of a standby. In each lap, it replays a table's topic up to the group's latest commit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_lap_leaves_out_no_row_that_the_lap_before_has_fetched(bench: Bench, t
 def test_the_laps_find_a_position_of_an_earlier_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
 ) -> None:
-    """The laps must fail with a consumer that reports the position of a former assignment: rows are missing."""
+    """The laps must fail if a consumer reports the position of its former assignment, because rows are then missing."""
     former_positions(monkeypatch)
     cluster = InMemoryCluster()
     bench = Bench(cluster.connect(InlineProcess(cluster.clock)), unique, time.sleep, cluster.delete_topic)

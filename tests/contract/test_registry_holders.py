@@ -1,4 +1,4 @@
-"""The registry on SQLite and Postgres: who holds a processor, and what happens when two processes write at once."""
+"""The registry database on SQLite and Postgres. Tests which process holds a processor, and concurrent writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.parts.postgres import PASSWORD, USER, PostgresServer
 from tests.registry_clock import Clock, url_with_clock
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-#: How many pairs of concurrent writers run for each kind of row.
+#: The number of pairs of concurrent writers for each kind of row.
 PAIRS = 10
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
@@ -171,7 +171,7 @@ def test_a_claimed_incident_changes_through_its_claim_only(registry: Registry) -
 
 
 def test_only_the_clock_of_the_database_judges(registry: Registry, clock: Clock) -> None:
-    """Only the database's clock decides who is alive: `NOW`, the time that callers pass, is far from it."""
+    """Only the database's clock decides which holder is alive. The time that callers pass, `NOW`, is far from it."""
     record, _ = begin(registry, "one")
     clock.advance(SILENT_S - 1)
     (seen,) = registry.journal.applies()
@@ -179,7 +179,7 @@ def test_only_the_clock_of_the_database_judges(registry: Registry, clock: Clock)
     clock.advance(2)
     (seen,) = registry.journal.applies()
     assert not seen.is_live
-    # for SQLite, a clock before the last heartbeat means a reboot: the heartbeat is from the boot before it
+    # in SQLite, a last heartbeat later than the clock means that the machine was rebooted after the heartbeat
     clock.advance(-SILENT_S * 10)
     assert registry.journal.claim_apply(record.id, "two", seen=record.token) is not None
 
@@ -229,7 +229,7 @@ def test_two_that_write_one_row_at_once_both_succeed(registry: Registry) -> None
 def test_without_on_conflict_pairs_fail_on_postgres(
     postgres: PostgresServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plant a bug, update-then-insert instead of ON CONFLICT: concurrent pairs of writes must fail on Postgres."""
+    """Plants a bug: update, then insert, without ON CONFLICT. Concurrent pairs of writes must then fail on Postgres."""
 
     def update_or_insert(
         connection: Connection, table: Table, key: Mapping[str, Any], values: Any, *, first: Any = None
@@ -296,7 +296,10 @@ def test_a_locked_database_is_asked_again_and_its_holder_is_named(
 def test_a_frozen_session_does_not_keep_others_out_of_postgres(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process is frozen inside a transaction: the server ends its session, and other writers wait a bounded time."""
+    """A process is frozen inside a transaction.
+
+    The server ends its session, so other writers wait only a limited time.
+    """
     monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 1.0)
     place = f"{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{postgres.port}/{postgres.new_database()}"
     frozen, other = Registry(f"postgresql+psycopg://{place}"), Registry(f"postgresql+psycopg://{place}")

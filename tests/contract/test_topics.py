@@ -44,7 +44,7 @@ def test_a_topic_that_is_made_again_is_another_one(bench: Bench) -> None:
     def created() -> bool:
         try:
             return topics.create(TopicSpec(name, 1, 1))
-        except KafkaFailed:  # the broker has not finished the deletion yet
+        except KafkaFailed:  # the broker has not finished the topic's deletion yet
             return False
 
     bench.wait_for(created, "the topic to be made again")

@@ -1,4 +1,4 @@
-"""Makes the fixtures of the verbs' tests and of the Spark tests available to the tests of this folder."""
+"""Makes the fixtures of the tests of verbs (commands that change state) and of Spark available in this folder."""
 
 from tests.parts.operated import operated
 from tests.spark.tuning import one_jvm, tier_configuration, tuned_jvms

@@ -1,4 +1,4 @@
-"""Compares the columns and rows in a snapshot's metadata with the table as pyiceberg reads it."""
+"""Compares the columns and row counts in a snapshot asset's metadata with the table as pyiceberg reads it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def table_columns(settings: Settings, processor: str) -> list[tuple[str, str, st
 
 
 def described_columns(control: Control, told: Mapping[str, Any]) -> list[tuple[str, str, str | None]]:
-    """The columns according to the metadata. Asserts that their lineage leads to existing assets."""
+    """Return the columns in the metadata. Asserts that their lineage refers only to existing assets."""
     columns = [(each.name, each.type, each.description) for each in told["dagster/column_schema"].columns]
     lineage = told["dagster/column_lineage"].deps_by_column
-    # `store_partition` has no upstream column: it is the partition of the record
+    # `store_partition` has no upstream column, because its value is the partition of the record
     assert set(lineage) == {name for name, _, _ in columns} - {"store_partition"}
     upstream = {dep.asset_key for deps in lineage.values() for dep in deps}
     assert upstream == control.job.asset_layer.asset_graph.get(control.snapshot).parent_keys

@@ -17,7 +17,7 @@ from holdfast.orchestration.view.asset_page import AssetPage, read_pages
 
 pytestmark = pytest.mark.thorough
 
-#: It takes five minutes on a quiet machine; a busy one runs Spark several times slower.
+#: The test takes five minutes on an idle machine. Spark runs several times slower on a busy machine.
 PATIENCE_S = 1_500.0
 
 

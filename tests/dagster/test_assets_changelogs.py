@@ -1,4 +1,4 @@
-"""Changelog assets on a real broker: they create topics, their checks find drift, and the audit folds records."""
+"""Changelog assets on a real broker create topics. Their checks find drift, and their audit compacts the records."""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""Processor and state assets on a real installation: deployed, checkpointed, verified, and a foreign record found."""
+"""Processor and state assets in a real installation are deployed, checkpointed and verified.
+
+A foreign record is found.
+"""
 
 import sys
 import time

@@ -1,4 +1,7 @@
-"""The audit of a snapshot as a Dagster check. A planted difference fails it, with keys and a repair plan."""
+"""The audit of a snapshot as a Dagster check.
+
+With a planted difference, it fails, lists the keys and plans a repair.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ KEYS = 30
 
 
 def check(operated: Operated) -> dg.AssetCheckEvaluation:
-    """The result of the check, run alone as from its page."""
+    """Run the check alone, as its page in the UI does, and return its result."""
     definition = find_processor(operated.settings, operated.group)
     key = keys.snapshot_key(operated.group, "counts")
     definitions = dg.Definitions(
@@ -59,7 +62,7 @@ def test_a_snapshot_is_proved_and_what_is_planted_later_is_shown(counting: Opera
     figures = told(proved)
     assert (figures["live_keys"], figures["keys_differing"], figures["partitions_compared"]) == (KEYS, 0, 2)
     assert figures["store_fingerprint"] == figures["changelog_fingerprint"] == figures["warehouse_fingerprint"]
-    # the demo reads the fingerprints of the copies from these figures
+    # the demo reads the fingerprints of the copies from this metadata
     copies = copies_checked({counting.group: {name: str(value) for name, value in figures.items()}})[counting.group]
     assert {each.hex for each in copies.values()} == {figures["store_fingerprint"]}
     assert set(copies) == set(Side)

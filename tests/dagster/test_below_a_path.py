@@ -1,4 +1,4 @@
-"""Dagster's UI below a path prefix, as behind a proxy: links of its assets lead to the docs below the same prefix."""
+"""Dagster's UI below a path prefix, as behind a proxy. The links of its assets lead to docs below the same prefix."""
 
 from __future__ import annotations
 

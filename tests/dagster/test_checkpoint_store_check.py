@@ -1,4 +1,4 @@
-"""The check of the checkpoint store warns while a worker can't store checkpoints; it blocks no other asset."""
+"""The check of the checkpoint store warns while a worker can't store checkpoints. It blocks no other asset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dagster's daemon keeps its code server running: a real daemon and real code servers, with short intervals."""
+"""Dagster's daemon keeps its code server running. The daemon and the code servers are real, with short intervals."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def slow(number):
 
 defs = dg.Definitions(jobs=[nothing], sensors=[saying, *map(slow, range(1, {slow} + 1))])
 """
-#: The daemon of `holdfast up`, with checks 25 times as often.
+#: The daemon of `holdfast up`, which checks its code servers 25 times as often as in production.
 DAEMON = """
 from dagster._daemon import controller
 from holdfast.orchestration import cli
@@ -54,13 +54,13 @@ controller.THREAD_CHECK_INTERVAL = 0.2
 {more}
 cli.main()
 """
-#: The same daemon, with refreshes sixty times as often.
+#: The daemon of `holdfast up`, which refreshes its code servers sixty times as often as in production.
 QUICK = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 1.0"
-#: The same daemon, which never replaces a running code server.
+#: The daemon of `holdfast up`, set to never replace a running code server.
 PATIENT = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 3600.0"
-#: The same daemon, whose code servers exit after ten seconds without a heartbeat.
+#: The daemon of `holdfast up`, whose code servers exit after ten seconds without a heartbeat.
 SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
-#: The same daemon, with a shorter timeout for the start of a code server.
+#: The daemon of `holdfast up`, with a shorter timeout for the start of a code server.
 HASTY = (
     f"{QUICK}; from dagster import DagsterInstance; "
     "DagsterInstance.code_server_process_startup_timeout = property(lambda instance: 45)"
@@ -107,7 +107,7 @@ def slow() -> int:
 def code(tmp_path: Path, slow: int) -> Callable[[int], None]:
     def write(version: int) -> None:
         text = SENSOR.format(version=version, ticks=str(tmp_path / "ticks"), slow=slow, slow_s=SLOW_S)
-        # replace the file at once: a half-written file would count as a separate edit
+        # replace the file in one step: a half-written file would count as a separate edit
         written = tmp_path / "saying.new"
         written.write_text(text)
         written.replace(tmp_path / "saying.py")

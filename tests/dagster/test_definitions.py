@@ -1,4 +1,4 @@
-"""Dagster's definitions are complete, load quickly, and a broken processor does not hide the others."""
+"""Dagster's definitions are complete and load quickly. A processor that fails to import does not hide the others."""
 
 import json
 import os

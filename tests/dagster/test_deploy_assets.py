@@ -1,4 +1,7 @@
-"""Deploying by materialising a processor asset: by plan, with undo command, and with recovery from the release."""
+"""A processor is deployed by materialising its asset.
+
+This needs a plan, names the undo command, and keeps a release.
+"""
 
 import os
 import signal
@@ -51,7 +54,7 @@ def settings(
 
 
 def deploy(settings: Settings, group: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """Materialise the processor, as a newly loaded code server would."""
+    """Materialise the processor's asset, as a newly loaded code server would."""
     job = build_definitions(settings).resolve_implicit_global_asset_job_def()
     selection = [keys.processor_key(group)]
     return job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)

@@ -1,4 +1,4 @@
-"""A lost changelog is written again from local state, but the store's checkpoints belong to the former changelog."""
+"""A lost changelog is written again from local state. The store's checkpoints still belong to the former changelog."""
 
 from __future__ import annotations
 

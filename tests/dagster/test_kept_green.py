@@ -1,4 +1,4 @@
-"""The sensor that keeps assets green after a deploy by a command; real broker, supervisor, worker and registry."""
+"""The sensor that keeps assets green after a deploy by a command. Broker, supervisor, worker and registry are real."""
 
 import dagster as dg
 import pytest

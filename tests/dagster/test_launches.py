@@ -1,4 +1,4 @@
-"""Two daemons on one Postgres take the same run from the queue at the same moment: the run is launched once."""
+"""Two daemons on one Postgres take the same run from the queue at the same moment. The run is launched only once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def daemons(
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replaces Dagster's own launcher; the list has the runs that reached it."""
+    """Replaces Dagster's own launcher. The list contains the runs that were passed to the launcher."""
     found: list[str] = []
     monkeypatch.setattr(run_launcher, "NAMED_WITHIN_S", 0.0)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda _, context: found.append(context.dagster_run.run_id))
@@ -67,7 +67,7 @@ def report(instance: dg.DagsterInstance, run: str, kind: DagsterEventType) -> No
 
 
 def take(instance: dg.DagsterInstance, run: str) -> None:
-    """Launch a queued run, as the queue's daemon does."""
+    """Launch a queued run, as Dagster's queue daemon does."""
     report(instance, run, DagsterEventType.RUN_STARTING)
     found = instance.get_run_by_id(run)
     assert found is not None

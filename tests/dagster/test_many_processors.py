@@ -52,7 +52,7 @@ def definitions(settings: Settings) -> dg.Definitions:
 
 
 class Ticks:
-    """Runs ticks of one sensor; each tick gets the cursor of the tick before it."""
+    """Runs consecutive ticks of one sensor. Each tick gets the cursor that the tick before returned."""
 
     def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance, name: str) -> None:
         self._definitions, self._instance = definitions, instance
@@ -111,7 +111,7 @@ def test_a_minute_writes_a_bounded_number_of_events(
     checks = Counter(event.check_name for event in begun if isinstance(event, dg.AssetCheckEvaluation))
     assert checks == {MESSAGES_ARRIVE: PROCESSORS}
     assert 0 < told["state"] <= recovery.STATES_PER_TICK
-    # later ticks write only changes: on a busy machine, a worker that answered late
+    # later ticks write only changes: on a busy machine, a worker may have answered the first tick late
     assert len(ticks().asset_events) < PROCESSORS // 2
 
 
@@ -171,12 +171,15 @@ def test_when_nothing_is_wrong_recovery_writes_nothing(
 def test_silent_workers_are_waited_for_side_by_side(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance, silent: int
 ) -> None:
-    """In sequence they would take 100 s. Dagster limits a tick to 60 s, so no processor would ever be recovered."""
+    """The sensor waits for silent workers in parallel.
+
+    One after the other, they would take 100 s. Dagster limits a tick to 60 s, so no processor would ever be recovered.
+    """
     fleet.silent = set(names(silent))
     try:
         tick = Ticks(definitions, instance, "processor_recovery")()
     finally:
         fleet.silent = set()
     assert tick.skip_message or tick.run_requests
-    # fifty workers, four at a time, take 25 s
+    # fifty workers, four at a time with a timeout of 2 s each, take 25 s
     assert 4 <= fleet.most_waiting <= SIDE_BY_SIDE

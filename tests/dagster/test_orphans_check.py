@@ -47,7 +47,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 
     operated.topics.create(TopicSpec(f"{group}-old-changelog", 1, 1))
     sign(operated, f"{group}-old-changelog")
-    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # not a changelog, so it does not belong to Holdfast
+    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # another program's topic, not a changelog of Holdfast
     aside = paths.state / group / "0" / f"{group}-in-0.corrupt"
     former = paths.state / f"{group}-former" / "0" / "in-0"
     for folder in (aside, former):
@@ -75,7 +75,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 
 
 def sign(operated: Operated, topic: str) -> None:
-    """Write a meta record that names the processor, as its workers do."""
+    """Write a meta record (the engine's own record in a changelog) that names the processor, as its workers do."""
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
     producer.produce(topic, signed_by(operated.group), META_KEY)
     assert producer.flush(30) == 0
@@ -84,9 +84,9 @@ def sign(operated: Operated, topic: str) -> None:
 def archived_then_deleted_by_the_job(
     operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job archives the planned topic, and the check shows it.
+    """The job archives the planned topic, and the check shows the archive.
 
-    After the grace period the hash confirms its deletion.
+    After the grace period, the plan's hash confirms the topic's deletion.
     """
     topic, only = f"{operated.group}-old-changelog", ["topic"]
     shown = launched(operated, only=only)

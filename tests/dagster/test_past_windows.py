@@ -1,4 +1,4 @@
-"""Past time partitions, made by Dagster's runs: a processor that worked hours ago is published today."""
+"""Dagster's runs publish past time partitions of a processor, as its state was hours ago."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ __all__ = ["group", "settings"]
 
 HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
 HOUR_S = 3600.0
-#: Code for the worker process only: its records and checkpoints get the time that a file contains.
+#: Code for the worker process only. It gives records and checkpoints the time that a file contains.
 OF_THEN = """
 import sys
 import time
@@ -81,7 +81,7 @@ def settings(
 
 
 def wait_committed(broker: str, changelog: str, count: int) -> None:
-    """Wait until all counts are committed, so that later commits have later times."""
+    """Wait until all counts are committed. Later commits then have later times."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         end = Topics(broker).end_offsets(changelog, committed=True)[0]
@@ -94,7 +94,7 @@ def wait_committed(broker: str, changelog: str, count: int) -> None:
 
 @dataclass
 class Lived:
-    """A processor with a known past: the hours that have ended, and the count of messages at the end of each."""
+    """A processor with a known past: the hours that have ended, and the number of messages at the end of each hour."""
 
     control: Control
     hours: list[str]
@@ -113,7 +113,7 @@ def warm_spark(settings: Settings) -> Iterator[None]:
 
 @pytest.fixture
 def lived(tuned_jvms: None, settings: Settings, group: str, broker: str, then: Path) -> Iterator[Lived]:
-    """A processor with a checkpoint two hours ago, records in that hour, the next one and now, and a checkpoint now."""
+    """A processor with checkpoints two hours ago and now, and with records in both past hours and now."""
     with warm_spark(settings), dg.DagsterInstance.ephemeral() as instance:
         control = Control(settings, group, instance)
         for asset in control.first:
@@ -154,7 +154,7 @@ def test_hours_that_have_ended_are_made_by_runs_with_partition_keys_and_a_range_
     assert checks == {"matches_state": True, "copies_equal": True}
     assert counted(settings, group, last) == lived.seen[1]
     assert last in control.instance.get_materialized_partitions(control.snapshot)
-    # the history did not reach the end of that hour, so the run first published the store's present state
+    # the history table did not reach the end of that hour, so the run first published the present state
     assert sum(int(each) for each in read_table(settings.paths, group, "counts")["json"].to_pylist()) == 100
 
     runs = control.instance.get_runs_count()

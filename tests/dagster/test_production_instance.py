@@ -1,4 +1,4 @@
-"""The production configuration of Dagster on a real Postgres: it loads, and a real daemon executes queued runs."""
+"""The production configuration of Dagster on a real Postgres loads, and a real daemon executes queued runs."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -57,7 +57,7 @@ def jobs(tmp_path: Path) -> Path:
 def settings(
     tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
 ) -> Iterator[Settings]:
-    """A home with the production configuration, and a workspace with Holdfast's definitions and the test's jobs."""
+    """A home with the production configuration, and a workspace with Holdfast's definitions and the test's own jobs."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     for name, value in {
         "HOST": "127.0.0.1",
@@ -104,7 +104,7 @@ def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
         assert status(first) is dg.DagsterRunStatus.SUCCESS
 
         def ticked() -> set[str]:
-            """The sensors of Holdfast that have ticked, according to Postgres."""
+            """Return Holdfast's sensors that have ticked, according to Postgres."""
             return {
                 state.instigator_name
                 for state in instance.all_instigator_state()
@@ -134,7 +134,10 @@ def test_a_database_that_is_away_is_told_without_its_password(
 
 
 def test_both_instances_keep_the_same_rules() -> None:
-    """Production differs in storage and size; the queue's rules are the same as in the local configuration."""
+    """Production has another storage and other limits.
+
+    The rules of the run queue equal those of the local configuration.
+    """
     ours, other = (
         yaml.safe_load((files("holdfast.infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)
     )

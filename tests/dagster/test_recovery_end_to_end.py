@@ -1,4 +1,4 @@
-"""A processor that is killed is recovered by sensor and recovery run; real broker, supervisor and registry."""
+"""The sensor and a recovery run recover a killed processor. Broker, supervisor and registry are real."""
 
 import base64
 import os
@@ -182,7 +182,8 @@ def elsewhere(settings: Settings, tmp_path: Path) -> Iterator[Settings]:
         Supervisord(made.paths).stop()
 
 
-# Slow: recovery waits up to a session timeout for the foreign worker; unit tests cover the decision.
+# Only in thorough runs: recovery waits up to a session timeout for the other installation's worker. Unit tests cover
+# the decision.
 @pytest.mark.thorough
 def test_no_worker_is_started_beside_a_worker_of_another_installation(
     settings: Settings, elsewhere: Settings, group: str
@@ -227,7 +228,7 @@ def test_no_worker_is_started_beside_a_worker_of_another_installation(
 
 
 def rows_drawn(evaluation: dg.AssetCheckEvaluation) -> int:
-    """The number of past checks that the picture in a check's result shows."""
+    """Return the number of past checks that the picture in a check's result shows."""
     found = re.search(r"base64,([^)]+)", str(evaluation.metadata["picture"].value))
     assert found is not None
     return base64.b64decode(found[1]).count(b"offsets</text>")

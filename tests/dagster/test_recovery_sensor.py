@@ -1,4 +1,7 @@
-"""The recovery sensor when recovery runs die: real registry, real Dagster instance, a processor that is down."""
+"""The recovery sensor while recovery runs die.
+
+The registry and the Dagster instance are real; the processor is down.
+"""
 
 import json
 import sqlite3
@@ -133,7 +136,10 @@ def test_an_incident_that_somebody_else_holds_is_left_alone(registry: Registry, 
 def test_runs_that_fail_before_they_start_are_bounded(
     registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: Any
 ) -> None:
-    """The definition is missing, so the run fails before it claims the incident."""
+    """The definition is missing, so each recovery run fails before it claims the incident.
+
+    The number of such runs is limited.
+    """
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
     job = definitions.resolve_job_def("recover_processor")
@@ -162,7 +168,7 @@ def test_runs_that_fail_before_they_start_are_bounded(
 def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
 ) -> None:
-    """Dagster drops a request if a run with the same run key exists."""
+    """A deleted run does not block later runs: Dagster drops a run request if a run with the same run key exists."""
     runs = []
     for _ in range(2):
         (request,) = tick()
@@ -177,7 +183,10 @@ def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
 def test_runs_of_an_incident_of_another_registry_are_not_counted(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance
 ) -> None:
-    """A new registry numbers its incidents from 1 again, but Dagster still has the runs of the lost registry."""
+    """Runs of a lost registry are not counted.
+
+    A new registry numbers its incidents from 1, but Dagster still has the old runs.
+    """
     tags = {INCIDENT_TAG: "1", SINCE_TAG: datetime(2026, 1, 1, tzinfo=UTC).isoformat()}
     config = {"ops": {"recover_one": {"config": {"processor": "fleet", "incident": 1}}}}
     for number in range(RUNS_PER_INCIDENT):
@@ -191,7 +200,10 @@ def test_runs_of_an_incident_of_another_registry_are_not_counted(
 
 
 def test_runs_without_a_time_are_counted_by_their_own(registry: Registry) -> None:
-    """Runs of a former version have no tag for the incident's time, so their own time decides."""
+    """Runs of a former version have no tag for the incident's time.
+
+    Their own creation time decides whether they count.
+    """
     incident, _ = registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     assert ticks.is_of(None, incident.opened_at, incident)
     assert not ticks.is_of(None, incident.opened_at - timedelta(seconds=1), incident)
@@ -267,7 +279,7 @@ def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.infra.database.locks.BUSY_TIMEOUT_S", 0.2)
-    # The registry already has its schema; the test only needs the lock.
+    # The registry already has its schema. The test only needs the lock of the schema's migration.
     monkeypatch.setattr(Registry, "migrate", lambda self: "")
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -402,7 +414,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
     assert ticker()[0] == []
     (incident,) = registry.open_incidents()
     assert f"Incident {incident.id} waits: an apply of fleet is open." in ticker.said
-    # A run that was already queued claims nothing.
+    # A recovery run that was already queued claims no incident.
     assert registry.claim_incident(incident.id, begin(requests[0]).run_id, datetime.now(UTC)) is None
     token = registry.journal.apply_of(begun.id)
     assert token is not None
@@ -410,7 +422,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
 
 
 def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
-    """The registry says "deploying" for ever, because the process that would reset it is dead."""
+    """The registry keeps the status "deploying", because the process that would change it is dead."""
     plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
     about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     mine = own_identity()

@@ -1,4 +1,7 @@
-"""The registry's database is lost: it is rebuilt from what runs, and a check reports it. All parts are real."""
+"""The registry's database is lost.
+
+It is rebuilt from the running workers, and a check reports the loss. All parts are real.
+"""
 
 import os
 import signal

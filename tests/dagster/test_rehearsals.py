@@ -1,4 +1,4 @@
-"""Rehearsed restores with a real broker, worker and Dagster instance, by Dagster and by the command."""
+"""Restores are rehearsed with a real broker, worker and Dagster instance, by a Dagster run and by the command."""
 
 import fcntl
 import json

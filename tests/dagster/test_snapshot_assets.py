@@ -1,6 +1,6 @@
-"""Snapshot assets in a real installation: the current time partition is published.
+"""Snapshot assets in a real installation publish the current time partition.
 
-A range that reaches further back than the history is refused.
+A range of partitions that starts before the recorded history is refused.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""A table that is restored from its source topic also gets a typed and audited warehouse table, from checkpoints."""
+"""A store that is restored from its source topic also gets a typed and audited warehouse table.
+
+The table is made from the store's checkpoints.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -100,7 +103,7 @@ def test_the_table_in_the_warehouse_has_the_rows_of_the_topic(
     changes = read_table(settings.paths, group, "counts_history").to_pylist()
     assert sorted(each["op"] for each in changes if each["message_key"] == "a-0") == ["base", "base_delete"]
 
-    # The processor continued; the audit compares table and topic at the table's offsets.
+    # The processor has processed more records meanwhile. The audit compares table and topic at the table's offsets.
     send(broker, topic, b=None)
     assert wait_until(lambda: processed(16), PATIENCE_S)
     with open_verbs(settings) as verbs:

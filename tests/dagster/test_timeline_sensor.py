@@ -1,4 +1,4 @@
-"""The timeline in both directions: assets' pages show what commands did, and the history shows Dagster's runs.
+"""The timeline sensor copies in both directions: commands to the assets' pages, and Dagster's runs to the history.
 
 The registry and the Dagster instance are real. The tests write the records that applies and recovery would write.
 """
@@ -31,7 +31,7 @@ PROCESSOR, CHANGELOG = keys.processor_key("fleet"), keys.changelog_key("fleet", 
 
 
 class Killed(BaseException):
-    """Ends the tick at this point, as if its process were killed."""
+    """An error that ends the tick at this point, as if its process were killed."""
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ COMMANDS = [
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S)
     for line in block.splitlines()
 ]
-#: Allowed exit codes other than 0, by `docs/commands.md`: 2 for pending changes, 1 for an empty query result.
+#: Allowed exit codes besides 0, according to `docs/commands.md`: 2 for pending changes, 1 for an empty query result.
 CODES = {"holdfast plan": (2,), "holdfast explain": (2,), "holdfast query": (0, 1)}
 #: Maximum wait for steps that take seconds on a quiet machine.
 PATIENCE_S = 300.0
-#: It takes five minutes on a quiet machine; a busy one runs Spark several times slower.
+#: The test takes five minutes on an idle machine. Spark runs several times slower on a busy machine.
 GREEN_S = 1_500.0
 
 
@@ -42,7 +42,7 @@ class Shell:
         }
 
     def type(self, command: str, *, check: bool = True) -> str:
-        """Run a command and return its output; its exit code must be one that the docs list."""
+        """Run a command and return its output. Its exit code must be 0 or one that the docs list."""
         began = time.monotonic()
         if command.startswith("cd "):
             self.folder /= command.removeprefix("cd ")
@@ -69,7 +69,7 @@ class Shell:
             time.sleep(1.0)
 
     def state(self, key: str) -> dict[str, object]:
-        """The state entries of a message key, from `holdfast query`."""
+        """Return the state entries of a message key, as `holdfast query` prints them."""
         said = self.type(f"holdfast query my_project {key} --json", check=False)
         rows = json.loads(said[said.index("{") :])["rows"]
         return {row["state"]: row["value"] for row in rows}
@@ -85,7 +85,7 @@ class Shell:
         return [each["diagnosis"] for each in self.status()["processors"]] == ["healthy"]
 
     def green(self) -> bool:
-        """Whether `holdfast status` reports all assets as green, including the project's own."""
+        """Whether `holdfast status` reports all assets as green, including the assets of the project itself."""
         return bool(self.status()["colour"] == "green")
 
 

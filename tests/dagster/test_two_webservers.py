@@ -1,4 +1,4 @@
-"""Two installations start their webservers at the same moment: each gets a separate address."""
+"""Two installations start their webservers at the same moment. Each webserver gets a separate address."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from holdfast.orchestration.host import local
 
 @pytest.mark.thorough
 def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:
-    """Without a guard, both find the same port free, and both take the first webserver there for their own."""
+    """Two webservers that start at once get different ports.
+
+    Without a guard, both starts find the same port free. Each would take the webserver that gets the port for its own.
+    """
     homes = [load_settings(home=tmp_path / name, cache=tmp_path / "cache") for name in ("one", "other")]
     try:
         with ThreadPoolExecutor(4) as pool:
-            # each home is started twice concurrently; the second start finds the webserver of the first
+            # each home is started twice at the same time; the second start finds the webserver of the first
             urls = list(pool.map(lambda settings: local.start_webserver(settings, timeout_s=240), [*homes, *homes]))
         assert urls[:2] == urls[2:]
         urls = urls[:2]

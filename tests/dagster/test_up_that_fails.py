@@ -1,4 +1,4 @@
-"""`holdfast up` with a broker that can't start: it reports the error, and stops the webserver that it has started."""
+"""`holdfast up` with a broker that can't start. It reports the error, and stops the webserver that it had started."""
 
 from __future__ import annotations
 

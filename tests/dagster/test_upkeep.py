@@ -1,4 +1,4 @@
-"""The upkeep job on a real Dagster instance, with SQLite and Postgres: growth is bounded, needed records stay."""
+"""The upkeep job limits the growth of Dagster's storage, on SQLite and Postgres. Records that are needed stay."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -109,7 +109,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
         return {run.run_id for run in instance.get_runs()}
 
     assert pruned(instance, 1, {asked}) == old_events.Deleted()
-    # after eight days, observations and check events without a run are deleted, except the newest of each
+    # after eight days, observations and check events without a run are deleted, except the newest of each kind
     assert pruned(instance, 8, {asked}).events == 8
     assert left() == {first, second, other, plain, asked, failed, last}
     found = pruned(instance, 31, {asked})
@@ -134,7 +134,10 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
 
 
 def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.DagsterInstance) -> None:
-    """Sensors read failed runs by the number of their event, so they would skip a number that is used again."""
+    """Sensors read failed runs by the number of their event.
+
+    So they would skip an event whose number was used before.
+    """
 
     def newest() -> int:
         return instance.fetch_run_status_changes(dg.DagsterEventType.RUN_FAILURE, limit=1).records[0].storage_id
@@ -152,7 +155,8 @@ def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.
 def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_events, "ROWS", 3)  # forces several transactions and several pages of runs
+    # small limits, so that the pruning needs several transactions and several pages of runs
+    monkeypatch.setattr(old_events, "ROWS", 3)
 
     def round_of_months() -> tuple[dict[str, int], int]:
         for _ in range(2):
@@ -180,7 +184,8 @@ def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HOLDFAST_UPKEEP__ROOM_MIN_PERCENT", "0")  # the tests may run on a full disk
+    # pretend that the disk has space, because the tests may run on a full disk
+    monkeypatch.setenv("HOLDFAST_UPKEEP__ROOM_MIN_PERCENT", "0")
     return load_settings()
 
 
@@ -227,7 +232,7 @@ def test_a_part_that_cannot_be_pruned_fails_the_run_after_the_others(
     monkeypatch.setenv("HOLDFAST_UPKEEP__LOG_MAX_MB", "1")
     monkeypatch.setenv("HOLDFAST_UPKEEP__ARCHIVE_DAYS", "1")
     settings.archive_folder.mkdir(parents=True)
-    # A folder in the place of the lock file makes the pruning of the archive fail.
+    # A folder in the place of the lock file makes the pruning of archived events fail.
     (settings.archive_folder / "lock").mkdir()
     log = settings.paths.logs / "dagster-daemon.log"
     log.parent.mkdir(parents=True)

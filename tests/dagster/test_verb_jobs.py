@@ -1,4 +1,7 @@
-"""Jobs that change state: they dry-run by default, need the shown hash as confirmation, and explain a refusal."""
+"""Jobs that change state.
+
+By default they only dry-run; they need the shown hash as confirmation, and explain a refusal.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def launch(definitions: dg.Definitions, job: str, op: str, user: str = "", **con
 def launch_on(
     instance: dg.DagsterInstance, definitions: dg.Definitions, job: str, op: str, user: str = "", **config: Any
 ) -> dg.ExecuteInProcessResult:
-    """Run a job; ``user`` is the person whom the webserver's front authenticated."""
+    """Run a job. ``user`` is the person whom the webserver has authenticated."""
     run_config = {"ops": {op: {"config": config}}}
     return definitions.resolve_job_def(job).execute_in_process(
         run_config=run_config, instance=instance, raise_on_error=False, tags={"user": user} if user else None

@@ -1,4 +1,4 @@
-"""Waiting for a run through Dagster's webserver: the progress tells what the run is queued behind."""
+"""Waiting for a run through Dagster's webserver. The progress names the runs that are ahead of it in the queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 @pytest.mark.thorough
 def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) -> None:
-    """No daemon runs here, so both runs stay queued."""
+    """No daemon runs in this test, so both runs stay in the queue."""
     runs, told = DagsterRuns(settings), list[Progress]()
     first, second = (runs.launch([snapshot_key("fleet", "aircraft").path]) for _ in range(2))
     with pytest.raises(RunFailed, match=f"{second} is queued and did not succeed"):

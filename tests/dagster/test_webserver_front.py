@@ -1,4 +1,4 @@
-"""Dagster's webserver behind the front, as `holdfast webserver` runs it: hostile requests have no effect."""
+"""`holdfast webserver` runs Dagster's webserver behind an authenticating server. Hostile requests have no effect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Webserver:
         return answer["data"]
 
     def raw(self, *lines: str, body: str = "") -> bytes:
-        """The server's answer to a raw request that no normal client would send."""
+        """Return the server's answer to a raw request that no normal client would send."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as line:
             line.sendall("\r\n".join([*lines, "Connection: close", "", body]).encode())
             answer = b""
@@ -217,7 +217,7 @@ def test_subscriptions_are_for_this_servers_pages(webserver: Webserver) -> None:
 
 
 def test_a_run_is_signed_by_who_launched_it(webserver: Webserver) -> None:
-    """The tag is always the authenticated user. A forged tag of the request is overwritten."""
+    """A run's tag names the authenticated user who launched it. A forged tag in the request is overwritten."""
     forged = {"executionMetadata": {"tags": [{"key": "user", "value": "root"}, {"key": "team", "value": "a"}]}}
     run = webserver.ask(LAUNCH, **launching(**forged))["launchRun"]["run"]["runId"]
     plain = webserver.ask(LAUNCH, **launching())["launchRun"]["run"]["runId"]
@@ -238,7 +238,7 @@ def test_a_run_is_signed_by_who_launched_it(webserver: Webserver) -> None:
 
 
 def test_only_the_front_listens(webserver: Webserver) -> None:
-    """The code server listens on a socket file; no other process of the installation has a port."""
+    """Only the authenticating server listens on a port. The code server listens on a socket file."""
     pids = group_members(webserver.process.pid)
     assert len(pids) >= 2, "the webserver and its code server"
     assert listening(pids) == {webserver.port: "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Windows are state like any other: store, changelog and warehouse table are equal in each partition."""
+"""Windows are stored like other state: store, changelog and warehouse table are equal in each partition."""
 
 import sys
 import time
@@ -58,7 +58,10 @@ def order(broker: str, topic: str, time_ms: int, *keys: str) -> None:
 
 
 def published(control: Control, settings: Settings, group: str) -> Counter[str]:
-    """Materialise state and table and assert their checks. Returns the number of the table's rows of each kind."""
+    """Materialise state and table, and assert that their checks pass.
+
+    Returns the number of the table's rows of each kind.
+    """
     done = control.run(control.state, control.snapshot, partition_key=current_key(PARTITIONS))
     assert done.success
     checks = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
@@ -99,7 +102,7 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start, "a", "b", "c")
     assert wait_until(lambda: processed(6), PATIENCE_S)
-    # besides the windows, the table has an index entry by time for each window, and the clock of each partition
+    # besides the windows, the table has one index entry by time for each window, and the stream time of each partition
     assert published(control, settings, group) == {"w": 6, "due": 6, "clock": 2}
     event = control.instance.get_latest_materialization_event(control.state)
     assert event is not None
@@ -109,6 +112,6 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start + MINUTE_MS, "a")
     assert wait_until(lambda: sent() >= 6, PATIENCE_S), "the first minute was not closed"
-    # with no retention, a window is deleted by the commit that closes it, or by the next commit
+    # without retention, a window is deleted by the commit that closes it, or by the next commit
     assert published(control, settings, group) == {"w": 2, "due": 2, "clock": 2}
     assert control.metadata()["source"] == "incremental"

@@ -1,4 +1,4 @@
-"""Generates the reference of every name that ``holdfast`` exports, from signatures and docstrings (griffe)."""
+"""Generates the reference page of every name that ``holdfast`` exports, from signatures and docstrings (griffe)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import griffe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LINE_MAX = 118
-#: Base classes whose subclasses take their fields as arguments.
+#: Base classes. Users of their subclasses pass the fields as arguments.
 STRUCTS = {"Struct", "NamedTuple"}
-#: For each page: its title, its purpose, an example, and its names.
+#: For each page: its title, its purpose, an example, and the names that it documents.
 PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "api-processors.md": (
         "Python API: processors",
@@ -238,7 +238,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
 }
 
-#: For each page: additional classes that users meet under these names without importing them.
+#: For each page: additional classes. Users get their instances without importing the classes.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
@@ -278,7 +278,7 @@ UNNAMED: dict[str, dict[str, str]] = {
 @cache
 def api_pages() -> dict[str, str]:
     """The text of each page, by file name."""
-    # griffe warns about parameters of structs, because it does not know that their fields are the signature
+    # griffe warns about parameters in struct docstrings, because it does not know that the fields are the signature
     logging.getLogger("griffe").setLevel(logging.CRITICAL)
     package = griffe.load("holdfast", search_paths=[str(PROJECT)], docstring_parser="google")
     return {page: _page(package, page, *described) for page, described in PAGES.items()}
@@ -344,7 +344,7 @@ def _signature(function: Any, name: str) -> Iterator[str]:
             starred = True
         mark = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(each.kind, "")
         starred = starred or mark == "*"
-        # an InitVar argument looks to users like any other argument
+        # an InitVar is an ordinary argument for users
         kind = f": {each.annotation}".replace("InitVar[Field]", "Field") if each.annotation is not None else ""
         value = "" if each.default is None or mark else f" = {each.default}" if kind else f"={each.default}"
         parts.append(f"{mark}{each.name}{kind}{value}")

@@ -76,5 +76,5 @@ def lost(pages: dict[Path, HtmlPage]) -> list[str]:
 
 
 def pages_of(folder: Path) -> dict[Path, HtmlPage]:
-    """All pages of a built site, except the error page, whose addresses are relative to the site's root."""
+    """All pages of a built site, except the error page. The error page's addresses are relative to the site's root."""
     return {path: HtmlPage(path) for path in sorted(folder.resolve().rglob("*.html")) if path.name != "404.html"}

@@ -10,7 +10,7 @@ from holdfast.orchestration.cli import app
 from holdfast.orchestration.commands.lazy import loaded
 
 PROGRAM = "holdfast"
-#: Groups with the same commands and arguments; each applies another action to a verb.
+#: Groups of commands with the same subcommands and arguments. Each group does something else with a verb.
 BY_PLAN = ("plan", "explain", "apply")
 
 
@@ -122,7 +122,7 @@ def data_page() -> str:
 
 
 def daily_page() -> str:
-    """The page of commands that show the plan of a verb, ask, and apply it."""
+    """The page of the commands that show the plan of a verb, ask for confirmation, and apply the plan."""
     lines = [
         "# Commands: every day",
         "",
@@ -154,7 +154,7 @@ def _described(command: Any, words: str) -> Iterator[str]:
 
 
 def _asks(command: Any) -> bool:
-    """Whether a command applies a verb after a question."""
+    """Whether a command asks for confirmation before it applies a verb."""
     return not hasattr(command, "commands") and any("--yes" in each.opts for each in command.params)
 
 

@@ -15,9 +15,9 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
 from tests.tidy.test_words import FOLDERS, PROJECT, error_classes, linked, literal, name_of
 
-#: Maximum number of actions shown for an error; the error message itself names the right one.
+#: Maximum number of suggested actions shown for an error. The error message itself names the right action.
 ACTIONS_MAX = 3
-#: The parts of the product that raise errors, with the folders of their modules; the first match counts.
+#: The parts of the product that raise errors, with the folders of their modules. The first matching folder counts.
 PARTS = {
     "Declaring and running a processor": (
         "processors/application",
@@ -34,7 +34,7 @@ PARTS = {
     "Kafka": ("infra/kafka",),
     "The command line, Dagster and this machine": ("",),
 }
-#: The words of an action without inserted values. An action with fewer than two words is not shown.
+#: Matches the fixed words of an action, without inserted values. An action with fewer than two words is not shown.
 _SAYS = re.compile(r"\w+")
 
 

@@ -31,7 +31,7 @@ CONSOLE = [pytest.param(block, id=block.name) for block in code_blocks("console"
 def lines(block: CodeBlock) -> Iterator[str]:
     """The typed command lines, with continued lines joined and comments removed."""
     text = re.sub(r"\\\n\s*", " ", block.text)
-    if block.language == "sh":  # a quoted text may span several lines
+    if block.language == "sh":  # a quoted text may contain several lines
         text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
         typed = [line for line in text.splitlines() if line.strip()]
     else:
@@ -76,7 +76,7 @@ def judge(line: str) -> None:
 
 
 def python(given: list[str]) -> None:
-    """Check that a module or file that is run exists, and the test files in its arguments."""
+    """Check that a module or file exists that a line runs with Python, and the test files in its arguments."""
     if given[0] == "-c":
         compile(given[1], "console", "exec")
         return
@@ -104,13 +104,13 @@ def quoted(page: Path) -> Iterator[str]:
             yield words
 
 
-#: CHANGELOG.md is left out, because it also names removed commands.
+#: CHANGELOG.md is left out, because it also names commands that were removed.
 PRESENT = [pytest.param(page, id=page.relative_to(PROJECT).as_posix()) for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 @pytest.mark.parametrize("page", PRESENT)
 def test_commands_and_options_in_running_text_exist(page: Path) -> None:
-    """Running text may omit arguments."""
+    """Commands and options in running text exist. Running text may omit arguments."""
     for words in quoted(page):
         typed = [re.sub(r"^[A-Z][A-Z-]*$", "1", word) for word in shlex.split(words)]
         try:

@@ -1,7 +1,7 @@
 """Every code block of the pages is run or parsed, or has ``<!-- not run: REASON -->`` on the line before it.
 
-Python runs on the in-memory cluster: blocks with tests as tests, declared applications with a message for each input,
-other blocks as they are.
+Python blocks run on the in-memory cluster. Tests in a block run as tests. An application that a block declares runs
+with a message for each input. Other blocks run as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import yaml
 from holdfast import Application, InMemoryCluster, Partition
 from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 
-#: The known languages. Text blocks are output or drawings; ``test_console.py`` checks console and shell blocks.
+#: The known languages of code blocks. Text blocks are output or drawings, and ``test_console.py`` checks console
+#: blocks.
 LANGUAGES = {"python", "console", "sh", "json", "yaml", "toml", "sql", "java", "text", ""}
 PYTHON = list(code_blocks("python"))
 RUN = [block for block in PYTHON if not block.reason]
@@ -51,7 +52,7 @@ def test_an_example_is_python(block: CodeBlock) -> None:
 
 @pytest.mark.parametrize("block", cases(PLAIN))
 def test_an_example_runs(block: CodeBlock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An application that the block declares also processes a message of each input."""
+    """Runs a block. If the block declares an application, the application also processes a message of each input."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(Application, "run", lambda self, *_, **__: ran.append(self))
     ran: list[Application] = []

@@ -1,4 +1,4 @@
-"""The page of Quix Streams names lists every name, and names marked as equal exist in Holdfast."""
+"""The page of Quix Streams names lists every name of the library. Names that are marked as equal exist in Holdfast."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.docs.pages import PAGES as EVERY_PAGE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = tuple(path.relative_to(PROJECT).as_posix() for path in EVERY_PAGE if path.parent.name != "tests")
-#: The folders from which a path on a page may be meant: the checkout's root, or one of these.
+#: The folders to which a path on a page may be relative: the checkout's root, or one of these.
 ROOTS = ("", "infra", "processors", "assets", "orchestration")
 
 every_page = pytest.mark.parametrize("page", PAGES)
@@ -68,7 +68,10 @@ def paths(text: str) -> list[str]:
 
 
 def test_the_pages_hold_what_these_tests_look_for() -> None:
-    """The patterns find known texts; a pattern without a match would make these tests pass for nothing."""
+    """The patterns of these tests match known texts.
+
+    A pattern without any match would let the other tests pass without a check.
+    """
     readme = text_of("README.md")
     assert {"demo", "test"} <= typed(readme, "make")
     assert "status" in typed(text_of("docs/commands.md"), "holdfast")

@@ -1,4 +1,4 @@
-"""Everything that the page on testing tells readers to call exists. ``test_examples.py`` runs its example."""
+"""Every name exists that the page on testing tells readers to call. ``test_examples.py`` runs the page's example."""
 
 from __future__ import annotations
 

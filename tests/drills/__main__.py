@@ -1,4 +1,4 @@
-"""``python -m tests.drills`` runs all drills from a cold start, and writes their table into docs/drills.md.
+"""``python -m tests.drills`` runs all drills (planned faults and repairs), and writes their table into docs/drills.md.
 
 python -m tests.drills                     all drills
 python -m tests.drills 4 17                only these; the table keeps the lines of the others
@@ -33,7 +33,7 @@ def main() -> int:
     print(f"Drills {', '.join(map(str, wanted))}; {conditions()}", flush=True)
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as results:
         code = _run([each for each in wanted if not DRILLS[each].alone], Path(results.name), ())
-        # these drills fill a small disk, which needs private mounts
+        # these drills fill a small disk, so they need private mounts
         code |= _run([each for each in wanted if DRILLS[each].alone], Path(results.name), ("unshare", "-rm"))
         found = read_results(Path(results.name))
     print(table_of(found))

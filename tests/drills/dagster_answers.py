@@ -1,4 +1,4 @@
-"""Asks Dagster's webserver by GraphQL, as the UI does: results of checks, and runs. It also launches runs."""
+"""Asks Dagster's webserver by GraphQL, as the UI does, for results of checks and for runs. It also launches runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One result of a check; ``at`` is when it was reported, in seconds since the epoch."""
+    """One result of a check. ``at`` is the time of its report, in seconds since the epoch."""
 
     passed: bool
     words: str
@@ -49,7 +49,7 @@ class DagsterAnswers:
         self.url = url
 
     def ask(self, query: str, **variables: Any) -> Any:
-        """The data of a GraphQL answer; errors in the answer are raised."""
+        """Return the data of a GraphQL answer. Raises the errors in the answer."""
         body = {"query": query, "variables": variables}
         verify = trusted_for(self.url)
         answer = httpx.post(f"{self.url}/graphql", json=body, timeout=60.0, trust_env=False, verify=verify).json()
@@ -57,7 +57,10 @@ class DagsterAnswers:
         return answer["data"]
 
     def evaluations(self, key: dg.AssetKey, check: str) -> list[Evaluation]:
-        """The results of a check, newest first. A run that ended without a result counts as a failure without text."""
+        """Return the results of a check, newest first.
+
+        A run that ended without a result counts as a failure without a text.
+        """
         found = self.ask(_CHECKS, key={"path": list(key.path)}, name=check)["assetCheckExecutions"]
         told = []
         for each in found:
@@ -93,7 +96,7 @@ class DagsterAnswers:
         return "\n".join(each["error"]["message"] for each in events if each.get("error"))
 
     def ended(self, run_id: str) -> str:
-        """Wait until a run has ended, including its Spark. Returns the status."""
+        """Wait until a run has ended, including its Spark driver. Returns the status."""
 
         def status() -> str | None:
             now = self.run_status(run_id)

@@ -20,7 +20,8 @@ class Result:
     #: Seconds from the fault until the check failed.
     detected_s: float = 0.0
     action: str = "none: the recovery sensor"
-    #: Seconds from the action until the check passed again; without an action, from when the check failed.
+    #: Seconds from the repair action until the check passed again. If recovery needed no action, seconds since the
+    #: check failed.
     mended_s: float = 0.0
     #: From the kill of workers until all of their slots have a running process again; 0 where the drill kills none so.
     back_s: float = 0.0
@@ -97,7 +98,7 @@ def _of(layer: str, check: str) -> str:
     return "says" if check == "holdfast status" else "is refused"
 
 
-#: How the table names each kind of asset, by the first part of the asset's key.
+#: How the table names each kind of asset. The key is the first part of the asset key.
 LAYERS = {
     "processors": "the processor",
     "changelogs": "the changelog",

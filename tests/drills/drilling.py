@@ -1,4 +1,7 @@
-"""The registry of drills: each is a function of an exercise, registered by its number."""
+"""The registry of drills.
+
+A drill is a function that gets an exercise (a running processor), registered by its number.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ class Drill:
     title: str
     act: Act
     quick: bool
-    #: Whether the drill has a separate home whose state is on a small disk; otherwise it shares the common home.
+    #: Whether the drill has a separate home folder whose state is on a small disk. Otherwise it shares the common home.
     alone: bool
-    #: Whether the drill has a separate home, with a project's own module for Dagster.
+    #: Whether the drill has a separate home folder, with a project's own module for Dagster.
     project: bool
     #: The source of the module that defines the drill's processor, with ``{group}``.
     definition: str

@@ -1,4 +1,6 @@
-"""One running drill: a healthy processor, a fault, the check that reports it, one action, and the proof of its result.
+"""Runs one drill.
+
+It starts a processor, causes a fault, waits for the check that reports the fault, repairs it, and proves the result.
 
 All times are those of Dagster's events, not of the moments when the test looked.
 """
@@ -57,7 +59,7 @@ class Feeder:
         self._ended = threading.Event()
         self._idle = threading.Lock()
         self._producer = Producer(
-            # messages that are sent while the broker is away are delivered once when it is back
+            # messages that are sent while the broker is down are delivered once when it runs again
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 900_000, "linger.ms": 5}
         )
         self._thread = threading.Thread(target=self._feed, daemon=True)
@@ -104,12 +106,12 @@ class Feeder:
 
 @dataclass
 class Exercise:
-    """A processor in a home that counts messages by key, and what the drill does with it and observes."""
+    """A processor in a home folder that counts messages by key, with the steps and observations of a drill."""
 
     home: Home
     name: str
     result: Result
-    #: Expected counts in addition to the fed messages, by key.
+    #: Counts that are expected in addition to the fed messages, by key.
     beside: Counter[str] = field(default_factory=Counter)
     _feeder: Feeder | None = None
     _broke_at: float = 0.0
@@ -203,7 +205,7 @@ class Exercise:
     # -- the steps of a drill ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Deploy the processor with processed messages, and start the feed."""
+        """Deploy the processor with messages that are already processed, and start the feed."""
         self.topics.create(TopicSpec(self.source, PARTITIONS, 1))
         self._feeder = Feeder(self.topics.bootstrap, self.source)
         for number in range(BEFORE):
@@ -216,7 +218,7 @@ class Exercise:
         self.green(self.processor_asset, WORKING)
 
     def feed(self, key: str, count: int) -> None:
-        """Send this many messages of one key, in addition to the continuous feed."""
+        """Feed this number of messages of one key, in addition to the continuous feed."""
         for _ in range(count):
             self.feeder.send(key)
         self.feeder.flush()
@@ -226,7 +228,7 @@ class Exercise:
         self._broke_at = time.time()
 
     def says(self, key: dg.AssetKey, check: str, *words: str) -> str:
-        """Wait until the check fails with these words in Dagster's event log. Returns the check's whole text."""
+        """Wait until the check fails in Dagster's event log with these words. Returns the check's whole text."""
         assert self._broke_at, "nothing was broken"
 
         def red() -> Evaluation | None:
@@ -243,7 +245,10 @@ class Exercise:
         return found.words
 
     def refused(self, home: Home, command: tuple[str, ...], *words: str) -> str:
-        """Run a command that must be refused with these words. Returns its text. No check reports this situation."""
+        """Run a command that must be refused with these words.
+
+        Returns the text of the refusal. No check reports the fault.
+        """
         assert self._broke_at, "nothing was broken"
         told = home.cli(*command, check=False)
         text = " ".join(told.text.replace(str(home.settings.home.parent), "HOME").split())
@@ -326,7 +331,7 @@ class Exercise:
         self.result.mended(found.at - self._acted_at)
 
     def red_since(self, key: dg.AssetKey, check: str, moment: float, words: str = "") -> None:
-        """Wait until a check has failed after a moment, with these words."""
+        """Wait until a check has failed with these words, after the given moment."""
 
         def was_red() -> bool:
             told = self.home.dagster.evaluations(key, check)
@@ -335,7 +340,7 @@ class Exercise:
         self._wait(was_red, f"{check} of {key.to_user_string()} to be red", key, check)
 
     def green(self, key: dg.AssetKey, check: str, since: float = 0.0) -> float:
-        """Wait until a check passes and was reported after ``since``. Returns the time of the report."""
+        """Wait until a check passes with a result after ``since``. Returns the time of that result."""
 
         def is_green() -> Evaluation | None:
             told = self.home.dagster.evaluations(key, check)
@@ -345,7 +350,7 @@ class Exercise:
         return float(found.at)
 
     def exact(self, *, outputs: Callable[[dict[str, int]], None] | None = None) -> None:
-        """Stop feeding, and prove that each message took effect once in state, changelog and outputs."""
+        """Stop feeding. Prove that each message took effect once in state, changelog and outputs."""
         self.feeder.stop()
         self.processed()
         expected = dict(self.feeder.sent + self.beside)
@@ -363,7 +368,7 @@ class Exercise:
         assert set(seen) == set(expected)
 
     def outputs_begin_again(self, expected: dict[str, int]) -> None:
-        """Assert the outputs after a rebuild from all input: earlier outputs, and then 1 to n for each key."""
+        """Assert the outputs after a rebuild from all input: first the earlier outputs, then 1 to n for each key."""
         for key, seen in self.sent().items():
             total = expected[key]
             assert seen[-total:] == list(range(1, total + 1)), f"{key}: {seen}"
@@ -413,7 +418,7 @@ class Exercise:
         return found
 
     def open_apply(self, stages: int = 0) -> Any:
-        """The unfinished apply of the processor, if at least ``stages`` of its stages are done; otherwise None."""
+        """Return the processor's unfinished apply if at least ``stages`` of its stages are done, otherwise None."""
         registry = open_registry(self.home.settings)
         try:
             found = registry.journal.applies(1, processor=self.name, open_only=True)

@@ -21,7 +21,7 @@ from tests.drills.dagster_answers import DagsterAnswers
 from tests.mechanics.json_answers import compare
 from tests.parts.brokers import TrackedBroker, new_broker
 
-#: The source of a module that a processor imports.
+#: The source of a module that a processor definition imports.
 HELPER = "def after(number):\n    return number + 1\n"
 #: The name of the module with a project's own definitions for Dagster.
 MODULE = "drill_assets"
@@ -93,7 +93,7 @@ class Home:
             yield opened
 
     def beside(self, *names: str) -> Home:
-        """A second installation with these processors on the same broker; nothing of it runs yet."""
+        """A second installation with these processors on the same broker. None of its processes runs yet."""
         home = self.settings.home.with_name("beside")
         targets = [f"{module_of(name)}:application" for name in names]
         own = {"HOLDFAST_HOME": str(home), "HOLDFAST_PROCESSORS": json.dumps(targets)}

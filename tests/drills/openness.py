@@ -1,4 +1,4 @@
-"""What other users of the machine could see of an installation: file modes, command lines, and files with secrets."""
+"""Finds what other users of a machine could see of an installation: file modes, command lines, and secrets in files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: Files in a home that must contain secrets; each is private and read by one process.
+#: Files in a home that must contain secrets. Each file is private, and only one process reads it.
 KEEPERS = ("supervisor/programs/*.json", "run/*.json", "spark/warm.json")
 
 
@@ -25,7 +25,7 @@ def open_to_others(home: Path) -> list[str]:
 
 
 def held_secrets(home: Path, secrets: Mapping[str, str]) -> list[str]:
-    """The files in a home that contain a secret, except those that must contain secrets."""
+    """Return the files in a home that contain a secret, without the files that must contain secrets."""
     kept = {path for pattern in KEEPERS for path in home.glob(pattern)}
     found = []
     for path in _all_below(home):
@@ -37,7 +37,7 @@ def held_secrets(home: Path, secrets: Mapping[str, str]) -> list[str]:
 
 
 def named_in(content: bytes | str, secrets: Mapping[str, str]) -> list[str]:
-    """The names of the secrets in a content, in plain form or in hexadecimal digits."""
+    """Return the names of the secrets that a content includes, in plain form or as hexadecimal digits."""
     text = content.encode() if isinstance(content, str) else content
     return [name for name, value in secrets.items() if value.encode() in text or value.encode().hex().encode() in text]
 
@@ -50,7 +50,7 @@ class CommandLines:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self.seen: set[str] = set()
-        #: Hashes of the command lines that were read, to count the different ones.
+        #: Hashes of the command lines that were read. They give the number of different command lines.
         self.looked: set[int] = set()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Drills of operations: full queues, interrupted commands, one slot of several, and code that changes.
+"""Drills of operations: full queues, interrupted commands, one slot out of several, and code that changes.
 
 During each of these drills, snapshots of another processor are taken.
 """
@@ -25,7 +25,7 @@ from tests.drills.home import MODULE, module_of
 from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION
 
-#: A program that takes a slot's state folder once its worker has ended, and holds it until standard input ends.
+#: A program that locks a slot's state folder after the slot's worker has ended, until its standard input ends.
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -41,7 +41,7 @@ while True:
 print("held", flush=True)
 sys.stdin.read()
 """
-#: A program that clears a key, and is killed before the first stage: the processor must continue.
+#: A program that clears a key, and is killed before the first stage of its plan. The processor must continue.
 KILLED_EARLY = """
 import os, signal, sys
 from holdfast import Clear, Keys, load_settings, open_verbs
@@ -175,7 +175,8 @@ def undo_file(it: Exercise) -> None:
     (file,) = it.home.settings.paths.exports(it.name).glob("*.jsonl")
     deleted = number_in(file, CLEARED)
     assert deleted > counted
-    it.beside[CLEARED] -= deleted  # the file's count and the newer counts together equal all messages
+    # the count in the file and the newer counts together must equal the number of messages
+    it.beside[CLEARED] -= deleted
     it.exact(outputs=lambda expected: counted_twice(it, expected, deleted))
 
 
@@ -219,7 +220,7 @@ def begin_with(it: Exercise, workers: int) -> None:
 
 
 def define_newer(it: Exercise) -> str:
-    """Define another version with the same behaviour. Returns the version that runs."""
+    """Define another version with the same behaviour. Returns the version that is running."""
     text = DEFINITION.format(group=it.name)
     newer = text.replace('state.get("n", 0) + 1', '1 + state.get("n", 0)', 1)
     assert newer != text
@@ -230,7 +231,7 @@ def define_newer(it: Exercise) -> str:
 
 @contextmanager
 def heard(number: signal.Signals) -> Iterator[None]:
-    """Processes that start in this block react to this signal, even if `nohup` makes the tests ignore it."""
+    """Processes that start in this block react to this signal, even if the tests were started with `nohup`."""
     former = signal.signal(number, signal.SIG_DFL)
     try:
         yield
@@ -255,7 +256,7 @@ def kill_and_see_again(it: Exercise, killed: dict[str, int], what: str) -> None:
 
 
 def roll_out(it: Exercise, former: str) -> None:
-    """Run the deploy that the check names. Then all workers must run the same new version."""
+    """Run the deploy command that the check names. Afterwards all workers must run the same new version."""
     it.act("apply", "deploy", it.name)
     it.mended()
     versions = set(it.versions().values())
@@ -277,7 +278,7 @@ def recovered_since(it: Exercise, killed_at: float) -> None:
 
 @contextmanager
 def folder_held(it: Exercise, slot: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that takes the state folder of a slot when its worker ends."""
+    """Start a process that locks the state folder of a slot when the slot's worker ends."""
     command = [sys.executable, "-c", HOLD, str(it.home.settings.paths.state), it.name, slot]
     with subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         try:
@@ -287,7 +288,7 @@ def folder_held(it: Exercise, slot: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def end_holder(holder: subprocess.Popen[bytes]) -> None:
-    """Release the state folder."""
+    """End the process that holds the state folder."""
     assert holder.stdin is not None
     holder.stdin.close()
     holder.wait(60)
@@ -301,7 +302,10 @@ def number_in(file: Path, key: str) -> int:
 
 
 def counted_twice(it: Exercise, expected: dict[str, int], deleted: int) -> None:
-    """Assert the outputs: the cleared key counts to ``deleted`` and then from 1 again, each other key from 1 to n."""
+    """Assert the outputs.
+
+    The cleared key counts to ``deleted``, and then again from 1. Each other key counts from 1 to n.
+    """
     seen = it.sent()
     again = expected[CLEARED]
     assert seen.pop(CLEARED) == [*range(1, deleted + 1), *range(1, again + 1)]

@@ -1,4 +1,4 @@
-"""Waits on conditions with a long timeout, instead of for a fixed time."""
+"""Waits until conditions hold, with a long timeout. Tests use it instead of a fixed sleep."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Timeout for steps that take seconds, or up to a minute, on a quiet machine.
+#: Timeout for steps that take seconds, or up to a minute, on an idle machine.
 PATIENCE_S = 240.0
-#: Timeout for a Dagster run with Spark: the first takes 40 s alone, and minutes beside other work.
+#: Timeout for a Dagster run with Spark. The first run takes 40 s on an idle machine, and minutes beside other work.
 RUN_PATIENCE_S = 480.0
 
 

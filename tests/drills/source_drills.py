@@ -14,7 +14,7 @@ from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION, PARTITIONS
 
 PARTITION_COUNT = "partition_count"
-#: The consumer sees added partitions after seconds, not minutes.
+#: With this setting, the consumer sees added partitions after seconds instead of minutes.
 QUICK_TO_SEE = DEFINITION.replace("6000}}", '6000, "topic.metadata.refresh.interval.ms": 5000}}')
 LOST = 40
 

@@ -20,10 +20,10 @@ from tests.drills.home import Home, start_home
 from tests.drills.openness import open_to_others
 
 #: The file to which results are added, one JSON line each. Read at import, because tests run without HOLDFAST_
-#: settings.
+#: environment variables.
 RESULTS = os.environ.get("HOLDFAST_DRILLS_RESULTS")
 DISK_MIB = 96
-#: A drill waits for several conditions, each with its own timeout.
+#: The timeout of a drill. A drill waits for several conditions, each with its own timeout.
 pytestmark = pytest.mark.timeout(1_200)
 
 
@@ -42,7 +42,7 @@ def test_it_is_told_and_mended_with_nothing_lost(drill: Drill, home: Home) -> No
 
 @pytest.mark.parametrize("drill", each_drill(alone=True))
 def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
-    """Needs private mounts, as ``unshare -rm`` gives them; python -m tests.drills uses it."""
+    """Needs private mounts, as ``unshare -rm`` provides them. ``python -m tests.drills`` uses that command."""
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
@@ -53,7 +53,7 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
         finally:
             home.stop()
     finally:
-        # Without private mounts, the mount would outlive the test.
+        # Checks for private mounts, because otherwise the mount would outlive the test.
         subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
@@ -68,13 +68,16 @@ def test_a_project_of_its_own(drill: Drill, tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
-    """A shell with umask 022 started every process. A home that an older version left open is closed again."""
+    """Other users can read nothing of the installation.
+
+    A shell with umask 022 started every process. A home that an older version left readable is made private again.
+    """
     folder = home.settings.home
     assert open_to_others(folder) == []
     for path, mode in ((folder, 0o755), (home.settings.paths.registry, 0o644), (home.settings.paths.logs, 0o755)):
         path.chmod(mode)
     told = home.cli("up").text
-    # the first process that noticed it has closed it: the command or a sensor
+    # the first process that found the open files has closed them: the command or a sensor
     told += "".join(log.read_text() for log in home.settings.paths.logs.glob("dagster-*.log"))
     assert "other users could reach the home folder" in told
     assert "former_mode=0755" in told.replace("'", "")

@@ -1,4 +1,4 @@
-"""An installation with a secret in every setting that can hold one: no text, page or command line shows a secret."""
+"""An installation with a secret in every setting that can hold one. No text, page or command line shows a secret."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.parts.postgres import PostgresServer
 from tests.parts.webhook import SECRET, Webhook
 from tests.spark.tuning import INTERPRETED
 
-#: It starts all parts of an installation and four runs, which takes minutes on a quiet machine.
+#: The test starts all parts of an installation and four runs, which takes minutes on an idle machine.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]
 
 NAME, STORE = "guarded", "counts"
-#: One secret for each setting; letters and digits only, so that no encoding changes them.
+#: One secret for each setting. It has only letters and digits, so that no encoding changes it.
 PLACES = ("kafka", "registry", "query", "catalog", "dagster", "access", "s3", "token", "spark", "option", "wrong")
 #: A run with a JVM takes minutes on a machine that is busy with other tests.
 JVM_WITHIN_S = 900.0
@@ -68,7 +68,7 @@ class Guarded:
         return Topics(str(self.home.settings.kafka.bootstrap_servers), self.client)
 
     def cli(self, *words: str, check: bool = True, **variables: str) -> Told:
-        """Run a command with additional variables; its output is kept for the search."""
+        """Run a command with additional environment variables. Its output is kept for the search for secrets."""
         environment = {**self.home.environment, **variables}
         done = Home(self.home.settings, self.home.broker, self.home.definitions, environment).cli(*words, check=check)
         self.told.append(done.text)
@@ -81,7 +81,10 @@ class Guarded:
         assert producer.flush(60) == 0
 
     def materialise(self, key: dg.AssetKey) -> str:
-        """Materialise an asset and return the run's status; the texts of its events are kept for the search."""
+        """Materialise an asset and return the run's status.
+
+        The texts of its events are kept for the search for secrets.
+        """
         run = self.home.dagster.launch("__ASSET_JOB", {}, [key])
         dagster = self.home.dagster
         wait_for(
@@ -213,7 +216,7 @@ def test_no_secret_of_an_installation_shows(guarded: Guarded) -> None:
 
 
 def work_and_fail(guarded: Guarded) -> None:
-    """Run a deployment, a recovery and a snapshot; then make each connection fail."""
+    """Run a deployment, a recovery and a snapshot. Then make each connection fail."""
     home = guarded.home
     home.addresses = dict(json.loads(guarded.cli("up", "--json").text))
     guarded.topics.create(TopicSpec(f"{NAME}-in", PARTITIONS, 1))
@@ -262,7 +265,7 @@ def work_and_fail(guarded: Guarded) -> None:
 
 
 def look_at_pages(guarded: Guarded) -> None:
-    """Request pages of the worker and the webserver without a token and with a wrong token."""
+    """Request pages of the worker and of the webserver, without a token and with a wrong token."""
     url = json.loads((guarded.home.settings.paths.run / f"{NAME}-0.json").read_text())["url"]
     for page in _PAGES:
         for headers in ({}, {"Authorization": f"Bearer {guarded.secrets['wrong']}"}):

@@ -1,4 +1,4 @@
-"""Drills with topics: a cut or widened changelog, a deleted output, a source that is widened under two workers."""
+"""Drills with topics: a truncated changelog, added partitions, a deleted output, a source widened under two workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cut(it: Exercise) -> None:
     it.mended()
     it.green(it.processor_asset, WORKING)
     it.exact()
-    # Restoring from the repaired changelog must give the whole state.
+    # A restore from the repaired changelog must return the complete state.
     it.home.cli("apply", "restore", it.name, "--from", "changelog")
     with it.home.verbs() as verbs:
         assert [each.differences for each in verbs.audit(it.name, ())] == [()]
@@ -102,7 +102,7 @@ def two_widths(it: Exercise) -> None:
     it.act("apply", "clear", it.name, "--all", "--rewind", "earliest", "--yes")
     it.mended()
     it.green(it.processor_asset, WORKING)
-    # Only one stream has this partition: the command must ask each worker only for its own tasks.
+    # Only one of the two streams has this partition. The command must ask each worker only about that worker's tasks.
     last = f"w{WIDE - 1}"
     wait_for(lambda: it.logged("wide") == sent, "the second stream to be counted again")
     it.home.cli("apply", "clear", it.name, "--key", last, "--partition", str(WIDE - 1), "--yes")
@@ -119,7 +119,10 @@ def add_partition(it: Exercise, topic: str) -> None:
 
 
 def went_on(it: Exercise, expected: dict[str, int]) -> None:
-    """Assert that each key's outputs since the topic was recreated continue without a gap up to the last count."""
+    """Assert the outputs of each key since the topic was recreated.
+
+    They continue without a gap up to the last count.
+    """
     seen = it.sent()
     assert len(seen) == KEYS
     for key, numbers in seen.items():

@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.property import CASES, Case, check
 
-#: The number of examples per seed. Each seed starts a new generator, which bounds the memory of a process.
+#: The number of examples per seed. Each seed starts a new generator of examples, which limits the memory of a process.
 SHARE = 500
-#: Examples keep their files in this file system in memory, if the machine has one. No disk is needed: the examples kill
-#: processes, never the machine.
+#: The folder for the files of examples: a file system in memory, if the machine has one. No disk is needed, because the
+#: examples kill only processes, never the machine.
 IN_MEMORY = Path("/dev/shm")
 
 

@@ -15,15 +15,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-#: ``BYTES_MAX``: the largest record that the output topic and the changelog accept. A value of ``LONG`` characters
-#: exceeds it.
+#: ``BYTES_MAX`` is the size of the largest record that the output topic and the changelog accept. A value of ``LONG``
+#: characters is larger.
 BYTES_MAX, LONG = 4_000, 5_000
-#: Event times in milliseconds since 1970: one later than any test runs, and one too large for any calendar date.
+#: Event times in milliseconds since 1970. One is later than the time of any test run, one is too large for any calendar
+#: date.
 FAR_AHEAD_MS, BEYOND_MS = 2_000_000_000_000, 2**62
 
 
 class Odd(Exception):
-    """An error that a user's function raises; making its text fails, too."""
+    """An error that a user's function raises. The conversion of this error to text fails, too."""
 
     def __str__(self) -> str:
         raise RuntimeError("an error without a text")
@@ -31,7 +32,7 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One call that a user's function makes. With ``caught``, the function catches the call's failure and continues."""
+    """One call that a user's function makes. With ``caught``, the function catches the call's error and continues."""
 
     kind: str
     name: Any = ""
@@ -41,7 +42,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One input message: either ``raw`` bytes without a plan, or ``ops``, the calls that the user's function makes."""
+    """One input message: either ``raw`` bytes without a plan, or ``ops`` (the calls that the user's function makes)."""
 
     key: bytes | None
     time_ms: int
@@ -54,7 +55,10 @@ class Message:
 
 
 class Refused(Exception):
-    """The model expects the message to fail. ``names`` are the error types that the engine may report for it."""
+    """The model expects the message to fail.
+
+    ``names`` are the error types that the engine may report for the message.
+    """
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
@@ -126,7 +130,7 @@ MESSAGES = st.one_of(
 
 
 def perform(op: Op, state: Any) -> Any:
-    """Makes one call, as a user's function does; returns what the call returns."""
+    """Make one call, as a user's function does. Returns the result of the call."""
     if op.kind == "raise":
         raise op.value
     if op.kind in ("set", "set_bytes"):
@@ -161,7 +165,7 @@ def _raises(value: Any) -> bytes:
     raise LookupError(value)
 
 
-#: Serializers that the output topic is declared with: a built-in name, or a function of the user.
+#: Serializers of the output topic: a built-in name, or a function of the user.
 SERIALIZERS: Mapping[str, str | Callable[[Any], Any]] = {
     "json": "json",
     "str": "str",
@@ -176,7 +180,7 @@ SERIALIZERS: Mapping[str, str | Callable[[Any], Any]] = {
 
 
 def _written(kind: str, value: Any) -> Any:
-    """What a serializer makes of a value: bytes, or a JSON value to compare with.
+    """Return the serialized form of a value: bytes, or a JSON value to compare with.
 
     Raises:
         Refused: The serializer does not accept the value.
@@ -276,7 +280,8 @@ class Done:
 class Model:
     """Predicts the result of messages in plain Python.
 
-    ``takes_past`` and ``takes_future`` are whether the output topic accepts timestamps long past and far ahead.
+    ``takes_past`` and ``takes_future`` tell whether the output topic accepts timestamps of the distant past and of the
+    distant future.
     """
 
     def __init__(self, serializer: str, *, takes_past: bool, takes_future: bool) -> None:
@@ -358,12 +363,12 @@ class Model:
 
 
 def shown(value: Any) -> str:
-    """A text that differs for values that ``==`` takes as equal: -0.0 and 0.0, True and 1."""
+    """Return a text that differs for values that ``==`` treats as equal, for example -0.0 and 0.0, or True and 1."""
     return repr(value)
 
 
 def parsed(kind: str, raw: bytes | None) -> Any:
-    """An output's value as a consumer reads it: JSON is parsed, other bytes stay as they are."""
+    """Return an output's value as a consumer reads it. JSON is parsed; other bytes stay unchanged."""
     return json.loads(raw) if kind == "json" and raw is not None else raw
 
 

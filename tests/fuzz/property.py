@@ -26,7 +26,8 @@ from tests.fuzz.plans import BYTES_MAX, MESSAGES, SERIALIZERS, Done, Message, Mo
 GROUP, INPUT, OUTPUT, DEAD, STORE = "fuzzed", "in", "out", "dead", "s"
 #: Configuration of the input topic, which accepts timestamps far in the future.
 AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-#: Configurations of the output topic; they differ in which timestamps, long past or far ahead, the topic accepts.
+#: Configurations of the output topic. They differ in the timestamps that the topic accepts: distant past, distant
+#: future.
 OUTPUT_CONFIGS: tuple[dict[str, str], ...] = (
     {},
     {"message.timestamp.before.max.ms": "86400000"},
@@ -43,11 +44,11 @@ class NoPlan(Exception):
 
 
 class Killed(BaseException):
-    """Stands for a SIGKILL of the worker."""
+    """An error that simulates a SIGKILL of the worker."""
 
 
 class Doomed(InlineProcess):
-    """A process that is killed once it has passed ``points`` points; its later calls have no effect."""
+    """A process that is killed after ``points`` points. Its later calls have no effect."""
 
     def __init__(self, cluster: InMemoryCluster, points: int) -> None:
         super().__init__(cluster.clock, "doomed")
@@ -64,7 +65,8 @@ class Doomed(InlineProcess):
 class Case:
     """One example.
 
-    ``policy`` says what the worker does with a failed message; ``dies_at`` is the point of a SIGKILL.
+    ``policy`` decides what the worker does with a failed message. ``dies_at`` is the number of the point at which the
+    worker is killed.
     """
 
     messages: tuple[Message, ...]
@@ -169,7 +171,8 @@ class Run:
         frame.apply(self._returned).to_topic(out, key=self._out_key, headers=self._out_headers)
         return app
 
-    # -- the user's functions under test: they look up what to do by the number of the message -------------------------
+    # -- the user's functions under test: each gets its plan by the number of the message
+    # -------------------------------
 
     def _work(self, value: Any, state: Any) -> int:
         if not isinstance(value, dict) or not isinstance(value.get("n"), int):

@@ -1,4 +1,4 @@
-"""Helpers for tests of checkpoints: request and await them, read a worker's state, log and metrics, delete its disk."""
+"""Helpers for tests of checkpoints: request checkpoints, read a worker's state, log and metrics, delete its disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lose_disk(worker: Any) -> None:
 
 
 def held(worker: Any) -> dict[bytes, int]:
-    """The counts in the worker's RocksDB stores, read from fresh checkpoints."""
+    """Return the counts in the worker's RocksDB stores. They are read from fresh checkpoints."""
     found = {}
     for task in worker.client.checkpoint()["tasks"]:
         for key, value in iterate_checkpoint(Path(task["path"]), "counts"):

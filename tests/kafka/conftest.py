@@ -1,4 +1,4 @@
-"""Fixtures that run a counting application on a real broker: feed its input, run it, read its output."""
+"""Fixtures that run a counting application on a real broker, feed its input and read its output."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from tests.parts.operated import mortal_holder
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: Timeout in seconds for steps that take seconds on a quiet machine.
 PATIENCE_S = 120.0
-#: Session timeout of the consumer group. After each kill, a test waits this long until the group drops the worker.
+#: Session timeout of the consumer group, in seconds. After each kill, a test waits this long until the group removes
+#: the worker.
 SESSION_MS = 3_000
 
 
 @pytest.fixture(autouse=True)
 def killed_holders_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the holder of an apply look dead after the test ends it.
+    """Make the holder of an apply look dead after a simulated kill.
 
-    Tests simulate the kill inside their own process, which lives on.
+    Tests simulate the kill inside their own process, which stays alive.
     """
     monkeypatch.setattr(verbs, "this_process", mortal_holder)
 
@@ -61,12 +62,12 @@ class PageReader(ProcessorClient):
     """A client that also reads the worker's probe pages and its Prometheus page."""
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker answers ``/health``, and so its loop is alive."""
+        """Whether the worker answers ``/health``, which means that its loop is alive."""
         answer = self._get("/health", timeout_s)
         return answer is not None and answer.is_success
 
     def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
-        """Whether the worker is ready (``/ready``), and if not, the reason."""
+        """Whether the worker is ready (``/ready``), and the reason if it is not."""
         answer = self._get("/ready", timeout_s)
         if answer is None:
             return False, "it doesn't answer"
@@ -157,7 +158,7 @@ class Stream:
         return app
 
     def delete_local_state(self) -> None:
-        """Simulate a new disk: the next start restores state from the changelog."""
+        """Delete the local state, as if the disk were new. The next start restores state from the changelog."""
         shutil.rmtree(self.state_dir / self.group)
 
     def read(self, topic: str) -> list[Record]:

@@ -1,4 +1,6 @@
-"""Creates a real hanging transaction: its record is in a partition, but no coordinator knows it.
+"""Creates a hanging transaction on a real broker.
+
+Its record is in a partition, but no coordinator knows the transaction.
 
 Since version 3.6, brokers check each transactional write with the coordinator. With this check off, as in older
 brokers, a write that arrives after the end of its transaction opens a new one. No coordinator ever ends that one.

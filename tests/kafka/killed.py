@@ -1,4 +1,6 @@
-"""The common body of tests that kill workers (kill -9) on a real broker: workers, input, kills, and final checks.
+"""The common part of tests that kill workers (kill -9) on a real broker.
+
+It runs workers, feeds input, kills and checks.
 
 A scenario is a subclass that defines what differs::
 
@@ -29,10 +31,10 @@ from holdfast.infra.kafka.records import Record
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from tests.kafka.conftest import SESSION_MS, Stream, Worker, wait_for
 
-#: Event times begin here. This is a multiple of the window size since the epoch.
+#: The first event time. It is a multiple of the window size since the epoch.
 BEGIN_MS = 1_690_000_000_000
 
-#: The module that worker processes import. `made` is the application; all topic names begin with `group`.
+#: The module that worker processes import. `made` is the application. The names of all topics begin with `group`.
 DEFINITION = """
 import os
 
@@ -171,7 +173,7 @@ class Scenario:
         return sum(offset for place, offset in each.items() if topic in (None, place.topic))
 
     def results(self) -> int:
-        """The number of committed offsets in the output topic, including transaction markers."""
+        """Return the number of committed offsets in the output topic. Transaction markers are included."""
         return sum(self.stream.topics.end_offsets(self.stream.sink, committed=True).values())
 
     def has_committed(self, number: int) -> Callable[[], bool]:

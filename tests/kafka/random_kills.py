@@ -10,7 +10,10 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Run the rounds. Returns 0 if no message was lost and none was doubled beyond the processing guarantee."""
+    """Run the rounds.
+
+    Returns 0 if no message was lost, and outputs were repeated only where the guarantee allows it.
+    """
     parser = argparse.ArgumentParser(description="kill -9 a processor's processes at random moments, then verify.")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--processes", type=int, default=1, help="how many share the work, one slot each")

@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL passwords and ACLs: a user may do only what an ACL allows."""
+"""A broker with TLS, SASL passwords and ACLs. A user may do only what an ACL allows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SecuredBroker(TrackedBroker):
             future.result(30)
         wanted = AclBindingFilter(*(getattr(binding, name) for name in _PARTS))
         deadline = time.monotonic() + 60
-        # The broker learns of the rule from the controller a moment later.
+        # The broker receives the ACL from the controller a moment later.
         while not admin.describe_acls(wanted).result(30):
             assert time.monotonic() < deadline, f"the rule did not come to hold: {binding}"
             time.sleep(0.02)

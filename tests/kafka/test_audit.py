@@ -1,4 +1,7 @@
-"""Audits on a real broker name each key whose value differs in store, changelog or table; repairs remove it."""
+"""Audits on a real broker name each key whose value differs in store, changelog or table.
+
+Repairs correct these keys.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def published(operated: Operated) -> Pairs:
 
 
 def planted(pairs: Pairs) -> Pairs:
-    """A copy of the pairs with the planted differences, and with one pair twice."""
+    """Return a copy of the pairs with the planted differences, and with one pair twice."""
     kept = [pair for pair in pairs if pair[1] not in (changelog_key(WRONG), changelog_key(MISSING))]
     where = partitions_of(pairs)
     doubled = next(pair for pair in pairs if pair[1] == changelog_key("key-32"))
@@ -119,7 +122,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     parts = placed(counting)
     where = partitions_of(folded(counting, parts))
     truth = {name: 2 for name in where if name != EXTRA} | {f"key-{number}": 3 for number in range(20)}
-    # A repeated equal value is no difference, because state is the newest value of each key.
+    # A repeated record with an equal value is no difference, because state is the newest value of each key.
     plant_in_changelog(counting, {**PLANTED, "key-33": 2}, where)
     counting.feed(keys=20, each=1)
     counting.processed(2 * KEYS + 20)
@@ -135,7 +138,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     publish(counting.settings, counting.group, pairs, manifest_of(counting.group, parts, pairs))
 
     audit = audited(counting)
-    # the planted record of key-33 has another event time, so it counts as another value
+    # the planted record of key-33 has another event time, so the audit counts it as another value
     assert named(audit) == dict.fromkeys([*PLANTED, "key-33"], Odd.CHANGELOG)
     shown = {one.key: one.entries for moment in audit.moments for one in moment.first}
     assert shown[changelog_key(WRONG)][Side.CHANGELOG].offset is not None
@@ -215,7 +218,7 @@ def test_what_the_cleaner_took_is_told_and_is_no_difference(counting: Operated) 
         assert audit.differences == ()
         return {"unjudged": audit.unjudged}
 
-    counting.feed(keys=KEYS, each=1)  # new records close the old segments, so that the cleaner may compact them
+    counting.feed(keys=KEYS, each=1)  # new records close the old segments, so that log compaction may process them
     counting.wait_for(lambda: judged()["unjudged"] > 0, "the cleaner to have run")
 
 

@@ -1,7 +1,7 @@
-"""kill -9 of a processor while calls of `apply_async` wait for a real HTTP server: calls repeat, outputs never do.
+"""A processor is killed while calls of `apply_async` wait for a real HTTP server. Calls are repeated, outputs are not.
 
-The server delays its answers, so each kill finds calls in flight. It always refuses some messages: each of them must
-become a dead letter exactly once.
+The server delays its answers, so each kill interrupts open calls. The server always refuses some messages. Each of them
+must become a dead letter exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
 
 
 class OtherSystem:
-    """An HTTP server that answers an id with three times the id, and counts the calls for each id."""
+    """An HTTP server that answers each id with three times the id, and counts the calls of each id."""
 
     def __init__(self) -> None:
         told = self

@@ -1,4 +1,4 @@
-"""Faults around a running processor: damaged disks, unknown formats, refusing brokers, rival workers, wrong clocks.
+"""Faults around a running processor: damaged disks, unknown formats, brokers that refuse, two workers, wrong clocks.
 
 Each fault ends in a recovery, or in an error that names the repair. Afterwards every message has taken effect once.
 """
@@ -37,7 +37,8 @@ def private_mounts() -> bool:
     )
 
 
-#: Ways to make the state folder unwritable: a file in its place. With private mounts also read-only, or a full disk.
+#: Ways to make the state folder unwritable. One is a file in its place. With private mounts, there are also a read-only
+#: disk and a full disk.
 UNWRITABLE = ["a file in its place", *(["read-only", "full"] if private_mounts() else [])]
 
 
@@ -189,7 +190,10 @@ def incompressible():
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["large output", "large state"])
 def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_through_once_allowed(stream, what):
-    """The topic's limit on record size is lower than the client's limit, so only the broker refuses the record."""
+    """The topic's limit on record size is lower than the client's limit.
+
+    So the client sends the record, and the broker refuses it.
+    """
     stream.feed([(b"a", b'"small"')])
     stream.application(grow).run(count=1, timeout=30)
     topic = stream.sink if what == "large output" else changelog_topic(stream.group, "counts")
@@ -207,7 +211,7 @@ def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_
 
 @pytest.mark.thorough
 def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_nothing(stream, worker, waiting):
-    """The topic's limit on record size becomes so low that no record fits, and is raised again later."""
+    """The topic's limit on record size is set so low that no record fits, and is raised again later."""
     one, changelog = worker(), changelog_topic(stream.group, "counts")
     stream.feed_numbers(100)
     one.start()
@@ -285,9 +289,9 @@ def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(st
 
 @pytest.mark.thorough
 def test_a_worker_and_one_with_a_copy_of_its_folder_name_each_other_and_double_nothing(stream, worker, waiting):
-    """The copied folder has the same id, so both workers share a transactional id.
+    """The copied folder has the same id, so both workers use the same transactional id.
 
-    They fence each other until one stops.
+    They fence each other until one of them stops.
     """
     both, reason = [worker("0", "home"), worker("0", "other")], "Another worker has the transactional id"
     both[0].start().wait_running()
@@ -308,7 +312,7 @@ def test_a_worker_and_one_with_a_copy_of_its_folder_name_each_other_and_double_n
 
 
 def restarted(workers, reason, told=None):
-    """Restart workers that exited for this reason, as a supervisor would; ``told`` collects them."""
+    """Restart workers that exited for this reason, as a supervisor would. Their exits are added to ``told``."""
     for one in workers:
         if one.process.poll() is not None:
             assert reason in one.tail()

@@ -1,4 +1,7 @@
-"""Partitions that start one after the other all deliver records: no pause or resume interrupts a started fetch."""
+"""Partitions that are started one after the other all deliver records.
+
+No pause or resume interrupts a started fetch.
+"""
 
 import pytest
 

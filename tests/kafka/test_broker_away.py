@@ -9,7 +9,7 @@ import pytest
 from holdfast.infra.exit_codes import EXIT_BROKER_UNAVAILABLE
 from tests.kafka.test_bad_world import committed, is_exact
 
-#: How long the broker is frozen, in seconds; longer than the session timeout.
+#: How long the broker is frozen, in seconds. It is longer than the session timeout.
 AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
 
 
@@ -56,7 +56,10 @@ def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worke
 
 
 def _freeze(pid, meanwhile):
-    """Freeze the broker for ``AWAY_S``. The thread that ``meanwhile`` returns runs during this time and is joined."""
+    """Freeze the broker for ``AWAY_S`` seconds.
+
+    ``meanwhile`` starts a thread, which runs during this time and is joined.
+    """
     os.kill(pid, signal.SIGSTOP)
     try:
         beside = meanwhile()

@@ -52,7 +52,7 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(ow
     work.join(120)
     waiting(lambda: own_broker.running() is None, "the broker to be gone")
     assert own_broker.start().bootstrap == address.bootstrap
-    # a new producer with the same id makes the broker commit or abort the open transaction
+    # a new producer with the same id makes the broker finish or abort the open transaction
     begin(address.bootstrap)
     committed, everything = (
         Consumer({"bootstrap.servers": address.bootstrap, "group.id": level, "isolation.level": level})
@@ -68,7 +68,10 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(ow
 
 
 def counted(consumer: Consumer, until: list[int]) -> set[int]:
-    """The distinct numbers of committed records over the partitions: one number, if each transaction is complete."""
+    """The different numbers of committed records over all partitions.
+
+    One number means that each transaction is complete.
+    """
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     counts = dict.fromkeys(range(PARTITIONS), 0)
     while any(place.offset < until[place.partition] for place in consumer.position(consumer.assignment())):

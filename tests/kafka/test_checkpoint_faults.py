@@ -74,7 +74,10 @@ def ahead(fields: dict[str, Any]) -> None:
 
 
 def old(fields: dict[str, Any]) -> None:
-    """Make the checkpoint two days old. The changelog keeps deletes for one day, so it is too old to use."""
+    """Make the checkpoint two days old.
+
+    The changelog keeps tombstones for one day, so the checkpoint is too old to use.
+    """
     fields["complete_at"] -= 2 * 86_400
     for at in fields["stores"].values():
         at["offset"] -= 100
@@ -110,7 +113,10 @@ def of_another_topic(fields: dict[str, Any]) -> None:
 def test_a_checkpoint_that_may_not_be_used_is_refused_with_its_reason_and_replayed_over(
     stream, worker, waiting, tmp_path, damages, words
 ):
-    """Each of the two partitions has a checkpoint with a different fault."""
+    """Each of the two partitions has a checkpoint with a different fault.
+
+    Both are refused, and the changelog is replayed.
+    """
     one = with_store(worker(), URL=str(tmp_path / "store")).start().wait_running()
     feed(stream, one, waiting, 0, MANY)
     tasks = sorted(stored(one, waiting)["tasks"])
@@ -146,19 +152,19 @@ def place(s3, tmp_path) -> str:
 
 
 def by(port: int, s3: Any) -> str:
-    """The options of the S3 store, as JSON, with the endpoint at another port."""
+    """Return the options of the S3 store as JSON, with the endpoint at another port."""
     options = s3.options()
     options["client_kwargs"]["endpoint_url"] = f"http://127.0.0.1:{port}"
     return json.dumps(options)
 
 
 def judged(worker: Any) -> dg.AssetCheckResult:
-    """The result of the Dagster check of a worker's checkpoint store."""
+    """Return the result of the Dagster check of a worker's checkpoint store."""
     return judge_store(KEY, [worker.client.status()])
 
 
 def manifests_of(s3: Any, place: str) -> dict[str, dict[str, Any]]:
-    """All manifests in a store; asserts that every file that they name exists in its full size."""
+    """Return all manifests in a store. Asserts that every file in a manifest exists with its full size."""
     import s3fs
 
     files = s3fs.S3FileSystem(**s3.options(), skip_instance_cache=True, use_listings_cache=False)

@@ -1,4 +1,7 @@
-"""A real worker with checkpoints: a lost disk costs a replay of the tail, a failing store costs only checkpoints."""
+"""A real worker with checkpoints.
+
+After a lost disk it replays only the tail, and a failing store affects only checkpoints.
+"""
 
 from __future__ import annotations
 

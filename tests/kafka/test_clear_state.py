@@ -1,4 +1,7 @@
-"""``Application.clear_state`` on a real broker: refused while a worker runs; afterwards state is empty and rebuilt."""
+"""``Application.clear_state`` on a real broker.
+
+It is refused while a worker runs; afterwards state is empty and rebuilt.
+"""
 
 from __future__ import annotations
 

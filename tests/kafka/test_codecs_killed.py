@@ -1,4 +1,4 @@
-"""kill -9 and lost disks of a processor with stores of each codec, on a real broker; one store changes its codec.
+"""A processor with stores of each codec is killed and loses its disks, on a real broker. One store changes its codec.
 
 Outputs and changelogs are compared with results that plain Python computes from the records in the source topic.
 """
@@ -81,7 +81,7 @@ class Coded(Scenario):
         stream = stream.apply(list_last, stateful=True, store=made.store("changing", codec="json"))
         stream.to_topic(made.topic(group + "-out"))
         """
-    #: The codecs that the store "changing" has, in this order.
+    #: The codecs of the store "changing", in this order.
     codecs = ("json", "typed", "msgpack")
 
     def course(self) -> Iterator[Kill]:
@@ -89,7 +89,8 @@ class Coded(Scenario):
         fed = 0
         for was, now in zip(self.codecs, self.codecs[1:], strict=False):
             fed = self.feed(fed)
-            # The next worker has another codec and an empty disk: it restores the records that each former codec wrote.
+            # The next worker has another codec and an empty disk. It restores records that were written with each
+            # former codec.
             yield Kill(
                 self.has_more_committed(),
                 "some messages to be committed",

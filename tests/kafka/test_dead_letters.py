@@ -1,4 +1,7 @@
-"""Commands on a real broker print topics, list dead letters, and replay each once, without its error headers."""
+"""Commands on a real broker print topics, list dead letters, and replay each of them once.
+
+A replayed message has no error headers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ application.dataframe(application.topic("{group}-in")).to_topic(application.topi
 
 
 class Shop:
-    """A processor that makes odd numbers dead letters until its function is corrected."""
+    """A processor that makes odd numbers dead letters, until its function is corrected."""
 
     def __init__(self, broker: str, group: str, folder: Path) -> None:
         self.broker, self.group, self.folder = broker, group, folder
@@ -133,7 +136,7 @@ def test_dead_letters_are_listed_and_sent_again_once_although_the_operator_is_ki
     assert main(["dead-letters", group, "--replay", "--yes"]) == 0
     assert "No letter is there." in capfd.readouterr().out
 
-    shop.run(3)  # the messages fail again: error headers must not add up
+    shop.run(3)  # the messages fail again: the error headers of the first failure must not stay in the new dead letters
     (first, *_) = shop.records("dead")
     assert Counter(name for name, _ in first.headers or ()).most_common(1)[0][1] == 1
     shop.run(2, corrected=True)

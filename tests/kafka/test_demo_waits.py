@@ -1,4 +1,4 @@
-"""What the demo waits for on a real broker: no lag of a processor with a repartition topic, and new records."""
+"""The demo waits on a real broker, until a processor with a repartition topic has no lag, or for new records."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
         app.stop()
         worker.join(60.0)
     (grouped,) = app.topology().repartitions
-    # After a while the worker commits past the last markers of its own topic. The markers of this transaction stay
-    # behind its last commit.
+    # After a while, the worker commits past the last markers of its own topic. The markers of this last transaction are
+    # behind the committed offsets.
     writer = Producer({"bootstrap.servers": broker, "transactional.id": unique("left")})
     writer.init_transactions(30)
     writer.begin_transaction()
@@ -56,7 +56,8 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
     committed = sum(offset for place, offset in topics.committed_offsets(group).items() if place.topic == grouped.topic)
     assert sum(topics.settled_end_offsets(grouped.topic).values()) > committed > 0
     assert lag_of(topics, [definition]) == 0
-    for key, lag in ((None, 0), (b"key", 1)):  # a watermark does not count as a message, because watermarks never stop
+    # the engine's watermark records do not count as messages, because the engine never stops sending them
+    for key, lag in ((None, 0), (b"key", 1)):
         writer.begin_transaction()
         writer.produce(grouped.topic, b"{}", key)
         writer.commit_transaction(30)
@@ -77,7 +78,7 @@ def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str
     looked = threading.Event()
 
     class Looked(Topics):
-        """Topics whose second look sends the missing records, after the first look found too few."""
+        """Topics that get the missing records at the second read, after the first read found too few."""
 
         def settled_end_offsets(self, topic: str, *args: float, **options: object) -> dict[int, int]:
             ends = super().settled_end_offsets(topic)

@@ -1,4 +1,7 @@
-"""Hostile bytes on the embedded broker's ports, from a web page or a broken client, do not stop the broker."""
+"""Hostile bytes arrive on the embedded broker's ports, from a web page or a broken client.
+
+They do not stop the broker.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-#: Requests that a browser sends for a hostile page, and bytes that no Kafka client sends.
+#: Requests that a browser sends for a hostile page, and bytes that no Kafka client would send.
 HOSTILE = {
     "a page's form": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
     "a page's image": b"GET /x.png HTTP/1.1\r\nHost: evil.example.com\r\n\r\n",

@@ -14,7 +14,7 @@ from holdfast.infra.settings import load_settings
 class FaultyProducer(EngineProducer):
     """A producer on the real broker whose chosen commits fail, by number, before or after they take effect.
 
-    It can also fail when that transaction begins, or when the producer is created again afterwards.
+    It can also fail when the chosen transaction begins, or when the producer is created again after the failed commit.
     """
 
     faults: dict[int, tuple[str, type[KafkaFailed]]]

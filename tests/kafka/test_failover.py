@@ -1,4 +1,4 @@
-"""Standbys on a real broker: which worker becomes the owner, what a failover replays, and standbys that are too old."""
+"""Standbys on a real broker: which worker takes over a task, what a failover replays, and standbys that are too old."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Membership:
     def _poll(self):
         while not self._stop.is_set():
             self.consumer.poll(1, 0.05)
-            self.name = self.consumer.member_id  # read in the polling thread, as in the engine
+            self.name = self.consumer.member_id  # read in the polling thread, as the engine does
 
     def leave(self):
         if not self._stop.is_set():
@@ -91,7 +91,7 @@ def nothing(partitions):
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
     """Members leave in any order.
 
-    Each time, their partitions move to the heirs that were predicted before they left.
+    Each time, their partitions move to the members that were predicted before they left.
     """
     topics = [unique("many"), unique("few")]
     for name, partitions in zip(topics, (5, 3), strict=True):
@@ -157,7 +157,7 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
 
 @pytest.mark.thorough
 def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
-    """The owner dies while many windows close and many timers fire at once."""
+    """The owner of a task dies while many windows close and many timers fire at once."""
     stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
     stream.provision()
     workers = worker("0", home="home-0"), worker("1", home="home-1")
@@ -192,7 +192,7 @@ def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_o
 def definition_of(text):
     """The function `build` in the source text of a definition."""
     namespace = {}
-    exec(text, namespace)  # the definition that the worker processes import
+    exec(text, namespace)  # the definition of the processor that the worker processes import
     return namespace["build"]
 
 
@@ -206,12 +206,12 @@ def feed_timed(stream, messages):
 
 @pytest.mark.thorough
 def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
-    """Such a standby would bring back a key whose delete was compacted away long ago."""
+    """A standby with old data would bring back a key whose tombstone was already removed by compaction."""
     stream.feed_numbers(1000)
     apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
     threads = start(apps)
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 1000, "all to be committed")
-    # A standby that began with an empty changelog also counts as following, but it has no old records to test.
+    # A standby that began with an empty changelog also counts as current, but it has no old records to test.
     waiting(lambda: all(follows_all(app) and has_records(app) for app in apps), "a standby with records in each")
     for app in apps:
         app.stop()
@@ -249,12 +249,12 @@ def start(apps):
 
 
 def make_old(path):
-    """Make a standby look two days old: it holds a key whose delete was compacted away meanwhile."""
+    """Make a standby look two days old. It holds a key whose tombstone was removed by compaction meanwhile."""
     store = TaskStore(RocksDatabases(), path)
     meta = store.meta()
     ghost = store_prefix("counts") + key_prefix(b"ghost") + b"n"
     old = replace(meta, complete_at=time.time() - 2 * DAY_S)
-    # Lower the stores' offsets by two, so that the standby still has records to replay.
+    # Lower the offsets of its stores by two, so that the standby still has records to replay.
     stores = {name: at._replace(offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
     store.write([(ghost, encode_value(7, 0))], replace(old, stores=stores))
     store.close()

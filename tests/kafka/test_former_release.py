@@ -1,4 +1,4 @@
-"""Workers of the former and the present release in one group, as in a rolling deploy and its rollback."""
+"""Workers of the former and the present release run in one group, as during a rolling deploy and its rollback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
     present.start().wait_running()
     waiting(lambda: shares(former, present) == [1, 1], "both releases to have a partition")
     feed(stream, 2, former, present)
-    # each release takes over the state that a killed worker of the other release has left
+    # each release takes over the state that a killed worker of the other release had
     os.kill(present.process.pid, signal.SIGKILL)
     present.process.wait(30)
     feed(stream, 3, former)
@@ -52,7 +52,7 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
     former.kill()
     feed(stream, 4, present)
 
-    # rollback: the former release restores its state from changelogs and checkpoints of the present release
+    # rollback: the former release restores its state from changelogs and checkpoints that the present release wrote
     shutil.rmtree(former.paths.state / stream.group / "0")
     former.start().wait_running()
     assert present.terminate() == 0

@@ -1,4 +1,7 @@
-"""`app.get_producer()` on a real broker: all messages are in the topic when its block ends, and a stream reads them."""
+"""`app.get_producer()` on a real broker.
+
+When its block ends, all messages are in the topic, and a stream reads them.
+"""
 
 from __future__ import annotations
 

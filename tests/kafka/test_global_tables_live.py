@@ -1,4 +1,7 @@
-"""Global tables on a real broker load fully before the first message, and follow changes, kills and a new topic."""
+"""Global tables on a real broker load completely before the first message.
+
+They follow changes, kills and a new topic.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ if "TEST_GROUP" in os.environ:
 
 
 def write(stream: Any, rows: Iterable[tuple[str, Any]], *, commit: bool = True) -> None:
-    """Write rows of the table in one transaction; its marker takes an offset, too."""
+    """Write rows of the table in one transaction. The transaction's marker also takes an offset."""
     producer = Producer(
         {"bootstrap.servers": stream.bootstrap, "transactional.id": f"{stream.group}-planes", "linger.ms": 5}
     )
@@ -56,12 +59,15 @@ def write(stream: Any, rows: Iterable[tuple[str, Any]], *, commit: bool = True) 
 
 
 def fly(stream: Any, numbers: Iterable[int]) -> None:
-    """Feed one flight for each number; the numbers go through all planes in turn."""
+    """Feed one flight for each number. The planes of consecutive flights rotate."""
     stream.feed([(b"%d" % each, json.dumps({"number": each, "plane": f"P{each % ROWS}"}).encode()) for each in numbers])
 
 
 def joined(stream: Any) -> dict[int, list[Any]]:
-    """The rows that each flight was joined with, by flight number; one row if its output was sent once."""
+    """Return the table rows with which each flight was joined, by flight number.
+
+    There is one row if its output was sent once.
+    """
     found: dict[int, list[Any]] = {}
     for record in stream.read(stream.sink):
         number, row = json.loads(record.value or b"")
@@ -76,7 +82,7 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     planes = TopicSpec(f"{stream.group}-planes", 3, 1, {"cleanup.policy": "compact"})
     stream.topics.create(planes)
     namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the worker process imports
+    exec(DEFINITION, namespace)  # the definition of the processor that the worker process imports
     application: Application = namespace["build"](stream.bootstrap, stream.group)
     stream.application = lambda: application
     stream.provision()
@@ -131,7 +137,10 @@ def test_rows_are_whole_at_a_start_and_followed_live(
 
 
 def test_a_table_that_is_loaded_again_is_served_when_it_is_whole(stream: Any) -> None:
-    """The consumer reached the topic's end in the first load; this must not count as progress of the second load."""
+    """A table that is loaded again is used only when it is complete.
+
+    The consumer reached the topic's end in the first load. This must not count as progress of the second load.
+    """
     planes = TopicSpec(f"{stream.group}-planes", 1, 1, {"cleanup.policy": "compact"})
     stream.topics.create(planes)
     write(stream, ((f"P{each}", each) for each in range(ROWS)))

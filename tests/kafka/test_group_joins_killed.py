@@ -1,4 +1,4 @@
-"""kill -9 of a processor with joins after ``group_by`` on a real broker, while it joins a backlog.
+"""kill -9 of a processor with joins after ``group_by`` on a real broker, while it processes a backlog.
 
 The first partition is fed and read long before the last one. The joined rows are compared with rows that plain Python
 computes from all messages in the order of their event times.
@@ -27,7 +27,7 @@ WEEK_MS = 7 * 86_400_000
 def feed(stream: Any, given: list[Message], drawn: random.Random) -> None:
     """Send each message to a random partition.
 
-    Each partition is in the order of event time; partitions are fed in turn.
+    The messages of each partition are in the order of event time. Partitions are fed in turn.
     """
     placed = sorted([(drawn.randrange(stream.partitions), each) for each in given], key=lambda one: one[0])
     producer = Producer({"bootstrap.servers": stream.bootstrap})
@@ -64,8 +64,8 @@ class GroupedJoins(OfBacklog):
     def begin(self) -> None:
         super().begin()
         left, right = messages(self.drawn, 3_000, left=True), messages(self.drawn, 3_000, left=False)
-        # Event times are unique: of two right messages with equal times in different partitions, either could be the
-        # last.
+        # Event times are unique. Otherwise, if two right messages in different partitions had equal times, either of
+        # them could be the last.
         right = [each._replace(time_ms=BEGIN_MS + 10 * number) for number, each in enumerate(right)]
         feed(self.stream, left, self.drawn)
         feed(self.stream, right, self.drawn)

@@ -1,4 +1,4 @@
-"""kill -9 of processors that group the rows of tables, on a real broker, while rows change: each row counts once.
+"""Processors that group table rows are killed on a real broker while rows change. Each row counts once.
 
 The final groups are compared with groups that plain Python computes from the newest rows in the source topic. A row
 that is lost or subtracted twice would leave wrong counts and totals for good.
@@ -25,7 +25,10 @@ CHANGES, KEYS, GROUPS, LIMIT = 6_000, 200, 20, 3
 
 
 def rows_of(drawn: random.Random, first: int, count: int) -> list[tuple[bytes, Any, int]]:
-    """Random changes of a small set of rows, so that each row often moves between groups; None deletes a row."""
+    """Draw random changes of a small set of rows, so that each row often moves between groups.
+
+    The value None deletes a row.
+    """
     made = list[tuple[bytes, Any, int]]()
     for at in range(first, first + count):
         row = {"to": f"g{drawn.randrange(GROUPS)}", "v": drawn.choice([0, 1, 0.1, 0.2, 0.7, 1e15, -3])}
@@ -81,7 +84,10 @@ class GroupedTables(Scenario):
             )
 
     def or_done(self, more: Callable[[], bool]) -> Callable[[], bool]:
-        """A condition that also holds once all input is processed: a fast machine may finish before the check."""
+        """Return a condition that also holds once all input is processed.
+
+        A fast machine may process all input before the condition is checked.
+        """
         return lambda: more() or self.newest("out") == self.expected
 
     @property

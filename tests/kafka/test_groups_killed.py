@@ -1,4 +1,4 @@
-"""kill -9 of processors that group a stream by another key, on a real broker, while they repartition and purge records.
+"""Processors that group a stream by another key are killed on a real broker, while they repartition and purge records.
 
 The results are compared with results that plain Python computes from the fed messages: each message counts once, and
 each window is sent once with its full content.
@@ -32,7 +32,10 @@ class Fed(NamedTuple):
 
 
 def messages(drawn: random.Random, partitions: int) -> list[Fed]:
-    """A backlog of messages. The last partition is one hour behind the others in event time, and is fed first."""
+    """A backlog of messages.
+
+    The event times of the last partition are one hour earlier than the others; it is fed first.
+    """
     made = []
     for number in range(MESSAGES):
         partition = number * partitions // MESSAGES
@@ -60,7 +63,7 @@ def highest(stream: Any) -> dict[str, int]:
 
 
 def expected_windows(given: list[Fed]) -> Counter[tuple[str, int, int, int]]:
-    """The windows that must be closed after all input: the newest event time is past their end and grace."""
+    """The windows that must be closed after all input, because the newest event time is past their end plus grace."""
     found: dict[tuple[str, int], list[int]] = {}
     for each in given:
         found.setdefault((each.to, each.time_ms // WINDOW_MS * WINDOW_MS), []).append(each.v)
@@ -103,7 +106,10 @@ class Groups(Scenario):
         yield Kill(self.or_done(self.has_more_purged()), "more to be deleted")
 
     def or_done(self, more: Callable[[], bool]) -> Callable[[], bool]:
-        """A condition that also holds once all records are purged: a fast machine may finish before the check."""
+        """Return a condition that also holds once all records are purged.
+
+        A fast machine may purge all records before the condition is checked.
+        """
         return lambda: more() or self.purged() >= MESSAGES
 
     def purged(self) -> int:
@@ -132,7 +138,8 @@ class Groups(Scenario):
         assert highest(self.stream) == groups
         if len(self.workers) > 1:
             return
-        # Clear the state and read the source topics again: records left in the repartition topic must not count twice.
+        # Clear the state and read the source topics again. Records that are left in the repartition topic must not
+        # count twice.
         self.application().clear_state(rewind="earliest")
         self.killed.start()
         self.wait(lambda: self.sent("counted").total() >= 2 * MESSAGES, "all messages to be counted again")

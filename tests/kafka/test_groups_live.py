@@ -1,4 +1,4 @@
-"""Live producers feed a grouped stream on a real broker while its workers die, freeze or join: no message is late.
+"""Producers feed a grouped stream on a real broker while its workers die, freeze or join. No message is late.
 
 Each message is produced at its event time. The final windows are compared with windows that plain Python computes from
 the produced messages.
@@ -86,7 +86,7 @@ class Live:
 
     @property
     def over(self) -> Counter[tuple[str, int, int, int]]:
-        """The windows that must be closed at the event time of the newest message."""
+        """The windows that must be closed at the event time of the newest message, according to plain Python."""
         found: dict[tuple[str, int], list[int]] = {}
         for to, at, v in self.given:
             found.setdefault((to, at // WINDOW_MS * WINDOW_MS), []).append(v)

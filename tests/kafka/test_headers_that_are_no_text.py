@@ -1,4 +1,4 @@
-"""A header whose name is not valid UTF-8, on a real broker.
+"""Tests of message headers whose name is not valid UTF-8, on a real broker.
 
 Such headers come from other clients (here kafka-python).
 """

@@ -1,4 +1,4 @@
-"""Every module of Holdfast is imported under one name: in this process, in a worker, and from an installed wheel.
+"""Every module of Holdfast is imported under only one name: in this process, in a worker, and from an installed wheel.
 
 The project beside the wheel has packages named ``infra``, ``assets`` and ``processors`` of its own.
 """
@@ -20,7 +20,7 @@ from tests.parts.wheels import build_wheel
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
 
-#: Source of a function that lists each loaded module of Holdfast, its name and file.
+#: Source of a function that lists the name and the file of each loaded module of Holdfast.
 LOADED = """
 import json, sys
 from pathlib import Path
@@ -59,7 +59,7 @@ def add(value, state):
 
 
 def names_by_file(loaded: list[tuple[str, str]], root: Path) -> Counter[str]:
-    """For each file below ``root``, the number of module names under which it was loaded."""
+    """For each file below ``root``, the number of module names under which the file was loaded."""
     return Counter(file for name, file in loaded if Path(file).is_relative_to(root) and name != "__main__")
 
 
@@ -158,7 +158,7 @@ def install_wheel(tmp_path: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True, capture_output=True, timeout=300)
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} <= {"holdfast", "bin"}
-    # the wheel contains the docs pages, because the webserver serves the docs of its version
+    # the wheel contains the docs pages, because the webserver serves the docs of its own version
     pages = {page.relative_to(installed / "holdfast") for page in (installed / "holdfast" / "docs").rglob("*.md")}
     here = {page.relative_to(PROJECT) for page in (PROJECT / "docs").rglob("*.md")}
     assert pages == {page for page in here if ".site" not in page.parts}

@@ -1,4 +1,7 @@
-"""A store with two input topics: if a group member reads only one of them, the worker stops before it counts."""
+"""A store has two input topics.
+
+If a group member reads only one of them, its worker stops before it counts a message.
+"""
 
 import threading
 

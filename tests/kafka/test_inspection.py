@@ -1,4 +1,4 @@
-"""Sizes on disk and open transactions, as the inspector reads them from a real broker."""
+"""The inspector reads sizes on disk and open transactions from a real broker."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     known = inspector.producer_state(own)
     assert known == dataclasses.replace(opened, state="committed")
     assert not inspector.open_of(known.producer_id, places)
-    with unverified(broker):  # once a partition has this producer's marker, it refuses a marker of an older coordinator
+    # once a partition has this producer's marker, it refuses a later marker of an older coordinator
+    with unverified(broker):
         leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
     assert inspector.open_of(known.producer_id, places) == {Partition(topic, 1)}
     assert not inspector.open_of(known.producer_id + 1, places)

@@ -1,4 +1,4 @@
-"""What `pip install` gives: the core alone runs the first example; with all extras the demo runs in an empty folder."""
+"""After `pip install`, the core alone runs the first example. With all extras, the demo runs in an empty folder."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def content_mb(folder: Path) -> float:
 
 
 def container_of(target: str) -> tuple[list[str], list[str]]:
-    """The command of a target in the Dockerfile, and the command of its health check."""
+    """Return the command of a target in the Dockerfile, and the command of the target's health check."""
     stage = (PROJECT / "Dockerfile").read_text().split(f" AS {target}\n")[1].split("\nFROM ")[0]
     check = re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", stage, re.M | re.S)
     command = re.search(r"^ENTRYPOINT (\[.*\])$", stage, re.M) or re.search(r"^CMD (\[.*\])$", stage, re.M)
@@ -78,7 +78,7 @@ def container_of(target: str) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output goes to the file ``log``; it is killed if it still runs at the end of the block."""
+    """Start a process whose output goes to the file ``log``. It is killed if it still runs at the end of the block."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -92,7 +92,8 @@ def running(command: list[str], environment: dict[str, str], folder: Path) -> It
 def test_the_wheel_has_every_file_that_is_no_python(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     others = {name for name in names if not name.endswith(".py") and ".dist-info/" not in name}
-    docs = {name for name in others if name.startswith("holdfast/docs/")}  # test_import_root.py compares the docs pages
+    # the docs pages are left out here, because test_import_root.py compares them
+    docs = {name for name in others if name.startswith("holdfast/docs/")}
     assert others - docs == DATA
     assert {Path(name).suffix for name in docs} == {".md", ".png"}
     folders = ("infra", "processors", "assets", "orchestration")
@@ -168,7 +169,7 @@ def test_with_all_extras_the_demo_of_the_whole_year_runs_from_an_empty_folder(wh
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = outside(tmp_path / "home", HOLDFAST_CACHE=str(load_settings().cache))
-    del environment["HOLDFAST_HOME"]  # without it, the home is a folder in the working directory
+    del environment["HOLDFAST_HOME"]  # without this setting, the home is a folder in the working directory
     done = subprocess.run(
         [str(programs / "holdfast"), "demo", "--months", "12"],
         cwd=empty,

@@ -31,7 +31,7 @@ def messages(drawn: random.Random, count: int, *, left: bool) -> list[Message]:
 
 
 def products(drawn: random.Random, count: int) -> list[Message]:
-    """Messages of the products table, which a foreign key refers to; None deletes a row."""
+    """Messages of the products table, to which a foreign key refers. The value None deletes a row."""
     keys = [b"k%d" % drawn.randrange(12) for _ in range(count)]
     return [Message(False, key, BEGIN_MS + at * 10, drawn.choice([0, "", 1, "x", None])) for at, key in enumerate(keys)]
 
@@ -97,7 +97,7 @@ def referred(stream: Any) -> dict[bytes, Any]:
 
 
 class OfBacklog(Scenario):
-    """Joins over a backlog. The worker is killed three times while it joins, and loses its disk once."""
+    """Joins over a backlog. The worker is killed three times while it joins. Once it also loses its disk."""
 
     def course(self) -> Iterator[Kill]:
         for times in range(3):
@@ -138,7 +138,10 @@ class Joins(OfBacklog):
         self.stream.topics.create(TopicSpec(self.topic("products"), self.stream.partitions + 1, 1))
 
     def begin(self) -> None:
-        """Feed a backlog: first the left side, then the right side in transactions, whose markers take offsets."""
+        """Feed a backlog: first the left side, then the right side in transactions.
+
+        The transaction markers also take offsets.
+        """
         super().begin()
         feed(self.stream, messages(self.drawn, 3_000, left=True), transactional=False)
         feed(self.stream, messages(self.drawn, 3_000, left=False), transactional=True)

@@ -18,7 +18,11 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.t
 
 
 def test_where_reading_began_is_pinned_before_the_first_message(stream, waiting):
-    """With "latest", no message is skipped that arrives while a processor is down, even before its first message."""
+    """The start of reading is committed before the first message.
+
+    With "latest", a message that arrives while a processor is down is not skipped, even if it is the processor's first
+    message.
+    """
     stream.feed_numbers(100)
     app = stream.application(auto_offset_reset="latest")
     running = threading.Thread(target=app.run)
@@ -54,7 +58,7 @@ def test_the_first_messages_of_an_added_partition_are_processed_with_latest(stre
     for made in admin.create_partitions([NewPartitions(stream.source, 3)]).values():
         made.result(30)
     producer = Producer({"bootstrap.servers": stream.bootstrap})
-    for number in range(20):  # sent before the worker knows of the added partition
+    for number in range(20):  # this message is sent before the worker knows of the added partition
         producer.produce(stream.source, b"%d" % number, b"k", partition=2)
     assert producer.flush(30) == 0
     waiting(lambda: stream.topics.committed_offsets(stream.group).get(Partition(stream.source, 2)) == 20, "all of it")
@@ -95,7 +99,10 @@ def test_cooperative_rebalances_are_refused_where_inputs_share_a_store(tmp_path)
 
 
 def test_who_is_no_member_commits_nothing(broker, unique):
-    """Kafka accepts offsets without a generation for an empty group, so it would not fence a former member."""
+    """A consumer that is not a group member commits nothing.
+
+    Kafka accepts offsets without a generation for an empty group. So Kafka would not fence a former member.
+    """
     consumer = GroupConsumer(broker, unique("stranger"))
     try:
         with pytest.raises(MembershipLost):

@@ -1,6 +1,6 @@
 """A message takes effect in all stores, outputs and offsets, or in none.
 
-A failed one stops, is skipped, or is a dead letter.
+A failed message stops the worker, is skipped, or becomes a dead letter.
 """
 
 import json
@@ -51,7 +51,7 @@ def second(value, state):
 
 
 def each(value):
-    """Emit two outputs for each message; a bad message may fail between them."""
+    """Emit two outputs for each message. A bad message may fail between these outputs."""
     yield {"n": value["n"], "total": value["total"], "part": 1}
     if value["bad"] == "expansion":
         raise Refused(f"number {value['n']} is bad")
@@ -89,7 +89,7 @@ class Pipeline:
         return app
 
     def feed(self, messages):
-        """Send messages, given as (key, value); values are encoded as JSON, bytes and None are sent unchanged."""
+        """Send messages, given as (key, value). Values are encoded as JSON; bytes and None are sent unchanged."""
         producer = Producer({"bootstrap.servers": self.stream.bootstrap, "partitioner": "murmur2_random"})
         for number, (key, value) in enumerate(messages):
             raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
@@ -104,7 +104,10 @@ class Pipeline:
         }
 
     def expected(self):
-        """The expected stores and outputs by key, computed from the good messages below the committed offsets."""
+        """Return the expected stores and outputs by key.
+
+        They are computed from the good messages below the committed offsets.
+        """
         stores, early, late = {name: {} for name in STORES}, {}, {}
         for record in self.inputs():
             value, key = json.loads(record.value), record.key
@@ -270,7 +273,7 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         assert ours["holdfast.processor"] == stream.group.encode()
         assert ours["holdfast.code_version"] == version.encode()
         kind, reason = why[int(dict(record.headers)["number"])]
-        # Among the errors of this test, only these of Holdfast name an action.
+        # Of the errors in this test, only these errors of Holdfast name an action.
         tells = kind in ("ValueUnreadable", "NullKey")
         assert len(ours) == 9 + tells == 9 + ("holdfast.error.action" in ours)
         assert ours["holdfast.kind"] == b"message"

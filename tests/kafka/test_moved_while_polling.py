@@ -1,4 +1,7 @@
-"""Polled records whose partition a callback moves meanwhile are dropped, and read again from the new position."""
+"""A callback moves the position of a partition during a poll.
+
+Its polled records are dropped, and read again from there.
+"""
 
 import pytest
 from confluent_kafka import Producer

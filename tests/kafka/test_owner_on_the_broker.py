@@ -1,4 +1,4 @@
-"""Owner commands over HTTP on a real broker: count, export, clear, adopt, and change positions."""
+"""Commands to a worker over HTTP, on a real broker: count, export, clear, adopt, and change positions."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_worker_that_begins_paused_reads_nothing_before_it_is_told_to(
     began = one.client.status()
     assert (began.paused, began.maintenance) == (True, None)
     waiting(lambda: one.client.status().heartbeat_at > began.heartbeat_at + 2, "some turns of its loop")
-    # A worker that joins later takes half of the partitions; it is paused, too.
+    # A worker that joins later takes half of the partitions. It is paused as well.
     two = worker("1")
     two.flags = ("--paused",)
     two.start().wait_running()
     waiting(lambda: len(two.client.status().tasks) == 1 and len(one.client.status().tasks) == 1, "a task each")
     assert stream.counts() == {}
     assert one.client.status().records["processed"] == two.client.status().records["processed"] == 0
-    # The partitions that the first worker gets back stay unread as well.
+    # The partitions that the first worker gets back are not read either.
     assert two.terminate() == 0
     waiting(lambda: len(one.client.status().tasks) == stream.partitions, "both tasks")
     one.wait_running()
@@ -112,10 +112,11 @@ def test_a_clear_with_a_name_is_carried_out_once_also_by_the_next_worker_on_anot
     stream.feed_numbers(100)
     waiting(processed(one, 200), "what came after")
     expected = dict.fromkeys(KEYS, 20) | {b"k3": 10, b"k4": 10}
-    # the sender died before it saw the result, so it repeats the command
+    # the sender of the command died before it saw the result, so the command is repeated
     assert one.client.clear("counts", keys=["k3", "k4"], once="apply 7, stage 2")["keys"] == 0
     assert stream.counts() == expected
-    # the worker's machine is lost: the next worker knows the finished command from the changelog or a checkpoint
+    # the worker's machine is lost; the next worker learns from the changelog or a checkpoint that the command is
+    # finished
     for again in ("changelog", "anything"):
         one.client.checkpoint()
         one.kill()
@@ -141,7 +142,7 @@ def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, w
     beginning = {stream.source: dict.fromkeys(range(stream.partitions), 0)}
     assert one.client.clear("counts", all=True, positions=beginning)["keys"] == 10
     assert stream.counts() == {}
-    # If it is killed now, it restarts with the state and the offsets that were set, even with an empty disk.
+    # If the worker is killed now, it restarts with the state and the offsets that were set, even with an empty disk.
     one.kill()
     shutil.rmtree(one.paths.state)
     one.flags = ("--paused",)
@@ -151,7 +152,7 @@ def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, w
     waiting(processed(one, 100), "the input, again")
     assert stream.counts() == dict.fromkeys(KEYS, 10)
 
-    one.client.pause()  # move the positions forward: messages before them are never counted
+    one.client.pause()  # move the positions forward: the messages before the new positions are never counted
     stream.feed_numbers(50)
     one.client.position(ends(stream))
     one.client.resume()
@@ -176,7 +177,7 @@ def test_nothing_comes_back_from_a_cold_restore_after_real_compaction(
     fed = [100]
 
     def compacted() -> bool:
-        """Whether compaction has removed all values and deletes of k3 and k4; new records make the log roll."""
+        """Whether compaction has removed all values and tombstones of k3 and k4. New records make the log roll."""
         stream.feed([(b"k0", b"0"), (b"k1", b"0"), (b"k3", b"0"), (b"k4", b"0")])
         fed[0] += 4
         records = [
@@ -206,7 +207,7 @@ def test_nothing_comes_back_from_a_cold_restore_after_real_compaction(
 
 
 def waiting_long(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait for two runs of the broker's cleaner, because it keeps delete markers for some seconds."""
+    """Wait for two runs of the broker's log cleaner, because it keeps tombstones for some seconds."""
     done = threading.Event()
     for _ in range(int(seconds)):
         if condition():
@@ -274,7 +275,10 @@ def test_a_store_takes_over_what_another_group_has_built(
     unique: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
-    """The end of a rebuild beside the running processor: stop both at one offset, adopt the new store, continue."""
+    """A store takes over the state that another group has built.
+
+    Both are stopped at one offset, and the store is adopted.
+    """
     one = worker().start().wait_running()
     stream.feed_numbers(100)
     waiting(processed(one, 100), "100 records")
@@ -353,7 +357,7 @@ def test_a_changelog_that_was_lost_is_made_anew_from_the_disk(
 
 @pytest.fixture(scope="module")
 def asked(broker: str, unique: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker for all refused requests of the module; none of them changes its state."""
+    """A worker for all refused requests of the module. None of these requests changes its state."""
     folder = tmp_path_factory.mktemp("asked")
     stream = Stream(broker, unique("asked"), folder / "state")
     stream.create_source()

@@ -1,4 +1,4 @@
-"""The produce command sends lines of JSON to a real broker: all lines, or none if one is invalid."""
+"""The produce command sends lines of JSON to a real broker. It sends all lines, or none if one line is invalid."""
 
 from __future__ import annotations
 

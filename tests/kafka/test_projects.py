@@ -1,4 +1,4 @@
-"""A user's project from an empty folder: init, run or up, then kill -9; the counts stay correct."""
+"""A user's project, from an empty folder: init, run or up, then kill -9. The counts stay correct."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class Project:
 
     @contextmanager
     def running(self, *words: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """A process in the project's folder and its log; it is killed if it still runs at the end of the block."""
+        """A process in the project's folder, and its log.
+
+        The process is killed if it still runs at the end of the block.
+        """
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
         with log.open("w") as out:
             process = subprocess.Popen(list(words), cwd=self.folder, env=self.environment, stdout=out, stderr=out)
@@ -93,7 +96,7 @@ def outputs(bootstrap: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> None:
-    """Assert that each order was counted once: each output raises its customer's count and sum by one order."""
+    """Assert that each order was counted once. Each output then raises its customer's count and sum by one order."""
     assert len(values) == number
     seen: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
     for key, value in values:
@@ -124,7 +127,7 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
         process.kill()
     project.send(stream.bootstrap, stream.source, 300)
 
-    # running the module itself, which calls `app.run()`, gives the same outputs
+    # if the module itself is run, which calls `app.run()`, it gives the same outputs
     with project.running(sys.executable, module) as (process, log):
         done = lambda: len(outputs(stream.bootstrap, stream.sink)) >= project.sent  # noqa: E731
         wait_for(lambda: process.poll() is not None or done(), "all outputs")
@@ -148,7 +151,7 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
 def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
     project = Project(tmp_path / "shop")
     assert project.run(HOLDFAST, "init", "shop", within=tmp_path).returncode == 0
-    # a module outside of the package, which a release must not depend on: it copies only the package
+    # a module outside of the package: a release must not depend on it, because a release copies only the package
     (project.folder / "prices.py").write_text("FREE = 0\n")
     module = project.folder / "shop" / "processors.py"
     code = module.read_text().replace("from holdfast import", "from prices import FREE\n\nfrom holdfast import")

@@ -1,12 +1,12 @@
-"""kill -9 at random moments: processes on a real broker neither lose nor double a flight.
+"""Processes on a real broker are killed at random moments. No flight (input message) is lost or counted twice.
 
 Each round kills one process, or all of them, at a random moment: while it starts, joins, restores, processes or
 commits. A killed process restarts at once, or stays down for a round so that other processes take over.
-Afterwards everything is compared with results that plain Python computes from the records in the source topic.
+Afterwards all state and outputs are compared with results that plain Python computes from the source topic.
 
-Every state folder must hold the state at its own input offsets, and one folder for each partition the state of all
-input. Changelogs must match exactly. At exactly-once, each output and dead letter is sent once, in order. At
-at-least-once some may repeat, but none is missing or wrong.
+Every state folder must hold the state at its own input offsets. For each partition, one folder must hold the state of
+all input. Changelogs must match exactly. With exactly-once, each output and dead letter is sent once, in order. With
+at-least-once, some outputs may be repeated, but none is missing or wrong.
 
 By hand: ``python tests/kafka/random_kills.py --rounds 100 --processes 3 --guarantee at-least-once --seed 7``.
 """
@@ -49,14 +49,14 @@ STORES = ("aircraft", "flown")
 #: Maximum rate of the feed. The feed lasts for about as long as the rounds.
 FLIGHTS_PER_SECOND = 2_000
 SECONDS_PER_ROUND = 8 if "HOLDFAST_KILL_ROUNDS" in os.environ else 5
-#: Share of the kills that wait for a new commit; the other kills come at a random moment of the start.
+#: Share of the kills that wait for a new commit. The other kills come at a random moment of the start.
 WORKING_SHARE = 0.75
-#: With several processes: the share of kills that hit all at once, and the share after which one stays down for a
-#: round.
+#: With several processes: the share of kills that hit all processes at once, and the share after which one process
+#: stays down for a round.
 ALL_SHARE, AWAY_SHARE = 0.2, 0.3
 CATCH_UP_S = 180.0
 
-#: The groups of runs, each run as (processes, guarantee, rounds, seed). Seed 0 draws a seed and prints it.
+#: The runs of each test, each as (processes, guarantee, rounds, seed). Seed 0 draws a seed and prints it.
 KINDS = [[(processes, "exactly-once", 2, 0), (processes, "at-least-once", 2, 0)] for processes in (2, 1, 3)]
 if "HOLDFAST_KILL_ROUNDS" in os.environ:
     _given = {name: os.environ[f"HOLDFAST_KILL_{name}"] for name in ("PROCESSES", "GUARANTEE", "ROUNDS", "SEED")}
@@ -103,7 +103,7 @@ class DictState(dict[str, Any]):
 
 
 class Fleet:
-    """The worker processes, one slot each, started as the supervisor starts them."""
+    """The worker processes, one for each slot, started as the supervisor starts them."""
 
     def __init__(self, home: Path, bootstrap: str, group: str, guarantee: Guarantee, processes: int) -> None:
         home.mkdir()
@@ -133,9 +133,9 @@ class Fleet:
         self._await_coordinator()
 
     def _await_coordinator(self) -> None:
-        """Wait for a coordinator.
+        """Wait until the group has a coordinator.
 
-        Without one, the client library crashes or hangs when it fetches a group's offsets.
+        Without a coordinator, the client library crashes or hangs when it fetches a group's offsets.
         """
         impatient, began = Topics(self.topics.bootstrap, timeout_s=2.0), time.monotonic()
         while True:
@@ -162,7 +162,7 @@ class Fleet:
                 self.start(slot)
 
     def live_for(self, seconds: float) -> None:
-        """Let the workers run for some seconds, and assert that none exits."""
+        """Let the workers run for some seconds. Assert that none of them exits."""
         deadline = time.monotonic() + seconds
         for slot, process in self.running.items():
             try:
@@ -206,7 +206,7 @@ class Fleet:
 
 
 class Feed(threading.Thread):
-    """Feeds numbered flights at a fixed rate, until all are sent or ``finish`` is called."""
+    """Feeds numbered flights at a fixed rate until all are sent, or until ``finish`` is called."""
 
     def __init__(self, fleet: Fleet, rounds: int) -> None:
         super().__init__(daemon=True)
@@ -342,7 +342,7 @@ class Expected:
     at: dict[int, dict[int, dict[str, StoreContent]]] = field(default_factory=dict)
     #: For each message key: its outputs in order.
     outputs: dict[bytes, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    #: Topic, partition and offset of each message without a key; these become dead letters.
+    #: Topic, partition and offset of each message without a key. These messages become dead letters.
     dead: list[tuple[str, int, int]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -442,10 +442,11 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        # The worker was killed during a restore and the folder was not used again; the folder is marked as incomplete.
+        # The worker was killed during a restore, and the folder was not used again. So it is marked as incomplete.
         return
     for store in STORES:
-        # No offset: the worker was killed before the task first ran, and the folder was not used again.
+        # The folder has no offset, because the worker was killed before the task first ran. The folder was not used
+        # again.
         at = folder.offsets.get(store, 0)
         records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"

@@ -1,4 +1,7 @@
-"""A broker without ACLs for the user: each refusal names the missing ACL, and adding the named ACLs is enough."""
+"""A broker without ACLs for the user.
+
+Each refusal names the missing ACL; with the named ACLs, all operations succeed.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def user(secured: SecuredBroker, unique: Callable[[str], str], waiting: Callable
 
 @pytest.fixture
 def topic(secured: SecuredBroker, unique: Callable[[str], str]) -> str:
-    """A topic of two partitions with one record, which only the administrator may see."""
+    """A topic of two partitions with one record. Only the administrator has access to it."""
     name = unique("orders")
     admin(secured).create(TopicSpec(name, 2, 1, {"cleanup.policy": "compact"}))
     feed(secured, name, 1)
@@ -271,7 +274,7 @@ def test_the_rules_that_a_worker_names_are_all_that_it_needs(
         app = Application(
             secured.bootstrap,
             consumer_group=group,
-            state_dir=tmp_path / "state",  # the folder's id is a part of the transactional id
+            state_dir=tmp_path / "state",  # the id of the state folder is a part of the transactional id
             auto_offset_reset="earliest",
             commit_interval=0.2,
             slot="0",

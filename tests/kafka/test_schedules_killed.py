@@ -1,4 +1,4 @@
-"""kill -9 of a processor with schedules on a real broker, under load: each scheduled time fires exactly once."""
+"""A processor with schedules is killed on a real broker under load. Each scheduled time fires exactly once."""
 
 from __future__ import annotations
 

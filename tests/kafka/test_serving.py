@@ -36,7 +36,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def samples(worker: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Each metric's value by its name and labels, without the labels that identify the worker."""
+    """Return each metric's value by its name and labels, without the labels that identify the worker."""
     text = worker.client.metrics(30.0)
     assert text is not None
     found = {}
@@ -127,7 +127,7 @@ def test_a_paused_worker_reads_nothing_and_goes_on_when_told(stream: Any, worker
     paused = one.client.status()
     stream.feed_numbers(100)
 
-    # The worker's loop keeps running, but processes no message.
+    # The worker's loop keeps running, but the worker processes no message.
     waiting(lambda: one.client.status().heartbeat_at > paused.heartbeat_at + 2, "some turns of its loop")
     status = one.client.status()
     assert (status.paused, status.phase, status.records["processed"]) == (True, "running", 100)
@@ -170,7 +170,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     stream.feed_numbers(100)
     waiting(processed(first, 100), "100 records")
     assert first.terminate() == 0
-    # An open transaction of another producer holds back the changelog end that the restore must reach.
+    # An open transaction of another producer prevents readers from reaching the changelog end that the restore needs.
     patient = {"transactional.id": f"{stream.group}-holder", "transaction.timeout.ms": 600_000}
     holder = Producer({"bootstrap.servers": stream.bootstrap, **patient})
     holder.init_transactions(30)
@@ -196,7 +196,8 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     for task in second.client.status().tasks:
         assert task.restore["remaining"] > 0
         assert task.restore["records_per_s"] > 0
-        assert task.restore["seconds_left"] >= 0  # in tenths of a second, so two records round to zero
+        # the figure is in tenths of a second, so the rate of two records rounds to zero
+        assert task.restore["seconds_left"] >= 0
     lines = waiting(lambda: restoring_lines(second), "the progress in the log")
     assert set(lines[0]) >= {"task", "records", "records_per_s", "remaining", "seconds", "seconds_left"}
     found = samples(second)

@@ -1,4 +1,4 @@
-"""kill -9 of a processor with sessions on a real broker: while messages merge sessions, and while many of them close.
+"""A processor with sessions is killed on a real broker, while messages merge sessions, and while many sessions close.
 
 Results and changelog are compared with sessions that plain Python computes from the records in the source topic.
 """
@@ -25,7 +25,10 @@ KEYS = 60
 
 
 def sessions(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
-    """Shuffled messages of all keys, further apart than the session gap, so that each opens a session."""
+    """Shuffled messages of all keys.
+
+    They are further apart than the session gap, so that each message opens a session.
+    """
     made = [
         (b"k%d" % key, BEGIN_MS + begin + number * 2_000, drawn.randint(1, 9))
         for number in range(20)
@@ -36,12 +39,12 @@ def sessions(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
 
 
 def bridges(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
-    """Shuffled messages between these sessions; each of them merges two sessions."""
+    """Shuffled messages between these sessions. Each of these messages merges two sessions."""
     made = [
         (b"k%d" % key, BEGIN_MS + begin + number * 2_000 + 1_000, drawn.randint(1, 9))
         for number in range(19)
         for key in range(KEYS)
-        if number % 5  # leaves out some bridges, so that four sessions of each key remain separate
+        if number % 5  # leave out some bridges, so that four sessions of each key remain separate
     ]
     drawn.shuffle(made)
     return made
@@ -99,7 +102,7 @@ class Visits(Scenario):
         )
 
     def check_ended(self) -> None:
-        """Assert that the changelog has each session, open or closed: its key, start, end and number of messages."""
+        """Assert that the changelog has each session, open or closed, with key, start, end and number of messages."""
         found: Counter[tuple[bytes, int, int, int]] = Counter()
         for (key, name), made in self.stored("visits").items():
             if is_session(name):

@@ -1,4 +1,4 @@
-"""Waiting until transactions are decided, so that a topic's end offset is final."""
+"""Tests the wait until all transactions are committed or aborted, so that a topic's end offset is final."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def test_it_waits_for_the_decision(broker: str, topic: str) -> None:
 def test_offsets_of_topics_that_are_all_gone_are_left_out_at_once(
     broker: str, topic: str, unique: Callable[[str], str]
 ) -> None:
-    """The client library reports the same error for deleted topics and for topics without a leader."""
+    """Offsets of deleted topics are left out at once.
+
+    The client library reports the same error for deleted topics and for topics without a leader.
+    """
     topics, gone = Topics(broker), unique("gone")
     asked = monotonic()
     assert topics.offsets_of_all({gone: 2}, "stable") == {gone: {}}

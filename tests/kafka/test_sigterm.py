@@ -1,4 +1,7 @@
-"""A stop under load leaves no message to repeat; a kill in a transaction blocks readers for a limited time."""
+"""A stop under load leaves no message to process again.
+
+A kill during a transaction blocks readers for a limited time.
+"""
 
 import json
 import signal
@@ -13,7 +16,8 @@ from tests.mechanics.tiers import variants
 
 #: The time within which a worker must stop after SIGTERM, in seconds.
 STOP_WITHIN_S = 10.0
-#: The engine's transaction timeout, and the longest time that an open transaction may hold back readers, in seconds.
+#: The longest time that an open transaction may block readers: the engine's transaction timeout plus a margin, in
+#: seconds.
 TRANSACTION_TIMEOUT_S = 15.0
 READERS_WAIT_MAX_S = TRANSACTION_TIMEOUT_S + 15.0
 
@@ -52,7 +56,7 @@ def committed(stream):
 
 
 def sent(stream, *, also_aborted):
-    """The number of outputs, with or without those of aborted transactions."""
+    """Return the number of outputs, with or without the outputs of aborted transactions."""
     ends = stream.topics.settled_end_offsets(stream.sink)
     return sum(
         1
@@ -62,7 +66,7 @@ def sent(stream, *, also_aborted):
 
 
 def terminate(workers):
-    """Send SIGTERM to all workers. Returns the seconds that each took to exit with code 0."""
+    """Send SIGTERM to all workers. Returns for each worker the seconds until it exited with code 0."""
     began = time.monotonic()
     for worker in workers:
         worker.process.send_signal(signal.SIGTERM)
@@ -75,7 +79,10 @@ def terminate(workers):
 
 
 def has_nothing_to_do_again(stream):
-    """Assert that every output ever sent is committed and belongs to a committed input. Returns their number."""
+    """Assert that every output that was ever sent is committed, and belongs to a committed input.
+
+    Returns their number.
+    """
     done = committed(stream)
     assert sent(stream, also_aborted=True) == sent(stream, also_aborted=False) == done
     assert sum(stream.counts().values()) == done
@@ -133,7 +140,10 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     [pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")],
 )
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
-    """A killed worker's open transaction holds back a later record of another producer in the same partition."""
+    """The open transaction of a killed worker blocks readers of the same partition for a limited time.
+
+    They cannot read a later record of another producer until the transaction ends.
+    """
     one = worker()
     one.environment["TEST_INTERVAL"] = "10"
     one.start().wait_running()
@@ -168,14 +178,14 @@ def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_tim
 
 
 def open_partitions(stream):
-    """The partitions of the output topic with an open transaction, which holds back the last stable offset."""
+    """Return the partitions of the output topic with an open transaction, which keeps the last stable offset low."""
     stable = stream.topics.end_offsets(stream.sink, committed=True)
     ends = stream.topics.end_offsets(stream.sink, committed=False)
     return [number for number, end in ends.items() if stable[number] < end]
 
 
 def first_record(stream, number, deadline):
-    """The first record that a read_committed reader gets; None if no record arrives before the deadline."""
+    """Return the first record that a read_committed reader gets, or None if no record arrives before the deadline."""
     consumer = Consumer(
         {
             "bootstrap.servers": stream.bootstrap,

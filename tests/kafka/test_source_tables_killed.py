@@ -1,4 +1,4 @@
-"""kill -9 of processors with a table that is restored from its source topic: joins, standbys, audits."""
+"""kill -9 of processors with a table whose changelog is its source topic: joins, standbys and audits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ POISON = b"{"
 
 
 def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-    """Send rows in committed transactions, and other rows in transactions that abort. Both take additional offsets."""
+    """Send rows in committed transactions, and other rows in aborted transactions.
+
+    Aborted rows and markers take offsets, too.
+    """
     settings = {"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"}
     producer = Producer({**settings, "transactional.id": f"{stream.group}-rows-feed"})
     producer.init_transactions(60)
@@ -55,7 +58,7 @@ def sides(stream: Any) -> list[list[Message]]:
 
 
 class AtOnce(Scenario):
-    """Orders are joined with a table whose source topic is also its changelog."""
+    """Orders are joined with a table. The table's source topic is also its changelog."""
 
     head = """
 
@@ -75,7 +78,7 @@ class AtOnce(Scenario):
         self.stream.topics.create(TopicSpec(self.topic("rows"), self.stream.partitions, 1, compact))
 
     def audited(self, worker: Any) -> StoreAudit:
-        """An audit of the table: a worker's database compared with the topic at the same offsets."""
+        """Audit the table: compare a worker's database with the topic at the same offsets."""
         (log,) = self.application().topology().source_logs
         subject = replace(subject_of(self.stream.group, "rows", log.topic), log=log)
         (audit,) = audit_stores([subject], [worker.client], self.stream.topics, {})
@@ -83,7 +86,7 @@ class AtOnce(Scenario):
 
 
 class Slowly(AtOnce):
-    """A backlog of 4,000 orders that takes 8 s, so that each kill hits the worker while it joins."""
+    """A backlog of 4,000 orders that takes 8 s. So each kill hits the worker while it joins."""
 
     head = """
         import time

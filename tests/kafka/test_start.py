@@ -1,4 +1,4 @@
-"""A start imports only the libraries that the run needs, so that it is quick; the tests list the loaded modules."""
+"""A start imports only the libraries that the run needs, so it is fast. The tests list the loaded modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-#: Libraries that are slow to import, and the feature that needs each of them.
+#: Libraries that are slow to import, each with the feature that needs it.
 HEAVY = {
     "numpy": "built-in aggregations",
     "pyarrow": "snapshots",

@@ -1,4 +1,4 @@
-"""An output or dead-letter topic is deleted while its worker runs: the worker's error names the topic."""
+"""An output or dead-letter topic is deleted while its worker runs. The worker's error names the topic."""
 
 from __future__ import annotations
 

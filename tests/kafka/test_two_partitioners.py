@@ -1,4 +1,7 @@
-"""Two topics on a real broker: Java's partitioner wrote one, the client library's default partitioner the other."""
+"""Two topics on a real broker.
+
+Java's partitioner wrote one of them, the client library's default partitioner the other.
+"""
 
 from __future__ import annotations
 

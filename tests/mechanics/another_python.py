@@ -13,7 +13,7 @@ from holdfast.infra.setup import bootstrap
 
 
 def main(python: str, *, lowest: bool) -> int:
-    """Installs the environment and runs the tests; returns the exit code of pytest."""
+    """Install the environment and run the tests. Returns the exit code of pytest."""
     ask = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
     version = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     environment = bootstrap.PROJECT / "build" / f"python-{version}{'-lowest' if lowest else ''}"

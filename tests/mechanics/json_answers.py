@@ -9,14 +9,14 @@ from typing import Any
 
 import typer
 
-#: The package from which typer takes its contexts: click, or typer's own copy of click.
+#: The package whose contexts typer uses: click, or typer's own copy of click.
 _CONTEXTS = importlib.import_module(f"{typer.Context.__mro__[1].__module__.rpartition('.')[0]}.globals")
-#: With this option, a command prints JSON of another schema.
+#: With this option, a command prints JSON that has another schema.
 _SIZES = "--sizes"
 
 
 def compare(words: Sequence[str], document: Any) -> None:
-    """Checks a document against the schema of a command's answer, or against the schema of errors if it is an error.
+    """Check a document against the schema of a command's answer, or of errors if the document is an error.
 
     Args:
         words: The command line. Only the command's own words choose the schema; arguments and values of options do not.

@@ -1,4 +1,7 @@
-"""Finds and kills processes that a test run left behind. Their command or environment names the folder of the run."""
+"""Finds and kills processes that a test run left behind.
+
+Their command or environment contains the folder of the run.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from pathlib import Path
 from holdfast.infra.system.process import start_mark
 from holdfast.infra.waiting import wait_until
 
-#: Seconds that processes get to end by themselves, for instance a code server whose webserver has ended.
+#: Seconds that processes get to end by themselves. For instance, a code server ends after its webserver.
 PATIENCE_S = 30.0
 
 
 def leftovers(run: Path) -> Iterator[tuple[int, str]]:
-    """Id and command of each process of this run, except the calling process."""
+    """Return the id and the command of each process of this run, except the calling process."""
     folder = os.fsencode(f"{run}{os.sep}")
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -27,7 +30,7 @@ def leftovers(run: Path) -> Iterator[tuple[int, str]]:
 
 
 def end_leftovers(run: Path) -> list[str]:
-    """Wait for the run's processes to end, then kill the rest; returns one line for each killed process."""
+    """Wait for the run's processes to end, then kill the rest. Returns one line for each killed process."""
     wait_until(lambda: not any(leftovers(run)), PATIENCE_S, every_s=0.5)
     found = list(leftovers(run))
     for pid, _ in found:

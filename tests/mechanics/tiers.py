@@ -1,4 +1,4 @@
-"""Selects the test cases of a run: by tier, by part of a run, and in which order the files run.
+"""Selects the test cases of a run by its tier and part, and sorts their files.
 
 `tests/README.md` has the rule that puts a case into a tier, and the time budget of each folder.
 """
@@ -19,9 +19,9 @@ TIERS = ("quick", "test", "thorough")
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 #: The folders that `make quick` runs, without the cases that are marked `slow` or with the name of a marked folder.
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
-#: The file with the measured seconds of each test file, all its cases included; `--write-seconds` writes it.
+#: The file with the measured seconds of each test file (the sum of its cases). `--write-seconds` writes it.
 SECONDS = TESTS / "mechanics" / "seconds.txt"
-#: The file with the cases of quick folders that took ``SLOW_S`` seconds or more; `--write-seconds` writes it.
+#: The file with the cases of quick folders that took ``SLOW_S`` seconds or more. `--write-seconds` writes it.
 SLOW_CASES = TESTS / "mechanics" / "slow_cases.txt"
 SLOW_S = 0.2
 #: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
@@ -32,9 +32,12 @@ _selected = "test"
 
 
 def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) -> list[Any]:
-    """Parameters of a test: the first `quick` run in every tier, the first `tested` in `make test`, all in thorough.
+    """Return parameters of a test.
 
-    A row is one value, a tuple of values, or a `pytest.param`. Without `quick`, the first `tested` run in every tier.
+    The first `quick` ones run in every tier, the first `tested` in `make test`, all in thorough.
+
+    A row is one value, a tuple of values, or a `pytest.param`. Without `quick`, the first `tested` rows run in every
+    tier.
     """
     made = []
     for place, row in enumerate(rows):
@@ -49,7 +52,7 @@ def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) 
 
 
 def named(rows: Iterable[Any], *, thorough: Collection[str] = ()) -> list[Any]:
-    """Parameters whose test id is their `name`; those named in `thorough` run in `make test-thorough` only."""
+    """Return parameters whose test id is their `name`. Those named in `thorough` run only in `make test-thorough`."""
     return [pytest.param(row, id=row.name, marks=pytest.mark.thorough if row.name in thorough else ()) for row in rows]
 
 
@@ -78,7 +81,7 @@ def belongs(item: pytest.Item, tier: str) -> bool:
 
 
 def folder_of(file: Path) -> str:
-    """The name of the folder of `tests` that a file lies in."""
+    """The name of the folder of `tests` that contains a file."""
     return file.relative_to(TESTS).parts[0]
 
 
@@ -97,7 +100,7 @@ def in_part(items: list[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def split(cases: Mapping[str, int], seconds: Mapping[str, float], count: int) -> list[frozenset[str]]:
-    """Divides test files into parts of about equal duration; the same input always gives the same parts.
+    """Divide test files into parts of about equal duration. The same input always gives the same parts.
 
     Args:
         cases: How many cases each file has.
@@ -131,12 +134,12 @@ def read_seconds() -> dict[str, float]:
 
 @cache
 def slow_cases() -> frozenset[str]:
-    """The names of the cases that are too slow for `make quick` although no marker says so."""
+    """The names of cases that are too slow for `make quick`, although they have no marker `slow`."""
     return frozenset(SLOW_CASES.read_text().splitlines())
 
 
 def write_slow_cases(measured: Mapping[str, float]) -> None:
-    """Write the slow cases among the measured ones; entries of files that were not measured stay."""
+    """Write the slow cases among the measured cases. Entries of files that were not measured stay."""
     files = {case.partition("::")[0] for case in measured}
     kept = [case for case in slow_cases() if case.partition("::")[0] not in files]
     slow = [case for case, seconds in measured.items() if seconds >= SLOW_S and case.split("/")[1] in QUICK_FOLDERS]
@@ -144,7 +147,7 @@ def write_slow_cases(measured: Mapping[str, float]) -> None:
 
 
 def write_seconds(measured: Mapping[str, float]) -> None:
-    """Write the seconds of the measured files; entries of other files stay as long as the file exists."""
+    """Write the seconds of the measured files. Entries of other files stay as long as the file exists."""
     known = {file: seconds for file, seconds in read_seconds().items() if (TESTS.parent / file).exists()}
     known.update({file: round(seconds) for file, seconds in measured.items()})
     lines = [f"{seconds:.0f} {file}\n" for file, seconds in sorted(known.items()) if seconds >= 1]
@@ -152,11 +155,11 @@ def write_seconds(measured: Mapping[str, float]) -> None:
 
 
 def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The order in which the items run.
+    """Return the items in the order in which they run.
 
     Spark's files come first, because one test process takes all of them (`FilesAndSpark` in conftest.py). Then come the
-    files with a real broker, Dagster or a browser, folder by folder in turn: these mostly wait. Files that only need
-    CPU come last, the longest first, so that no test process is left alone with a file of minutes.
+    files with a real broker, Dagster or a browser, one from each folder in turn. Their tests mostly wait. Files that
+    only need CPU come last, the longest first. Otherwise one test process could run a long file alone at the end.
     """
     measured = read_seconds()
     files: dict[str, dict[Path, None]] = {}

@@ -17,7 +17,7 @@ class Shape(NamedTuple):
 
 
 def expect(shape: Shape, events: Iterable[Event]) -> list[tuple[Any, ...]]:
-    """The results that count windows send: (key, start, end, count, total, amounts), in the order of the messages."""
+    """The expected results of count windows: (key, start, end, count, total, amounts), in the order of the messages."""
     messages: dict[bytes, list[Event]] = {}
     sent = []
     for event in events:

@@ -1,4 +1,4 @@
-"""Aggregates of a table's groups in plain Python. They are computed from all rows each time, so no row is subtracted.
+"""Aggregates of a table's groups in plain Python. Each time they are computed from all rows, so no row is subtracted.
 
 Sums use fractions, so they are exact in every order of the rows.
 """
@@ -25,7 +25,7 @@ def grouped(rows: Mapping[bytes, Any], key: Callable[[Any], bytes | None]) -> di
 
 
 def total(numbers: list[int | float]) -> int | float:
-    """The exact sum: an int if all numbers are ints, else the nearest float."""
+    """The exact sum. It is an int if all numbers are ints, otherwise the nearest float."""
     exact = sum(map(Fraction, numbers), Fraction())
     return float(exact) if any(isinstance(each, float) for each in numbers) else int(exact)
 

@@ -1,4 +1,4 @@
-"""Joins in plain Python, from the rules of ``docs/joins.md`` alone: the rows that the messages of one partition give.
+"""Joins the messages of one partition in plain Python. It follows only the rules of ``docs/joins.md``.
 
 The oracle shares no code with the engine, and keeps all messages in lists.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Message(NamedTuple):
-    """A message of one side; ``left`` is whether it belongs to the left side."""
+    """A message of one side. ``left`` tells whether the message belongs to the left side."""
 
     left: bool
     key: bytes
@@ -24,7 +24,10 @@ Row = tuple[int, bytes, Any, Any]
 
 
 def in_order(left: Sequence[Message], right: Sequence[Message], *, left_first: bool) -> list[Message]:
-    """The messages of both inputs in the order in which a task reads them: the head with the smallest time is next."""
+    """Return the messages of both inputs in the order in which a task reads them.
+
+    Of the next messages of both inputs, the task reads the one with the smaller time.
+    """
     inputs = [list(left), list(right)] if left_first else [list(right), list(left)]
     found = []
     while any(inputs):
@@ -42,7 +45,7 @@ class _Kept:
 
 
 class AsOfJoin(NamedTuple):
-    """An as-of join; durations are milliseconds."""
+    """An as-of join. Durations are in milliseconds."""
 
     how: str
     grace: int
@@ -58,7 +61,7 @@ class AsOfJoin(NamedTuple):
             now = max(now, time_ms)
             known = rights.setdefault(key, {})
             if known and self.tolerance is not None and max(known) + self.tolerance + self.grace < now:
-                known.clear()  # the newest right message has ended, so all older ones have ended, too
+                known.clear()  # the time of the newest right message is over, so all older messages are over as well
             if not message.left:
                 is_newest = time_ms >= max(known, default=0)
                 if not (is_newest and self.tolerance is not None and time_ms + self.tolerance + self.grace < now):
@@ -88,7 +91,10 @@ def _replace(kept: list[_Kept], made: _Kept) -> None:
 
 @dataclass(slots=True)
 class IntervalJoin:
-    """An interval join; durations are milliseconds. ``kept`` holds, by side and key, what the store has at the end."""
+    """An interval join. Durations are in milliseconds.
+
+    ``kept`` holds, by side and key, the expected content of the store at the end.
+    """
 
     how: str
     backward: int
@@ -114,7 +120,7 @@ class IntervalJoin:
         return rows
 
     def _end(self, rows: list[Row]) -> None:
-        """Removes messages whose end is not after stream time.
+        """Remove messages that are no longer kept at this stream time.
 
         In an outer join, a removed message without a match becomes a row.
         """
@@ -130,7 +136,7 @@ def _row(message: Message, time_ms: int, own: Any, other: Any) -> Row:
 
 
 def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
-    """The rows of a join of left messages with a table of the right messages; a right value of None deletes its row."""
+    """The rows of a join of left messages with a table of the right messages. A right value of None deletes its row."""
     rows: list[Row] = []
     table: dict[bytes, Any] = {}
     for message in messages:
@@ -145,7 +151,7 @@ def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
 
 @dataclass(slots=True)
 class TablesJoin:
-    """A join of two tables, one of the left and one of the right messages.
+    """A join of two tables. One table is made of the left messages, the other of the right messages.
 
     ``rows`` is the result: by key, the left and the right value.
     """
@@ -174,10 +180,10 @@ class TablesJoin:
 
 @dataclass(slots=True)
 class HistoryJoin:
-    """A join of left messages with a table of the right messages that keeps a history; ``retention`` is milliseconds.
+    """A join of left messages with a table of the right messages that keeps a history.
 
-    ``newest`` holds, by key, the row or deletion with the greatest time. ``changes`` are the right messages that were
-    the newest of their key when they came.
+    ``retention`` is in milliseconds. ``newest`` holds, by key, the row or deletion with the latest time. ``changes``
+    are the right messages that were the newest of their key when they arrived.
     """
 
     how: str

@@ -1,4 +1,4 @@
-"""Sessions in plain Python, from the rules of ``docs/sessions.md`` alone: the results for one partition's messages.
+"""Computes session results of one partition in plain Python. It follows only the rules of ``docs/sessions.md``.
 
 The oracle shares no code with the engine. A session is the list of its messages.
 """
@@ -47,7 +47,10 @@ class Session:
 
 @dataclass(slots=True)
 class Sessions:
-    """A session step in plain Python: its sessions by key, the results it sends, and its number of late messages."""
+    """A session step in plain Python.
+
+    It has its sessions by key, the results that it sends, and the number of late messages.
+    """
 
     shape: Shape
     now: int
@@ -104,8 +107,7 @@ class Sessions:
         for key, sessions in sorted(self.by_key.items()):
             for each in sorted(sessions, key=lambda each: each.start):
                 due = each.end + self.shape.gap + self.shape.grace
-                # With closing by key, a key may get no more messages. Its session then closes when its retention is
-                # over.
+                # With closing by key, a key may get no more messages. Its session then closes when its retention ends.
                 if each.open and (self._clock(key) >= due or self.time >= due + self.shape.retention):
                     each.open = False
                     if self.shape.final:

@@ -1,4 +1,4 @@
-"""Sliding windows in plain Python, from the rules of ``docs/sliding.md`` alone: results for one partition's messages.
+"""Computes sliding windows of one partition in plain Python. It follows only the rules of ``docs/sliding.md``.
 
 The oracle shares no code with the engine, and never drops a message.
 """
@@ -22,7 +22,10 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class Sliding:
-    """A step of sliding windows in plain Python: messages by key, the results it sends, and the number of late ones."""
+    """A step of sliding windows in plain Python.
+
+    It has messages by key, the results that it sends, and a count of late ones.
+    """
 
     shape: Shape
     now: int
@@ -33,7 +36,7 @@ class Sliding:
 
     def _window(self, key: bytes, end: int) -> tuple[Any, ...]:
         start = max(0, end - self.shape.length)
-        # Sorting is stable: messages of the same time stay in the order in which they came.
+        # Sorting is stable. Messages with the same time stay in the order in which they arrived.
         inside = sorted((each for each in self.messages[key] if start <= each.time_ms <= end), key=lambda each: each[1])
         amounts = [each.amount for each in inside]
         return (key, start, end, len(amounts), sum(amounts), amounts)

@@ -1,7 +1,9 @@
-"""Timers, and values with a TTL, in plain Python, from the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
+"""Timers, and values with a TTL, in plain Python.
 
-The model shares no code with the engine. Each message lists the steps to do; ``Step`` does them in the engine, and
-``Model`` does the same in plain Python.
+It follows only the rules of ``docs/timers.md`` and ``docs/state.md``.
+
+The model shares no code with the engine. Each message contains a list of steps. ``Step`` carries them out in the
+engine, and ``Model`` in plain Python.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from typing import Any, NamedTuple
 
 
 class Step:
-    """A processor of the engine that does the steps of each message, as ``Model`` does them in plain Python."""
+    """A processor of the engine that carries out the steps of each message.
+
+    ``Model`` carries them out in plain Python.
+    """
 
     def on_message(self, value: Any, context: Any) -> None:
         for step in value:
@@ -39,7 +44,10 @@ class Step:
 
 
 class Event(NamedTuple):
-    """A message: its key, its event time in milliseconds, and its steps. A step is a call's name and its arguments."""
+    """A message: its key, its event time in milliseconds, and its steps.
+
+    A step is the name of a call and its arguments.
+    """
 
     key: str
     time: int
@@ -82,7 +90,7 @@ class Model:
             self.count(key, name, at, now)
 
     def do(self, key: str, now: int, step: tuple[Any, ...]) -> bool:
-        """Does one step of a message; returns False if the step fails."""
+        """Carry out one step of a message. Returns False if the step fails."""
         call, *arguments = step
         if call == "fail":
             return False
@@ -99,9 +107,9 @@ class Model:
         return True
 
     def count(self, key: str, name: str, at: int, now: int) -> None:
-        """Adds one to a value and renews its end.
+        """Add one to a value and renew its expiry time.
 
-        A message older than the one that set the value cannot move the end to an earlier time.
+        A message that is older than the one that set the value cannot move the expiry time back.
         """
         _, end, since = self.values.get((key, name), (0, 0, 0))
         made = max(at + self.ttl, end) if at < since else at + self.ttl

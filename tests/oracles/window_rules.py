@@ -1,4 +1,4 @@
-"""Windows in plain Python, from the rules of ``docs/windows.md`` alone: the results for the messages of one partition.
+"""Computes windows of one partition in plain Python. It follows only the rules of ``docs/windows.md``.
 
 The oracle shares no code with the engine, and keeps all windows of all keys in dicts.
 """
@@ -58,7 +58,7 @@ class Windows:
         while start <= event.time_ms:
             end = start + shape.duration
             if event.time_ms < end:
-                # With closing by key, a window whose retention is over refuses messages, too.
+                # With closing by key, a window whose retention has ended also refuses messages.
                 if clock >= end + shape.grace or self.time >= end + shape.grace + shape.retention:
                     self.late += 1
                 else:
@@ -81,7 +81,7 @@ class Windows:
     def _close(self) -> None:
         for key, start, end in sorted(self.open):
             clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time
-            # With closing by key, a key may get no more messages. Its window then closes when its retention is over.
+            # With closing by key, a key may get no more messages. Its window then closes when its retention ends.
             if clock >= end + self.shape.grace or self.time >= end + self.shape.grace + self.shape.retention:
                 amounts = self.open.pop((key, start, end))
                 self.closed[key, start, end] = amounts

@@ -1,8 +1,8 @@
-"""The one place from which tests and benches get a real broker.
+"""Provides real brokers for tests and benches.
 
 - `broker` (fixture): one broker for the whole run, shared by all test processes. Use it unless a test harms its broker.
 - `own_broker` (fixture): a broker for one test, which the test may freeze, kill and restart.
-- `started_broker` (context manager) and `new_broker`: the same for any folder, also outside of pytest.
+- `started_broker` (context manager) and `new_broker`: a broker in any folder, also outside of pytest.
 
 A broker outlives the process that started it. Each broker's folder is therefore listed in the run's folder, and
 pytest's main process stops all listed brokers at the end. A test process that dies leaves no broker behind.
@@ -27,16 +27,15 @@ from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import BRIEF, Java, find_java
 from holdfast.infra.waiting import Deadline
 
-#: Heap of a broker that one test uses, and of the one that all tests share, MiB.
+#: Heap sizes in MiB: of a broker that one test uses, and of the broker that all tests share.
 OWN_HEAP_MB, SHARED_HEAP_MB = 256, 512
-#: Settings that make brokers in tests do at once what brokers in production do from time to time. No test depends on
-#: the shorter times.
+#: Settings that shorten delays and intervals of brokers in production. No test depends on the shorter times.
 HASTE = {
     "log.cleaner.backoff.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "group.min.session.timeout.ms": 1000,
 }
-#: The folder of pytest's run, known to all its test processes; None outside of pytest.
+#: The folder of pytest's run, the same in all its test processes. None outside of pytest.
 _run: Path | None = None
 
 
@@ -50,7 +49,7 @@ class TrackedBroker(EmbeddedBroker):
 
     @property
     def address(self) -> BrokerAddress:
-        """The broker's address; after a stop, its last one."""
+        """The broker's address. After a stop, the last address."""
         assert self._address is not None, "the broker was never started"
         return self._address
 
@@ -90,7 +89,7 @@ def new_broker(
     options: Sequence[str] = (BRIEF,),
     kind: type[TrackedBroker] = TrackedBroker,
 ) -> Any:
-    """A broker on a folder; the caller starts it.
+    """Make a broker whose files are in a folder. The caller starts it.
 
     Args:
         folder: Holds all files that the broker writes.
@@ -105,7 +104,7 @@ def new_broker(
 
 @contextmanager
 def started_broker(folder: Path, **options: Any) -> Iterator[Any]:
-    """A broker that runs on a folder and is stopped at the end; ``options`` are those of `new_broker`."""
+    """Start a broker in a folder, and stop it at the end of the block. ``options`` are those of `new_broker`."""
     broker = new_broker(folder, **options)
     try:
         broker.start()
@@ -115,7 +114,7 @@ def started_broker(folder: Path, **options: Any) -> Iterator[Any]:
 
 
 def shared_broker() -> BrokerAddress:
-    """The broker that all test processes of the run share; the first call in a run starts it."""
+    """Return the broker that all test processes of the run share. The first call in a run starts it."""
     assert _run is not None, "only pytest's runs have a shared broker"
     folder = _run / "broker"
     with (_run / "broker.lock").open("a") as lock:
@@ -140,7 +139,7 @@ def stop_all(run: Path) -> None:
 
 def _copy_storage(formatted: Path, data: Path) -> None:
     shutil.copytree(formatted, data)
-    # Formatting would give each cluster its own id, so a copy needs a new one.
+    # Formatting gives each cluster its own id, so a copy of formatted storage needs a new id.
     fresh = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     meta = data / "meta.properties"
     meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={fresh}", meta.read_text()))

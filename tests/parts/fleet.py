@@ -1,4 +1,7 @@
-"""Many cheap processors: a real supervisor runs `sleep` for each, and one HTTP server answers for all of them."""
+"""Many cheap processors.
+
+A real supervisor runs `sleep` for each processor, and one HTTP server answers for all of them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def names(processors: int = PROCESSORS) -> list[str]:
 
 
 def write_definitions(folder: Path, module: str) -> str:
-    """Write a module that defines all processors; returns the value of HOLDFAST_PROCESSORS."""
+    """Write a module that defines all processors. Returns the value of HOLDFAST_PROCESSORS."""
     (folder / f"{module}.py").write_text(MODULE.format(processors=PROCESSORS, stores=STORES))
     return json.dumps([f"{module}:{name}" for name in names()])
 
@@ -63,14 +66,17 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 class Fleet:
-    """Deployed processors that all look healthy: their programs, their endpoint files, and the server that answers."""
+    """Deployed processors that all look healthy.
+
+    It has their programs, their endpoint files, and one server that answers.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.supervisor = Supervisord(settings.paths)
         self.questions: list[str] = []
-        #: ``silent``: processors whose requests get no answer until the fleet stops. ``waiting``: connections that wait
-        #: for one of them. ``most_waiting``: the largest number of connections that waited at the same time.
+        #: ``silent``: processors whose requests get no answer until the fleet stops. ``waiting``: the open connections
+        #: to silent processors. ``most_waiting``: the largest number of such connections at the same time.
         self.silent: set[str] = set()
         self.lock = threading.Lock()
         self.waiting: set[socket.socket] = set()
@@ -106,7 +112,7 @@ class Fleet:
         return self
 
     def _give_signs_of_life(self) -> None:
-        """Touch the endpoint files as workers do; silent processors do so, too."""
+        """Touch the endpoint files as workers do. The files of silent processors are touched as well."""
         while not self.patient.wait(1.0):
             for name in self._pids:
                 with contextlib.suppress(OSError):
@@ -138,7 +144,7 @@ class Fleet:
                 if name in fleet.silent:
                     with fleet.lock:
                         fleet.waiting.add(self.connection)
-                        # some of these clients may have hung up since the last look
+                        # some of these clients may have closed their connection since the last check
                         waiting = [each for each in fleet.waiting if not _has_hung_up(each)]
                         fleet.most_waiting = max(fleet.most_waiting, len(waiting))
                     self._await_hang_up()
@@ -149,7 +155,7 @@ class Fleet:
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with contextlib.suppress(BrokenPipeError):  # the client has hung up
+                with contextlib.suppress(BrokenPipeError):  # the client has closed its connection
                     self.wfile.write(body)
 
             def _await_hang_up(self) -> None:

@@ -23,7 +23,7 @@ _PACKAGES = ("holdfast", "infra", "processors", "assets", "orchestration")
 
 
 def unpack(folder: Path) -> Path:
-    """Unpacks the former release's packages into a folder, which its processes put first on their import path.
+    """Unpack the former release's packages into a folder. Processes of that release put it first on their import path.
 
     Skips the test if this clone of the repository lacks the commit, as a shallow clone does.
     """
@@ -41,7 +41,7 @@ def unpack(folder: Path) -> Path:
 
 
 def run_former(folder: Path, program: str, given: Any) -> Any:
-    """Runs a program under the former release; returns the JSON in the last line that it prints.
+    """Run a program under the former release. Returns the JSON in the last line that it prints.
 
     The program's stdin is ``given`` as JSON.
     """

@@ -1,4 +1,4 @@
-"""Hostile HTTP clients: one thread holds many connections of every kind open to one server, and reopens closed ones.
+"""Hostile HTTP clients. One thread keeps many connections of every kind open to one server, and reopens closed ones.
 
 ``python -m tests.parts.hostile_clients PORT KIND...`` attacks a server until its own stdin ends.
 """
@@ -24,14 +24,15 @@ _TAKES = 4096
 
 
 def tls_hello() -> bytes:
-    """The first bytes of a client that speaks TLS."""
+    """The first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
     return outgoing.read()
 
 
-#: What each kind of connection sends first. Afterwards it sends one byte in each round, as long as it is open.
+#: The first bytes of each kind of connection. Afterwards a connection sends one byte in each round, as long as it is
+#: open.
 KINDS = {
     "silent": b"",
     "slow header": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
@@ -48,19 +49,19 @@ KINDS = {
     "tls": tls_hello(),
     "noise": bytes(range(256)) * 4,
 }
-#: Kinds that send no further bytes. They must read to notice that the server has closed the connection.
+#: Kinds of connections that send no further bytes. They must read to notice that the server has closed the connection.
 _MUTE = ("silent", "half open")
 
 
 def more_descriptors(wanted: int) -> None:
-    """Raise this process's limit of open files for good; fails if the system does not allow it."""
+    """Raise the limit of open files of this process for the rest of its life. Fails if the system does not allow it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Hostile:
-    """One connection: it sends the first bytes of its kind, then a byte in each round, even after an answer."""
+    """One connection. It sends the first bytes of its kind, then one byte in each round, even after an answer."""
 
     def __init__(self, kind: str, port: int) -> None:
         self.kind = kind
@@ -73,7 +74,7 @@ class _Hostile:
         self.socket.connect_ex(("127.0.0.1", port))
 
     def is_open(self, *, readable: bool) -> bool:
-        """Send the next bytes and read some of the answer; False if the server has closed the connection."""
+        """Send the next bytes and read a part of the answer. Returns False if the server has closed the connection."""
         try:
             if readable and self.kind != "never reads" and not self.socket.recv(_TAKES) and self.kind in _MUTE:
                 return False
@@ -92,9 +93,10 @@ class _Hostile:
 
 
 class Attack:
-    """Holds ``count`` connections open to a loopback port, spread evenly over ``kinds``; closed ones are opened again.
+    """Holds ``count`` connections open to a loopback port, spread evenly over ``kinds``. Reopens closed connections.
 
-    A context manager: it is entered when every connection has been opened once; all are closed when it exits.
+    A context manager. Its block starts when every connection has been opened once. All connections are closed at its
+    end.
     """
 
     def __init__(self, port: int, kinds: Sequence[str], count: int = 1000) -> None:
@@ -135,9 +137,9 @@ class Attack:
 
 @contextlib.contextmanager
 def attacked(port: int, kinds: Sequence[str]) -> Iterator[None]:
-    """Attacks a port from another process while the block runs.
+    """Attack a port from another process while the block runs.
 
-    The block starts when every connection was opened once.
+    The block starts when every connection has been opened once.
     """
     command = [sys.executable, "-m", "tests.parts.hostile_clients", str(port), *kinds]
     with subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def listening(pids: Iterable[int]) -> dict[int, str]:
-    """The TCP ports on which these processes accept connections, with the IPv4 address of each (``0.0.0.0`` is all)."""
+    """The TCP ports on which these processes accept connections, each with its IPv4 address (``0.0.0.0`` means all)."""
     found: dict[int, str] = {}
     for pid in pids:
         sockets = set(_sockets(pid))

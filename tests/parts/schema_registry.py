@@ -1,6 +1,6 @@
-"""A real schema registry for tests: Apicurio as a plain Java process, and a reverse proxy to put in front of it.
+"""A real schema registry for tests: Apicurio as a plain Java process, and a reverse proxy for it.
 
-`python -m tests.parts.schema_registry` downloads Apicurio's archive, so that a test run needs no network.
+`python -m tests.parts.schema_registry` downloads Apicurio's archive. Afterwards test runs need no network.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def free_port() -> int:
 
 
 class SchemaRegistryServer:
-    """Apicurio with its content in memory: the content is lost when the server stops, and kept while it is frozen."""
+    """Apicurio with its content in memory.
+
+    The content is lost when the server stops, and kept while the server is frozen.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.port = folder, free_port()
@@ -74,7 +77,8 @@ class SchemaRegistryServer:
         command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-jar", str(jar)]
         log = self._folder / "log"
         with log.open("ab") as written:
-            # The environment names the run's folder, by which the run's end finds and kills leftover processes.
+            # The environment contains the run's folder. At the end of the run, leftover processes are found and killed
+            # by it.
             environment = {**os.environ, "HOLDFAST_TEST_FOLDER": str(self._folder)}
             self._process = subprocess.Popen(command, stdout=written, stderr=written, cwd=self._folder, env=environment)
         deadline = time.monotonic() + PATIENCE_S
@@ -95,7 +99,7 @@ class SchemaRegistryServer:
             connection.close()
 
     def freeze(self) -> None:
-        """Freezes the server: it accepts connections, but answers no request."""
+        """Freeze the server. It then accepts connections, but answers no request."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -124,7 +128,7 @@ class Front:
     ) -> None:
         self._behind, self.port = port, free_port()
         self.authorization, self._certificates = authorization, certificates
-        #: The status of every answer; None passes requests on to the registry.
+        #: The status code of every answer. None passes requests on to the registry.
         self.status: int | None = None
         #: Method and path of each request that arrived.
         self.requests: list[str] = []

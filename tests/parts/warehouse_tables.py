@@ -1,4 +1,4 @@
-"""Writes snapshots of stores, and other Iceberg tables, without a JVM. A snapshot has the rows and the manifest."""
+"""Writes snapshots of stores, and other Iceberg tables, without a JVM. A snapshot consists of rows and a manifest."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def take_snapshot(
     changed: Callable[[SnapshotManifest], SnapshotManifest] = lambda manifest: manifest,
     raw: str | None = None,
 ) -> SnapshotManifest:
-    """Publish a store's content in checkpoints as a new version of the store's table, tagged ``snap-<id>``.
+    """Publish the content of a store's checkpoints as a new version of the store's table, tagged ``snap-<id>``.
 
     Args:
         paths: The home folder.
         manifests: The checkpoints' manifests, as ``ProcessorClient.checkpoint`` returns them.
         processor: The processor's name.
         store: The store's name.
-        changed: Turns the correct snapshot manifest into the one to publish.
+        changed: A function that changes the correct snapshot manifest before it is published.
         raw: A text to publish in place of the manifest; None publishes the manifest.
     """
     found = store_partitions(manifests, store)
@@ -114,7 +114,7 @@ def take_snapshot(
 
 
 def write_table(paths: Paths, name: str, columns: Mapping[str, list[Any]]) -> None:
-    """Write a table of the catalog; its former content is replaced."""
+    """Write a table of the catalog. Its former content is replaced."""
     namespace, table = name.split(".")
     catalog, arrow = catalog_of(paths), pa.table(dict(columns))
     catalog.create_namespace_if_not_exists(namespace)

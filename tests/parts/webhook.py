@@ -1,4 +1,4 @@
-"""A real HTTP server that plays the webhook of a chat service; it can be unreachable, silent, refusing or healthy."""
+"""A real HTTP server in the role of a chat service's webhook. It can be unreachable, silent, refusing or healthy."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.infra.setup import bootstrap
 
 PROJECT = Path(__file__).resolve().parents[2]
-#: Seconds that an installation may take; a new machine downloads all packages.
+#: Seconds that an installation may take. A new machine downloads all packages.
 INSTALL_S = 1800.0
 
 
@@ -39,7 +39,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path, extra: str = "", python: str = sys.executable) -> Path:
-    """Creates a virtual environment with the wheel and one extra; returns the folder of its programs.
+    """Create a virtual environment with the wheel and one extra. Returns the folder of its programs.
 
     The versions come from requirements.lock, so a machine with a filled cache downloads nothing.
     """

@@ -22,7 +22,7 @@ Look = Callable[[str, Path, dict[bytes, bytes]], None]
 
 
 class CheckpointCheck:
-    """Checks that each checkpoint is complete when its manifest appears, and equals the fold of its changelog.
+    """Checks each checkpoint when its manifest appears. It must be complete, and equal its compacted changelog.
 
     Args:
         store: The store.
@@ -65,7 +65,10 @@ class CheckpointCheck:
         self._look("store", Path(manifest.task), content)
 
     def check_all(self) -> None:
-        """Check every checkpoint that exists at the end; those that faults damaged or forged are left out."""
+        """Check every checkpoint that exists at the end.
+
+        Checkpoints that faults have damaged or forged are left out.
+        """
         for name in self.manifests():
             if name not in self._store.damaged and name not in self.forged:
                 self.check(name)
@@ -76,12 +79,15 @@ class CheckpointCheck:
 
 
 def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> None:
-    """Damage an object: flip a bit, truncate it, or delete it. Mostly it belongs to a task's newest checkpoint."""
+    """Damage an object: flip a bit, truncate it, or delete it.
+
+    Mostly, the object belongs to a task's newest checkpoint.
+    """
     names = sorted(name for name in store.objects if "/uploads/" not in name)
     newest = {name.rpartition("/")[0]: name for name in check.manifests() if name not in store.damaged}
     if newest and random.random() < 0.7:
         manifest = Manifest.decode(store.objects[random.choice(sorted(newest.values()))])
-        # Prefer files with data: opening the database does not notice their damage, only a later read does.
+        # Prefer files with data. Their damage is not noticed when the database is opened, only at a later read.
         names = [file.object for file in manifest.files if file.object in store.objects and file.size > 2]
     if not names:
         return
@@ -99,7 +105,7 @@ def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> N
 
 
 def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, number: int) -> None:
-    """Add a forged checkpoint, which belongs to a deleted changelog of the same name (with another topic id)."""
+    """Add a forged checkpoint. It belongs to a deleted changelog of the same name, which had another topic id."""
     whole = [name for name in check.manifests() if name not in store.damaged and name not in check.forged]
     if not whole:
         return

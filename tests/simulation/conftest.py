@@ -1,4 +1,4 @@
-"""How many seeds the simulation's tests search in each tier."""
+"""Sets how many seeds the simulation's tests run in each tier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def known(pytestconfig: pytest.Config) -> bool:
-    """Whether the search for a planted bug starts with its known seed.
+    """Whether the search for a planted bug starts with a seed that is known to find it.
 
     `make test-thorough` starts with the first seed.
     """

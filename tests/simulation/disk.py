@@ -1,8 +1,8 @@
 """A simulated disk in memory: it holds the databases of simulated processes, and has the faults of a real disk.
 
 A write is one atomic batch in the journal of its database. When the process dies, all batches survive, except in bulk
-mode. When the machine dies, or the process in bulk mode, all flushed batches and a random number of the next ones
-survive.
+mode. When the machine dies, or a process dies in bulk mode, the flushed batches survive, and a random number of later
+batches.
 
 Invariants:
     - A batch is complete or absent, and never present without all batches before it.
@@ -36,7 +36,7 @@ _LENGTHS = struct.Struct(">II")
 
 
 class Damage(Enum):
-    """The moment at which a damaged database raises DatabaseCorrupt."""
+    """When a damaged database raises DatabaseCorrupt: at its opening, or at a read."""
 
     NONE = "none"
     AT_OPEN = "at open"
@@ -45,7 +45,10 @@ class Damage(Enum):
 
 @dataclass(slots=True)
 class _Stored:
-    """One database on the disk: ``synced`` survives a machine's death; ``batches`` are written but not flushed."""
+    """One database on the disk.
+
+    ``synced`` survives the death of the machine. ``batches`` are written but not flushed.
+    """
 
     synced: dict[bytes, bytes] = field(default_factory=dict)
     batches: list[tuple[Change, ...]] = field(default_factory=list)
@@ -53,7 +56,7 @@ class _Stored:
     damage: Damage = Damage.NONE
     holder: Process | None = None
     bulk: bool = False
-    #: The files of a database that was downloaded file by file; None once the database has been opened.
+    #: The files of a database that was downloaded file by file. None once the database has been opened.
     files: dict[str, bytes] | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -76,7 +79,8 @@ class SimulatedDisk:
 
     Attributes:
         full: Whether writes and openings fail with ENOSPC.
-        short_writes: The number of next writes that are torn: they fail, and are gone when the database is reopened.
+        short_writes: The number of next writes that are torn. A torn write fails, and is absent when the database is
+            reopened.
     """
 
     def __init__(self) -> None:
@@ -118,7 +122,7 @@ class SimulatedDisk:
         self._stored[path].damage = damage
 
     def lose_unsynced(self, path: Path, keep: int) -> None:
-        """Deletes all unflushed batches but the first ``keep``."""
+        """Delete all unflushed batches except the first ``keep``."""
         self._stored[path].keep(keep)
 
     def lose(self) -> None:
@@ -161,7 +165,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # as in RocksDB, whose files contain the batches before bulk mode
+            stored.sync()  # as in RocksDB, whose files contain the batches that were written before bulk mode
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
@@ -204,7 +208,8 @@ class DiskOfProcess(Databases, DatabaseFiles):
 
     def clear(self, path: Path) -> None:
         self._process.point("disk:clear")
-        beneath = f"{path}/"  # comparing text is faster than `Path.parents`, which builds all parents at each call
+        # a comparison of text is faster than `Path.parents`, which builds all parents at each call
+        beneath = f"{path}/"
         for below in [known for known in self._disk._stored if known == path or str(known).startswith(beneath)]:
             del self._disk._stored[below]
 

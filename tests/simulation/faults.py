@@ -18,7 +18,7 @@ from tests.simulation.scheduler import SimulatedProcess, Step
 from tests.simulation.workload import GROUP, INPUT
 from tests.simulation.world import World
 
-#: Requests that a fault loses or delays; commits are drawn most often.
+#: Requests that a fault may lose or delay. Commits are drawn most often.
 REQUESTS = ("produce", "produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
 
 
@@ -63,7 +63,7 @@ class Faults:
         world.strike = self
 
     def __call__(self, process: SimulatedProcess, name: str) -> Step:
-        """Decide, at one point of a process, whether the process continues, yields or crashes."""
+        """Decide at a point of a process (where it can be interrupted) whether it continues, yields or crashes."""
         if self._faults:
             fault = self._faults[0]
             self._waited += 1
@@ -88,7 +88,7 @@ class Faults:
         self._waited = 0
         machines = [*self._world.machines, self._world.operator]
         machine = next((machine for machine in machines if machine.process is process), None)
-        if machine is None:  # the process runs on no machine; the fault waits for one that does
+        if machine is None:  # this process runs on no machine; the fault waits for a process that does
             self._faults.insert(0, fault)
             return Step.GO_ON
         self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
@@ -164,10 +164,10 @@ class Faults:
         fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
         if request == "commit_offsets" and fate is Fate.DELAYED:
-            # A late commit_offsets would set the group's offsets back for good. Kafka allows this, so no check could
+            # A late commit_offsets would move the group's offsets back for good. Kafka allows this, so no check could
             # pass.
             fate = Fate.LOST
-        # The delay ends before any timeout, near the broker's timeout (15 s), or just after the client's timeout.
+        # The delay ends before all timeouts, near the broker's timeout (15 s), or just after the client's timeout.
         shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])
         self._world.network.delay_s = shortest + self._random.uniform(0.01, 2.0)
         self._world.network.armed.append((machine.process.name, request, fate))
@@ -181,7 +181,7 @@ class Faults:
     def _foreign(self, machine: Machine) -> Step:
         """A foreign client holds a transaction open on a changelog or the input.
 
-        Later records stay unreadable until it ends.
+        Readers cannot read later records until the transaction ends.
         """
         world = self._world
         place = world.a_changelog() if self._random.random() < 0.7 else Partition(INPUT, 0)
@@ -194,11 +194,12 @@ class Faults:
                 self._later(1.0, end)
             elif opened in world.foreign:
                 world.foreign.remove(opened)
-                with suppress(ProducerFenced):  # the broker aborted it by timeout while the brokers were down
+                # the broker aborted the transaction by timeout while the brokers were down
+                with suppress(ProducerFenced):
                     opened.abort()
 
         self._later(self._pick(0.05, 2.0, 4.0), end)
-        if self._random.random() < 0.5:  # often, a worker has to restore while the transaction is open
+        if self._random.random() < 0.5:  # often, make a worker restore while the transaction is open
             kind = self._random.choice([Kind.CRASH, Kind.REBALANCE, Kind.STOP])
             self._faults.insert(0, Fault(kind, self._random.randint(5, 60), None))
         return Step.GO_ON
@@ -232,7 +233,8 @@ class Faults:
     def _wall_clock(self, machine: Machine) -> Step:
         """The wall clock jumps forward or back by at most 3 s.
 
-        A larger jump would make tombstones seem older than they are: their age alone says whether they still exist.
+        A larger jump would make tombstones seem older than they are. The engine decides by age alone whether a
+        tombstone still exists.
         """
         self._world.clock.skew_s += self._random.choice([-1.0, 1.0]) * self._random.uniform(0.1, 3.0)
         return Step.GO_ON
@@ -247,7 +249,7 @@ class Faults:
         return Step.CRASH
 
     def _checkpoint(self, machine: Machine) -> Step:
-        """All machines are asked to make checkpoints now."""
+        """Request checkpoints from all machines now."""
         for other in self._world.machines:
             other.ask_for_checkpoints()
         return Step.GO_ON
@@ -278,7 +280,7 @@ class Faults:
         return Step.GO_ON
 
     def _lose_a_disk_soon(self) -> None:
-        """Often, a machine loses its disk next, so that a worker has to read the checkpoints."""
+        """Often let a machine lose its disk next, so that a worker has to read the checkpoints."""
         if self._random.random() < 0.6:
             self._faults.insert(0, Fault(Kind.DISK_LOST, self._random.randint(5, 60), None))
 
@@ -288,5 +290,5 @@ class Faults:
         self._world.clock.call_later(seconds, action)
 
     def _pick(self, *bounds: float) -> float:
-        """A random time within 20% of one of the bounds. Each bound is near a timeout of a client or broker."""
+        """A random time within 20% of one of the bounds. Each bound is near a timeout of a client or of the broker."""
         return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

@@ -1,12 +1,13 @@
 """A workload for the simulation: a stream is grouped by another key, and has a total, windows and joins.
 
-Messages of one group come from all partitions of the input, through a repartition topic. Their results do not depend on
-the order between partitions, so ``expect_grouped`` computes them from the input alone. Each message counts once in its
-group and once in its window. No partition's messages are further out of order than the windows' grace, so none is late.
+Messages of one group come from all partitions of the input, through a repartition topic. The results of a group do not
+depend on the order between partitions. So ``expect_grouped`` computes the results from the input alone. Each message
+counts once in its group and once in its window. The messages of a partition are out of order by less than the windows'
+grace, so no message is late.
 
-Live messages have present event times: producers send them while workers run, crash, freeze and rebalance. Partitions
-differ: one has many messages, another few, none for seconds, or many at one moment. No live message is late, whichever
-worker owns its partition.
+Live messages have the current time as event time. Producers send them while workers run, crash, freeze and rebalance.
+Partitions differ in load: many messages, few messages, none for seconds, or many at one moment. No live message is
+late, whichever worker owns its partition.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
 TOTALS, WINDOWS, GROUPING = "by-group", "windows", "group"
 REPARTITION = repartition_topic(GROUP, GROUPING)
 FIRST_MS = 1_690_000_000_000
-#: Length and grace of windows, in milliseconds. Messages of a partition are out of order by less than the grace.
+#: Length and grace of windows, in milliseconds. The messages of a partition are out of order by less than the grace.
 WINDOW_MS, GRACE_MS = 100, 40
 #: The largest number of live messages in one partition.
 LIVE_MAX = 120
@@ -42,7 +43,7 @@ GROUPS = ("a", "b", "a/b", "c", "ü")
 
 
 class GroupedMessage(NamedTuple):
-    """One input message: ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds."""
+    """One input message. ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds."""
 
     number: int
     key: bytes
@@ -76,7 +77,7 @@ def count(value: dict[str, Any], state: Any) -> dict[str, Any]:
 class GroupedWorkload(Workload):
     """All messages by partition, in order, grouped by the field ``group``.
 
-    ``joins``: whether the processor has joins. ``tables``: whether it groups the rows of a table.
+    ``joins`` tells whether the processor has joins, ``tables`` whether it groups the rows of a table.
     """
 
     joins: bool = False
@@ -88,7 +89,7 @@ class GroupedWorkload(Workload):
 
     @property
     def records_behind(self) -> int:
-        """An upper bound for the records that follow from the input.
+        """An upper bound for the number of records that the engine writes for the input.
 
         Each message may have its own commit, which writes a watermark to each partition of each repartition topic.
         """
@@ -124,7 +125,7 @@ class GroupedExpected(Expected):
 
     windows: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     counted: set[tuple[int, int]] = field(default_factory=set)
-    #: The stream time when the whole topic is read: the newest event time of all messages.
+    #: The stream time after the whole topic was read: the newest event time of all messages.
     time_ms: int = 0
     sent: list[Sent] = field(default_factory=list)
 
@@ -134,7 +135,7 @@ class GroupedExpected(Expected):
 
 
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
-    """Messages of a few groups; the event times of two partitions may be hours apart."""
+    """Messages of a few groups. The event times of two partitions may be hours apart."""
     if schedule.live:
         return live_workload(schedule)
     random = Random(f"grouped of {schedule.seed}")
@@ -158,7 +159,7 @@ PACES_S = (0.1, 0.4, 0.4, 2.0, 9.0)
 
 
 def live_workload(schedule: Schedule) -> GroupedWorkload:
-    """Messages with present event times: each is produced at its event time, or later by less than the grace."""
+    """Messages with current event times. Each is produced at its event time, or later by less than the grace."""
     random = Random(f"live messages of {schedule.seed}")
     spoils, groups = random.choice([0.0, 0.0, 0.1]), GROUPS[: random.choice([1, 3, len(GROUPS)])]
     messages, moments = list[tuple[GroupedMessage, ...]](), list[tuple[float, ...]]()
@@ -187,7 +188,7 @@ def live_workload(schedule: Schedule) -> GroupedWorkload:
 def draw_messages(
     random: Random, schedule: Schedule
 ) -> tuple[tuple[tuple[GroupedMessage, ...], ...], tuple[int, ...], float | None]:
-    """The messages of all partitions, how many exist from the start, and when the rest arrives (``Workload``)."""
+    """The messages of all partitions, the number that exists at the start, and when the rest arrives."""
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
     apart = random.choice([0, 0, 1_000, 3_600_000])
@@ -264,12 +265,12 @@ class GroupedCheck(FinalCheck):
         )
         self._looked_at: object = None
         self._settled = False
-        #: By partition: the extent of its log at the last look, and the offset after its last message.
+        #: By partition: the extent of its log at the last check, and the offset after its last message.
         self._lasts: dict[Any, tuple[Any, int]] = {}
 
     def settled(self) -> bool:
-        """Whether each message is counted and each window is sent whose end and grace stream time has passed."""
-        if not self._read_to_the_end():  # first, because it is cheaper than reading the outputs again
+        """Whether each message is counted, and each window is sent whose end plus grace is before stream time."""
+        if not self._read_to_the_end():  # this check comes first, because it is cheaper than reading the outputs again
             return False
         if not self._settled and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             self._looked_at = extent
@@ -281,7 +282,7 @@ class GroupedCheck(FinalCheck):
     def _read_to_the_end(self) -> bool:
         """Whether the group has committed all messages in the repartition topics.
 
-        Watermarks do not count: they never end.
+        Watermark records are ignored, because the engine writes them without end.
         """
         committed = self._cluster.committed_offsets(GROUP)
         topics = [topic for topic in (REPARTITION, *TOPICS, *TOPICS_OF_TABLES) if topic in self._cluster._broker.topics]
@@ -322,7 +323,7 @@ class GroupedCheck(FinalCheck):
     def _sent(
         self,
     ) -> tuple[Counter[tuple[int, int]], dict[tuple[str, int], list[tuple[int, int]]], list[dict[str, Any]]]:
-        """Read from the output: the counted messages, the windows' results, and the rows of joins."""
+        """Read the counted messages, the results of windows, and the rows of joins from the output."""
         counted: Counter[tuple[int, int]] = Counter()
         rows: list[dict[str, Any]] = []
         windows: dict[tuple[str, int], list[tuple[int, int]]] = {}

@@ -1,14 +1,14 @@
 """Joins for the simulation: as-of, by interval, with a table that has a history, and of two tables.
 
 Messages with an even number are the left side, the others the right side. Behind ``group_by``, each side has its own
-repartition topic; in ``joined``, each has its own input topic. A right message is identified by one number, its tag.
-One tag is 0, so a value that is false is tested, too.
+repartition topic; in ``joined``, each side has its own input topic. A right message is identified by one number, its
+tag. One tag is 0, so that a falsy value is tested as well.
 
-``JoinsCheck`` computes the right answers from the input alone. Messages of a partition are out of order by less than
-``disorder_ms``, so a left message may match any right message of that last stretch.
+``JoinsCheck`` computes the correct rows from the input alone. Messages of a partition are out of order by less than
+``disorder_ms``. So a left message may match any right message within that time before it.
 
-The join of two tables has the rows that were processed last. Behind ``group_by``, messages of several partitions have
-no order. ``JoinsCheck`` therefore compares each row with the row before it: exactly one side changes, to a newer
+The join of two tables combines the rows that were processed last. Behind ``group_by``, messages of several partitions
+have no order. ``JoinsCheck`` therefore compares each row with the row before it: exactly one side changes, to a newer
 message.
 """
 
@@ -31,7 +31,7 @@ BACKWARD_MS, FORWARD_MS = 60, 30
 #: The largest number of input partitions.
 PARTITIONS_MAX = 64
 
-#: Identifies a message: its partition, and its number in the partition.
+#: Identifies a message: its partition, and its number within the partition.
 Name = tuple[int, int]
 
 
@@ -53,7 +53,7 @@ class Sent(NamedTuple):
 
     @property
     def tag(self) -> int:
-        """The number that identifies a right message; 0 for the first right message of partition 0."""
+        """The number that identifies a right message. It is 0 for the first right message of partition 0."""
         return _tag({"p": self.partition, "n": self.number})
 
 
@@ -103,7 +103,7 @@ def _marked(kind: str) -> Any:
 
 
 def _name_of(row: dict[str, Any]) -> Name | None:
-    """The left message in a row of the join of two tables; None for a row without a left side."""
+    """The left message in a row of the join of two tables. None for a row without a left side."""
     return None if row["left"] is None else (row["left"][0], row["left"][1])
 
 
@@ -120,8 +120,8 @@ class JoinsCheck:
     messages: Sequence[Sent]
     disorder_ms: int
     grace_ms: int
-    #: The rows that the input determines, by kind of join: pairs of a left message and a right tag of the interval
-    #: join.
+    #: The rows that the input determines, by kind of join. For the interval join, pairs of a left message and a right
+    #: tag.
     expected: dict[str, Counter[tuple[Name, int | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class JoinsCheck:
         return single <= sent and {(NEAR, *pair) for pair in self.expected[NEAR]} <= found
 
     def check(self, rows: Sequence[dict[str, Any]], *, once: bool) -> None:
-        """Checks that all rows are present and right and, with ``once``, that none was sent twice.
+        """Checks that all rows are present and correct and, with ``once``, that no row was sent twice.
 
         Raises:
             InvariantBroken: A row is missing, wrong, or sent twice.

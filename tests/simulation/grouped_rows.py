@@ -1,7 +1,7 @@
-"""Groups of a table's rows, for the simulation: each row counts only in the group that it belongs to now.
+"""Groups a table's rows, for the simulation. Each row counts only in the group to which it belongs now.
 
-The stream is first grouped by partition and number, so all messages of a table row come from one input partition, in
-order. The newest message is the row, or deletes it; the message also names the row's group.
+The stream is first grouped by partition and number. So all messages of a table row come from one input partition, in
+order. The newest message is the row, or deletes the row. The message also names the row's group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation.workload import GROUP
 
 ROWS, ROW, BY = "rows", "row", "rows-by-group"
 TOPICS = (repartition_topic(GROUP, ROW), repartition_topic(GROUP, BY))
-#: How many table rows the messages of one input partition make.
+#: The number of table rows that the messages of one input partition make.
 ROWS_OF_A_PARTITION = 5
 #: A message with this amount deletes its row.
 DELETES = 9
@@ -29,7 +29,8 @@ SHARE = 0.25
 def has_tables(seed: int) -> bool:
     """Whether a seed's processor groups table rows.
 
-    The draw has its own random generator, so seeds that are known to find a bug keep all their other draws.
+    This choice uses its own random generator. The other random choices of a seed therefore stay the same, and seeds
+    that found a bug still find it.
     """
     return Random(f"24 rows of {seed}").random() < SHARE
 
@@ -63,7 +64,7 @@ def _told(group: dict[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TablesCheck:
-    """Compares the newest groups in the output with the groups that the messages give."""
+    """Compares the newest groups in the output with the groups that plain Python computes from the messages."""
 
     expected: dict[str, dict[str, Any]]
 

@@ -64,7 +64,7 @@ def joined_workload(schedule: Schedule) -> JoinedWorkload:
 
 @dataclass(slots=True)
 class JoinedExpected(Expected):
-    """The expected result if each message counts once. ``sent``: the messages that are joined, by partition."""
+    """The expected result if each message counts once. ``sent`` has the messages that are joined, by partition."""
 
     sent: list[list[Sent]] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ class JoinedCheck(FinalCheck):
         return {each.name for sent in self._expected.sent for each in sent if each.left}
 
     def _sent(self) -> tuple[Counter[tuple[int, int]], list[list[dict[str, Any]]]]:
-        """Read from the output: the counted left messages, and the rows of joins by input partition."""
+        """Read the counted left messages, and the rows of joins by input partition, from the output."""
         counted: Counter[tuple[int, int]] = Counter()
         rows: list[list[dict[str, Any]]] = [[] for _ in self._expected.sent]
         for _, record in self._seen.read(OUTPUT):

@@ -1,4 +1,4 @@
-"""Dead letters in the simulation: reads them from the log in memory, and checks that none is lost or doubled."""
+"""Dead letters in the simulation. Reads them from the log in memory, and checks that none is lost or sent twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def letters_in_memory(world: LifecycleWorld) -> Iterator[None]:
 def check_letters(world: LifecycleWorld) -> None:
     """Check that each failed message has one dead letter, even if replays sent it several times.
 
-    Call it only if no verb has rewound the input.
+    Call it only if no verb (operator command) has set the input back.
 
     Raises:
         InvariantBroken: A dead letter is lost, or exists twice.
@@ -45,7 +45,7 @@ def check_letters(world: LifecycleWorld) -> None:
         return
     committed = cluster.committed_offsets(GROUP)
     if any(committed.get(Partition(INPUT, number), 0) < end for number, end in _ends(world).items()):
-        return  # replayed messages are not processed yet
+        return  # some replayed messages are not processed yet
     done = cluster.committed_offsets(replay_group(GROUP))
     counts: Counter[tuple[int, int]] = Counter()
     for number, record in cluster.read(DEAD):
@@ -59,7 +59,7 @@ def check_letters(world: LifecycleWorld) -> None:
 
 
 def _ends(world: LifecycleWorld) -> dict[int, int]:
-    """The end of each input partition; transaction markers do not count."""
+    """The end of each input partition. Transaction markers at the end are not counted."""
     ends: dict[int, int] = {}
     for number, record in world.cluster.read(INPUT):
         ends[number] = max(ends.get(number, 0), record.offset + 1)

@@ -1,4 +1,4 @@
-"""Runs random sequences of lifecycle verbs, input, crashes and damage, and checks the result of each.
+"""Runs random sequences of verbs (operator commands), input, crashes and damage, and checks the result of each.
 
 python -m tests.simulation.lifecycle --seed 17         one seed, with the end of its trace if it fails
 python -m tests.simulation.lifecycle --seeds 1000      seeds 0 to 999
@@ -49,7 +49,7 @@ class LifecycleRunner:
         self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int) -> Outcome:
-        """Run a seed. A broken invariant or an error is in the returned outcome; it is not raised."""
+        """Run a seed. If an invariant breaks or an error is raised, the returned outcome contains it."""
         schedule = quiet(plain_schedule(seed))
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             world = LifecycleWorld(schedule, Path(folder), self._template)
@@ -73,7 +73,7 @@ class LifecycleRunner:
 
 
 def template_in(folder: Path) -> Path:
-    """Creates an empty registry database in a folder; each seed starts with a copy of it."""
+    """Create an empty registry database in a folder. Each seed starts with a copy of it."""
     template = folder / "template.db"
     registry = Registry(f"sqlite:///{template}")
     registry.migrate()

@@ -1,4 +1,4 @@
-"""Checks a simulated installation after every verb: changelogs, the workers' databases, and outputs."""
+"""Checks a simulated installation after every verb (operator command): changelogs, workers' databases, and outputs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class LifecycleJudge:
     def __init__(self, world: LifecycleWorld) -> None:
         self.world = world
         self.model = Model(world)
-        #: Lines about what happened, for people who read a failure.
+        #: Lines about the events, for people who read a failure.
         self.told: list[str] = []
         #: Outputs that were lost because the output topic was deleted.
         self.gone: Counter[tuple[int, int, str]] = Counter()
 
     def settle(self) -> None:
-        """Wait until the workers have processed all input, if the processor should be up.
+        """Wait until the workers have processed all input, if the processor should run.
 
-        Then state can be compared.
+        Afterwards the state can be compared.
         """
         raise NotImplementedError
 
@@ -50,7 +50,10 @@ class LifecycleJudge:
         return all(self.world.consumed(number) == self.world.sent[number] for number in numbers)
 
     def check(self) -> None:
-        """Check deployment, changelogs and databases against the model, and that no apply or folder is left over."""
+        """Check deployment, changelogs and databases against the model.
+
+        No open apply and no folder may be left over.
+        """
         self.settle()
         found = self.world.registry.deployment(GROUP)
         alive = [program.alive for program in self.world.programs.values()]
@@ -81,7 +84,7 @@ class LifecycleJudge:
                 self.check_state(f"database {path.parent.name}/{path.name}", store, number, held)
 
     def is_odd(self, alive: list[bool]) -> bool:
-        """Whether processes run that should not, or are missing that should run."""
+        """Whether processes run that should not run, or processes are missing that should run."""
         return not all(alive) if self.model.up else any(alive)
 
     def places(self) -> list[tuple[Partition, str, int]]:
@@ -90,7 +93,7 @@ class LifecycleJudge:
         return [(Partition(changelog_topic(GROUP, store), at), store, at) for store in names for at in numbers]
 
     def folded(self, place: Partition) -> dict[bytes, bytes]:
-        """The state that a changelog partition holds."""
+        """Return the state that a changelog partition contains."""
         records = [record for number, record in self.world.cluster.read(place.topic) if number == place.number]
         latest = {record.key: record.value for record in records}
         return {key: value for key, value in latest.items() if key not in (None, META_KEY) and value is not None}
@@ -127,7 +130,7 @@ class LifecycleJudge:
                 )
 
     def sight(self) -> dict[str, Any]:
-        """Everything that a refused plan must not change: topics, offsets, deployment, processes and databases."""
+        """Return all that a refused plan must not change: topics, offsets, deployment, processes and databases."""
         broker, found = self.world.cluster._broker, self.world.registry.deployment(GROUP)
         seen: dict[str, Any] = {
             "topics": {
@@ -144,7 +147,7 @@ class LifecycleJudge:
         return seen
 
     def held(self, path: Path) -> dict[bytes, bytes]:
-        """The content of a database, also of one that was downloaded as files and not opened yet."""
+        """Return the content of a database, even if it was downloaded as files and not opened yet."""
         files = self.world.disk._stored[path].files
         return self.world.disk.content(path) if files is None else content_of(files)
 
@@ -159,7 +162,7 @@ class LifecycleJudge:
         return Counter(_named(record.value, record.key) for _, record in self.world.cluster.read(OUTPUT))
 
     def check_outputs(self) -> None:
-        """Check that each message was processed as often as the model says."""
+        """Check that each message was processed as often as the model expects."""
         counts = self.gone + self.outputs()
         wanted = {name: self.model.reads[name[:2]] for name in expect(self.world.workload).outputs}
         if counts != Counter(wanted):

@@ -1,6 +1,7 @@
 """Simulated access of an operator to a machine and a cluster: supervisor, HTTP to workers, Kafka, and time.
 
-Each call is a point before and after its effect, at which the scheduler may switch or kill the operator.
+Each call has a point before and after its effect. At a point, the scheduler may switch to another process or kill the
+operator.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from tests.simulation.scheduler import SimulatedProcess
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
 
-#: The interval, in virtual seconds, at which a waiting process looks again.
+#: The interval, in virtual seconds, at which a waiting process checks its condition again.
 LOOK_S = 0.05
-#: How many times to try to open a database that another process has open, before it counts as in use.
+#: The number of attempts to open a database that another process has open. Then the database counts as in use.
 PEEKS = 40
 #: Virtual seconds after SIGTERM after which a worker that still runs is killed.
 STOP_WAIT_S = 30.0
 
 
 class Program:
-    """One slot under the supervisor: its program specification, and its present or last process."""
+    """One slot under the supervisor: its program specification, and its current or last process."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
@@ -67,7 +68,7 @@ class Program:
 
 
 class Pointed:
-    """Wraps a real object. The process may be switched or killed before and after each call of a method."""
+    """Wraps a real object. Before and after each call of a method, the process may be switched or killed."""
 
     def __init__(self, of: Any, process: SimulatedProcess, name: str) -> None:
         self._of = of
@@ -93,12 +94,12 @@ class OperatorsTopics(InMemoryTopics):
     """The Kafka requests that only operators make, in addition to those of workers."""
 
     def delete(self, name: str) -> None:
-        """Delete a topic; a missing topic is no error."""
+        """Delete a topic. A missing topic is no error."""
         self.answers("delete")
         self._broker.delete(name)
 
     def offsets_of_all(self, partitions: Mapping[str, int], of: str) -> dict[str, dict[int, int]]:
-        """The start, the stable end or the end of each partition, by topic and partition."""
+        """Return the start, the stable end or the end of each partition, by topic and partition."""
         assert of in ("start", "stable", "end")
         if of == "start":
             return {topic: self.start_offsets(topic) for topic in partitions}
@@ -109,12 +110,12 @@ class OperatorsTopics(InMemoryTopics):
         return self.end_offsets(topic, committed=True)
 
     def delete_group(self, group: str) -> None:
-        """Delete a group's offsets; a missing group is no error."""
+        """Delete a group's offsets. A missing group is no error."""
         self.answers("delete_group")
         self._broker.groups.pop(group, None)
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The group's committed offsets; waits until no offsets of a transaction are pending."""
+        """Return the group's committed offsets. Waits until no transaction has pending offsets."""
         self.answers("committed_offsets")
         known = self._broker.group(group)
         while known.pending:
@@ -123,7 +124,7 @@ class OperatorsTopics(InMemoryTopics):
 
 
 class SimulatedDeployer:
-    """A supervisor, as one operator sees it (``processors.lifecycle.ports.Deployer``)."""
+    """Simulated implementation of ``processors.lifecycle.ports.Deployer`` for one operator process."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         self._world = world
@@ -137,7 +138,10 @@ class SimulatedDeployer:
         return True
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Add or change a program; a changed program is stopped and not restarted. Returns whether anything changed."""
+        """Add or change a program.
+
+        A changed program is stopped and not restarted. Returns whether the program changed.
+        """
         self._process.point("deployer.apply:before")
         known = self._world.programs.get(spec.name)
         if known is not None and known.spec == spec:
@@ -224,12 +228,12 @@ def _seen(name: str, program: Program) -> ProgramStatus:
 
 
 def _exit_status(failure: Exception | None) -> int:
-    """A worker's exit status: that of its error, as in ``python -m holdfast.processors``."""
+    """Return a worker's exit status. It follows from the worker's error, as in ``python -m holdfast.processors``."""
     return getattr(failure, "exit_code", 1) if failure is not None else 0
 
 
 class SimulatedClient(ProcessorClient):
-    """The production client of a worker, with simulated HTTP; it has the pages of ``processors.engine.serving``."""
+    """The production client of a worker, with simulated HTTP. It serves the pages of ``processors.engine.serving``."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess, processor: str, slot: str) -> None:
         super().__init__(processor, slot, world.paths)
@@ -238,7 +242,7 @@ class SimulatedClient(ProcessorClient):
         self._name = world.paths.program(processor, slot)
 
     def last_failure(self) -> None:
-        """None: this text is only shown to people, so the simulation leaves it out."""
+        """Always None, because this text is only shown to people."""
         return
 
     def alive(self) -> bool:
@@ -294,7 +298,7 @@ class SimulatedClient(ProcessorClient):
     def _done_by(
         self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
     ) -> httpx.Response | None:
-        """Runs the work on the worker's own thread; returns its answer, or None if none comes in time."""
+        """Run the work on the worker's own thread. Returns its result, or None if no result comes in time."""
         answers: list[httpx.Response] = []
 
         def call() -> None:
@@ -320,7 +324,7 @@ def _answer(code: int, document: Mapping[str, Any]) -> httpx.Response:
 
 
 class NothingHangs:
-    """Hanging transactions of the simulated cluster: there are none, because its coordinators lose no transaction."""
+    """Reports no hanging transactions, because the coordinators of the simulated cluster lose no transaction."""
 
     def hanging(self, partitions: object) -> tuple[()]:
         return ()
@@ -330,7 +334,10 @@ class NothingHangs:
 
 
 class OperatorsTime:
-    """Replaces the module ``time`` in modules of the lifecycle: it gives virtual time to the process that runs now."""
+    """Replaces the module ``time`` in modules of the lifecycle.
+
+    It gives virtual time to the process that is running.
+    """
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
@@ -350,8 +357,8 @@ class OperatorsTime:
 class PeekHolding:
     """Reads simulated state without owning it.
 
-    Each process has its own disk, so the slot's lock shows who uses the state. ``pause`` waits this many virtual
-    seconds while another reader has the database open. In reality, both can read at once.
+    Each process has its own disk, so the slot's lock shows which process uses the state. ``pause`` waits this many
+    virtual seconds while another reader has the database open. In reality, both can read at once.
     """
 
     def __init__(self, databases: Databases, pause: Callable[[float], None] = lambda seconds: None) -> None:

@@ -1,6 +1,6 @@
-"""A model in plain Python: the state that verbs and input must lead to.
+"""A model in plain Python of the state that must result from operator commands and input.
 
-Also the faults that kill operators and workers.
+The module also has the faults that kill operators and workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 
-#: Points at which a fault kills an operator or a worker; the empty text stands for any point.
+#: Names of points at which a fault kills an operator or a worker. The empty text stands for any point.
 OPERATORS_AIMS = (
     "registry.journal.begin_apply:after",
     "registry.journal.note_stage:before",
@@ -65,7 +65,7 @@ class Fault:
 
 
 class Model:
-    """The state that must result from the input and the verbs."""
+    """The state that must result from the input and the operator commands."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
@@ -80,8 +80,8 @@ class Model:
         self.reads: Counter[tuple[int, int]] = Counter()
         #: Whether the processor should be up.
         self.up = False
-        #: The requested restore from the warehouse: the snapshot, the stores that are restored from it, and the
-        #: position from which input is read again.
+        #: The requested restore from the warehouse: the snapshot, the restored stores, and the position from which
+        #: input is read again.
         self.restoring: tuple[Snapshot, tuple[str, ...], str] | None = None
         self._armed: dict[Partition, int] | None = None
         #: Whether the last positions passed to `_arm` are known to be committed.
@@ -89,7 +89,7 @@ class Model:
         world.setting_positions = self._arm
 
     def catch_up(self) -> None:
-        """Count the messages consumed since the last call.
+        """Count the messages that were consumed since the last call.
 
         If a partition's position has moved back, the partition was cleared and rewound, so its messages count again
         from 0.
@@ -112,10 +112,10 @@ class Model:
             self._consumed[number] = now
 
     def cleared(self, stage: ClearKeys) -> None:
-        """Note that a clear is done: the messages of cleared keys no longer count.
+        """Record that a clear is done. The messages of cleared keys then no longer count.
 
         Raises:
-            InvariantBroken: The input's position is not the one that the clear had to set.
+            InvariantBroken: The input's position differs from the position that the clear had to set.
         """
         self.catch_up()
         # the commit is answered, but its markers are not written yet
@@ -129,7 +129,10 @@ class Model:
                 self.effective[store, number] = kept
 
     def _restored(self, positions: Mapping[Partition, int]) -> None:
-        """Note that a restore is done: the snapshot's messages count, and input is read from the new positions."""
+        """Record that a restore is done.
+
+        Then the snapshot's messages count, and input is read from the new positions.
+        """
         assert self.restoring is not None
         taken, stores, _ = self.restoring
         for place, at in positions.items():
@@ -139,10 +142,12 @@ class Model:
         self._armed, self.certain = None, False
 
     def _arm(self, offsets: Mapping[Partition, int]) -> None:
-        """Note positions that are about to be committed with the snapshot's content; no worker consumes meanwhile.
+        """Record the positions that are about to be committed with the snapshot's content.
+
+        No worker consumes meanwhile.
 
         Raises:
-            InvariantBroken: They are not the requested positions.
+            InvariantBroken: The positions differ from the requested ones.
         """
         assert self.restoring is not None
         taken, _, inputs = self.restoring
@@ -159,7 +164,7 @@ class Model:
             self.effective[store, number] = []
 
     def expected(self) -> Expected:
-        """The state of each store that the messages in ``effective`` lead to."""
+        """The state of each store that results from the messages in ``effective``."""
         found = Expected()
         for store in self._names:
             counted = tuple(tuple(self.effective[store, number]) for number in self._partitions)
@@ -168,7 +173,7 @@ class Model:
         return found
 
     def count(self, request: Clear) -> int:
-        """How many keys a clear deletes: the sum over stores and partitions."""
+        """The number of keys that a clear deletes: the sum over stores and partitions."""
         states = self.expected().states
         return sum(
             len({key for key in map(message_key, states[store, number]) if selects(request.selection, key)})

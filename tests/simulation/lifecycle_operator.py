@@ -1,4 +1,4 @@
-"""A simulated operator: it plans and applies with production code, and may be killed at any point."""
+"""A simulated operator. It plans and applies with production code, and may be killed at any point."""
 
 from __future__ import annotations
 
@@ -65,9 +65,13 @@ class Shown:
 
 
 class Operator:
-    """One run of an operator's program: the counterpart of ``orchestration.verbs.Verbs``, on simulated parts."""
+    """One run of an operator's program on simulated parts.
 
-    #: Returns the present settings of workers on the operator's machine; None means that they never change.
+    ``orchestration.verbs.Verbs`` is its counterpart in production.
+    """
+
+    #: A function that returns the current settings of workers on the operator's machine. None: the settings never
+    #: change.
     present: Callable[[], Mapping[str, str]] | None = None
     releases_kept = KEPT
 
@@ -105,7 +109,7 @@ class Operator:
         )
         self.facts.ghosts_s = 0.0
         self.holder = Holder(process.name, self._is_gone)
-        #: Called with each stage when it is done, before the journal notes it.
+        #: Called with each stage after it is done, before the journal records it.
         self.on_stage: Callable[[Stage], None] = lambda stage: None
 
     def plan(self, request: Request) -> Plan:
@@ -115,7 +119,10 @@ class Operator:
         return decided
 
     def ask(self, request: Request, shown: Callable[[Plan], None]) -> Shown:
-        """Handles a request as the command line does: resumes a begun apply of the request, or plans and applies it."""
+        """Handle a request as the command line does.
+
+        Resumes an unfinished apply of the request, or plans and applies it.
+        """
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on" and behind(GROUP, self.acting) is None:
@@ -131,7 +138,7 @@ class Operator:
         return Shown(now, applied, False)
 
     def recover(self) -> None:
-        """Restarts dead slots of a processor that should be up, as a recovery sensor and its run do."""
+        """Restart dead slots of a processor that should run, as a recovery sensor and its run do."""
         found = self.acting.registry.deployment(GROUP)
         if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting):
             return
@@ -146,7 +153,7 @@ class Operator:
         return Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now, self.hold)
 
     def execution(self) -> Executor:
-        """The executor of stages, as ``Verbs._execution`` makes it."""
+        """Make the executor of stages, as ``Verbs._execution`` does."""
         registry: Any = Pointed(self._world.registry.fenced(lambda: self.hold.fence), self.process, "registry")
         acting = replace(self.acting, registry=registry, deployer=fenced(self.acting.deployer, DEPLOYER, self.hold))
         topics = fenced(self.topics, TOPICS, self.hold)
@@ -180,7 +187,7 @@ class Operator:
         return execute
 
     def prove(self, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
-        """Accepts every version: the simulation does not test the proof of a version."""
+        """Accept every version, because the simulation does not test the proof (trial run) of a version."""
         return Done("proven")
 
     def _table_world(self) -> TableWorld:
@@ -204,7 +211,7 @@ class Operator:
         return datetime.fromtimestamp(self._world.clock.time(), UTC)
 
     def _is_gone(self, name: str) -> bool:
-        """Whether an operator has ended; operators on one machine see this at once."""
+        """Whether an operator has ended. Operators on the same machine see this at once."""
         return self._world.is_gone(name)
 
     def _client(self, processor: str, slot: str) -> SimulatedClient:
@@ -238,15 +245,15 @@ class Operator:
 
 
 class OperatorsHold(Hold):
-    """An operator's hold on a processor, renewed in virtual time as long as the operator lives."""
+    """An operator's hold on a processor. It is renewed in virtual time as long as the operator lives."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         super().__init__()
         self._world, self._process = world, process
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The clock, too, renews the hold, at moments when no process may be switched. The renewal therefore uses the
-        # registry without points.
+        # The clock also renews the hold, at moments when no process may be switched. So the renewal uses the registry
+        # without points.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

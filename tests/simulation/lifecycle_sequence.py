@@ -1,4 +1,4 @@
-"""Random sequences of lifecycle verbs, input, crashes and damage, with these checks:
+"""Random sequences of lifecycle verbs (operator commands), input, crashes and damage, with these checks:
 
 explain    a plan names exactly the keys that the apply deletes; a refused or empty plan changes nothing
 state      after every verb, changelogs and the workers' databases equal the model of input and clears in plain Python
@@ -48,7 +48,7 @@ from tests.simulation.lifecycle_world import LifecycleWorld
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, OUTPUT
 
-#: ``ATTEMPTS``: how often a request is repeated before it counts as stuck. Faults strike only the first ``FAULTY``
+#: ``ATTEMPTS``: the number of attempts after which a request counts as stuck. Faults occur only in the first ``FAULTY``
 #: attempts.
 ATTEMPTS, FAULTY = 14, 4
 #: Virtual seconds within which the workers must consume all input.
@@ -62,7 +62,7 @@ class Sequence(LifecycleJudge):
         super().__init__(world)
         self.random = world.random
         self.struck = 0
-        #: Whether a verb has rewound the input. A failed message then has one dead letter for each time it is
+        #: Whether a verb has set the input back. A failed message then has one dead letter for each time that it is
         #: processed.
         self.rewound = False
 
@@ -79,7 +79,7 @@ class Sequence(LifecycleJudge):
         self.finish()
 
     def step(self) -> None:
-        """Do one random thing: mostly add input, then a verb or some damage."""
+        """Take one random step: mostly add input, otherwise a verb or some damage."""
         random, up = self.random, self.model.up
         if random.random() < 0.8:
             self.feed()
@@ -99,13 +99,13 @@ class Sequence(LifecycleJudge):
             self.do(Scale(GROUP, random.randint(1, 3), warm_s=0.0))
 
     def feed(self) -> None:
-        """Produce some input; running workers process it."""
+        """Produce some input. Running workers process it."""
         for number, messages in enumerate(self.world.workload.messages):
             self.world.feed(number, self.random.randint(self.world.sent[number], len(messages)))
         self.settle()
 
     def clear(self) -> None:
-        """Request a random clear; many of them are refused while the processor is up."""
+        """Request a random clear. Many clears are refused while the processor is running."""
         random, workload = self.random, self.world.workload
         keys = sorted({message.key.decode() for messages in workload.messages for message in messages})
         selection: Selection = random.choice(
@@ -130,7 +130,7 @@ class Sequence(LifecycleJudge):
         self.do(Restore(GROUP, partitions, self.random.choice(["newest", "changelog"])))
 
     def snapshot(self) -> None:
-        """Write the present content of all stores to the warehouse."""
+        """Write the current content of all stores to the warehouse."""
         contents = {(store, number): self.folded(place) for place, store, number in self.places()}
         self.world.tables.take(contents, self.model.effective)
         self.told.append(f"snapshot {len(self.world.tables.taken)}")
@@ -154,13 +154,13 @@ class Sequence(LifecycleJudge):
         self.model.restoring = None
 
     def clean(self) -> None:
-        """Compact the changelogs; tombstones stay."""
+        """Compact the changelogs. Tombstones stay."""
         for place in self.changelogs():
             self.world.cluster.compact(place, drop_tombstones=False)
         self.told.append("cleaner")
 
     def lose(self) -> None:
-        """Lose the disk, or all checkpoints."""
+        """Lose a disk, or all checkpoints."""
         if self.random.random() < 0.5:
             self.world.disk.lose()
         else:
@@ -168,7 +168,7 @@ class Sequence(LifecycleJudge):
         self.told.append("something is lost")
 
     def drift(self) -> None:
-        """Change a changelog's configuration behind Holdfast's back; provision must repair it."""
+        """Change a changelog's configuration outside of Holdfast. The verb `provision` must repair it."""
         topic = changelog_topic(GROUP, self.random.choice(self.world.workload.names))
         self.world.cluster._broker.topics[topic].config["cleanup.policy"] = "delete"
         self.do(Provision(GROUP))
@@ -179,7 +179,8 @@ class Sequence(LifecycleJudge):
     def spoil(self) -> None:
         """Truncate, widen or delete a changelog. Then rebuild it from local state, or from the input.
 
-        With two workers, a task may run where its state is not on disk, so the changelog is rebuilt from the input.
+        With two workers, a task may run on a worker without its state on disk. Then the changelog is rebuilt from the
+        input.
         """
         found = self.world.registry.deployment(GROUP)
         slots, partitions = len(found.slots if found else ()), self.world.schedule.partitions
@@ -219,7 +220,7 @@ class Sequence(LifecycleJudge):
         self.do(Deploy(GROUP))
 
     def put_back_registry(self) -> None:
-        """Replace the registry with an older copy. Nothing may start or stop before the copy is adopted."""
+        """Replace the registry with an older copy. Nothing may start or stop before an operator accepts the copy."""
         copy = self.world.copy_registry()
         for _ in range(self.random.randint(1, 2)):
             self.do(Stop(GROUP) if self.model.up else Deploy(GROUP))
@@ -234,7 +235,7 @@ class Sequence(LifecycleJudge):
         self.do(Adopt(GROUP))
 
     def roll_back(self) -> None:
-        """Roll back to an earlier release; it has the same code as the present one, so its state fits."""
+        """Roll back to an earlier release. It has the same code as the current release, so its state fits."""
         book = self.world.registry.releases
         now = book.working(GROUP)
         assert now is not None
@@ -247,7 +248,7 @@ class Sequence(LifecycleJudge):
             raise InvariantBroken("deployment", f"{earlier} was to run, {ran} does")
 
     def intrude(self) -> None:
-        """A worker of another installation joins the consumer group; until it leaves, no verb may start workers."""
+        """A worker of another installation joins the consumer group. Until it leaves, no verb may start workers."""
         group = self.world.cluster._broker.group(GROUP)
         stranger = InlineProcess(self.world.clock)
         member = group.join(stranger, (INPUT,), "holdfast-of-others")
@@ -269,7 +270,10 @@ class Sequence(LifecycleJudge):
     # -- one verb --------------------------------------------------------------------------------------------------
 
     def do(self, request: Request) -> None:
-        """Request a verb repeatedly while operators or workers are killed, until it is done; then check."""
+        """Request a verb repeatedly, while operators or workers are killed, until it is done.
+
+        Then check the installation.
+        """
         before, calm = self.sight(), True
         self.rewound |= isinstance(request, Clear | Restore | Backfill)
         known = len(self.world.registry.journal.applies(1_000))
@@ -293,7 +297,7 @@ class Sequence(LifecycleJudge):
             if self.random.random() < 0.7:
                 self.recover()
             pause_s = self.random.choice([0.5, 5.0, 20.0, 62.0])
-            # An operator on another machine counts as dead only after a minute of silence.
+            # An operator on another machine counts as dead only after a minute without a heartbeat.
             self.world.rest(pause_s if attempt < ATTEMPTS // 2 else 62.0)
             self.model.catch_up()
         else:
@@ -303,7 +307,7 @@ class Sequence(LifecycleJudge):
         self.check()
 
     def ask(self, request: Request, fault: Fault | None, *, calm: bool) -> Shown | HoldfastError | None:
-        """Request a verb once; returns None if the operator was killed."""
+        """Request a verb once. Returns None if the operator was killed."""
         outcome: list[Shown | HoldfastError] = []
 
         def shown(plan: Plan) -> None:
@@ -332,7 +336,7 @@ class Sequence(LifecycleJudge):
         return outcome[0] if outcome and not process.crashed else None
 
     def carried_out(self, stage: object) -> None:
-        """Tell the model that a stage is done; the journal notes it afterwards."""
+        """Tell the model that a stage is done. The journal records the stage afterwards."""
         if isinstance(stage, ClearKeys):
             self.model.cleared(stage)
         if isinstance(stage, SetPositions):
@@ -340,7 +344,7 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal has a passing cause: sessions of dead workers, or workers that still restore."""
+        """Whether a refusal has a temporary cause: sessions of dead workers, or workers that still restore."""
         if not isinstance(outcome.plan.verdict, Refused):
             return False
         if isinstance(request, Clear) and self.model.up:
@@ -348,18 +352,24 @@ class Sequence(LifecycleJudge):
         return self.model.up or not isinstance(request, Compact)
 
     def is_done(self, request: Request, known: int) -> bool:
-        """Whether the apply is done although its operator died: the journal has a new apply that is done."""
+        """Whether the apply is done although its operator died.
+
+        In that case, the journal has a new apply that is done.
+        """
         for record in self.world.registry.journal.applies(1_000)[: -known or None]:
             if record.outcome == "done" and plans.decode(record.plan).request == request:
                 return True
         return False
 
     def is_held(self) -> bool:
-        """Whether an apply is still open: a dead operator holds it, until a long silence lets another one close it."""
+        """Whether an apply is still open.
+
+        A dead operator holds it, until another operator may close it after a long silence.
+        """
         return bool(self.world.registry.journal.applies(1, open_only=True))
 
     def note(self, request: Request, attempt: int, outcome: Shown) -> None:
-        """Record the outcome for people, and check that a clear deleted exactly as many keys as its plan named."""
+        """Record the outcome for people. Check that a clear deleted exactly as many keys as its plan named."""
         verdict = type(outcome.plan.verdict).__name__
         self.told.append(f"{request}: {verdict} {'resumed' * outcome.resumed} after {attempt + 1} tries")
         applied, plan = outcome.applied, outcome.plan
@@ -383,15 +393,15 @@ class Sequence(LifecycleJudge):
             )
 
     def revive(self) -> None:
-        """Run recovery once, which restarts dead workers if it may."""
+        """Run recovery once. It restarts dead workers if it is allowed to."""
         failure = self.world.operate(lambda operator: operator.recover()).failure
         if failure is not None:
             raise InvariantBroken("operator", f"recovery failed: {failure!r}") from failure
 
     def settle(self) -> None:
-        """If the processor should be up, wait until its workers have processed all input.
+        """If the processor should run, wait until its workers have processed all input.
 
-        Then let the last markers arrive.
+        Then wait until the last transaction markers have arrived.
         """
         if self.model.up:
             if not all(program.alive for program in self.world.programs.values()):
@@ -404,7 +414,7 @@ class Sequence(LifecycleJudge):
     def finish(self) -> None:
         """Process and check the rest of the input.
 
-        Then restore a new disk from compacted changelogs, without checkpoints.
+        Then restore state on a new disk from compacted changelogs, without checkpoints.
         """
         self.do(Deploy(GROUP))
         for number, messages in enumerate(self.world.workload.messages):

@@ -1,4 +1,4 @@
-"""A simulated warehouse: it takes snapshots of all stores while workers are idle, and restores them."""
+"""A simulated warehouse. It takes snapshots of all stores while workers are idle, and restores them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ class SimulatedTables:
         self.taken: list[Snapshot] = []
 
     def take(self, contents: Contents, effective: Mapping[tuple[str, int], Sequence[Message]]) -> None:
-        """Take a snapshot of the present content; no worker processes input meanwhile."""
+        """Take a snapshot of the current content. No worker processes input meanwhile."""
         committed = self._world.cluster.committed_offsets(GROUP)
         inputs = {place.number: at for place, at in committed.items() if place.topic == INPUT}
         kept = {place: tuple(messages) for place, messages in effective.items()}
         self.taken.append(Snapshot(len(self.taken) + 1, contents, inputs, kept))
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """The table of a store, as ``Tables.store_table`` describes it: one version for each snapshot, newest first."""
+        """The table of a store, as ``Tables.store_table`` describes it.
+
+        It has one version for each snapshot, newest first.
+        """
         versions = []
         for each in reversed(self.taken):
             manifest = self._manifest(each, store)
@@ -59,11 +62,11 @@ class SimulatedTables:
         return StoreTable(table_name(processor, store), tuple(versions))
 
     def other_table(self, name: str) -> OtherTable:
-        """Raises LookupError: the simulated warehouse has only snapshots, no other tables."""
+        """Always raises LookupError, because the simulated warehouse has only snapshots and no other tables."""
         raise LookupError(f"the simulated warehouse has no table {name}")
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """The rows of a snapshot, one at a time, so that loading has many points at which it may be killed."""
+        """The rows of a snapshot, one at a time. So the load has many points at which the operator may be killed."""
         store = next(name for name in self._world.workload.names if table == table_name(GROUP, name))
         for key, value in self.taken[version - 1].contents[store, partition].items():
             yield [key], [value]
@@ -123,7 +126,7 @@ class Loading:
         self._setting = setting
 
     def producer(self, transactional_id: str | None) -> Any:
-        """A new producer that reports the offsets it sends to ``setting``."""
+        """Make a new producer. It passes the offsets that it sends to ``setting``."""
         made, setting = self._cluster.producer(transactional_id), self._setting
         send = made.send_offsets
 

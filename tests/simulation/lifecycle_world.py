@@ -1,7 +1,8 @@
 """A simulated installation whose operators plan, apply and deploy with production code.
 
-Simulated are the supervisor, the disk, the object store, Kafka, time, and HTTP between operators and workers. The
-registry is a real one. Each call to one of these parts passes a point, where the operator or a worker may be killed.
+The simulation replaces the supervisor, the disk, the object store, Kafka, time, and HTTP between operators and workers.
+The registry is a real database. Each call to one of these parts passes a point, where the operator or a worker may be
+killed.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw_workload
 
-#: Versions are not copied in this simulation, because all of them have the same code.
+#: Releases contain no copy of the code in this simulation, because all versions have the same code.
 CODE = Code("tests.simulation.workload:application", why_not="it is a part of Holdfast")
-#: Virtual seconds after which an operator that still runs counts as hanging.
+#: Virtual seconds after which an operator that is still running counts as hanging.
 OPERATOR_S = 3_000.0
 
 
@@ -73,11 +74,11 @@ class LifecycleWorld:
         self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
         self.programs: dict[str, Program] = {}
         self.simulation = Simulation(self.clock, self.random, self._on_point)
-        #: Returns whether a process is killed at a point; None kills no process.
+        #: Returns whether a process is killed at a point. None kills no process.
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = self.pids = 0
-        #: Whether all operators run on one machine. They then see at once that the holder of an apply has ended.
+        #: Whether all operators run on one machine. They then notice at once that the holder of an apply has ended.
         self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
         self.paths = Paths(folder / "home")
@@ -96,7 +97,7 @@ class LifecycleWorld:
         #: Called with the positions that a restore from the warehouse is about to commit.
         self.setting_positions: Callable[[Mapping[Partition, int]], None] = lambda offsets: None
         self.sent = [0] * schedule.partitions
-        #: The offset of each message that was produced, by partition.
+        #: The offset of each produced message, by partition.
         self.offsets: list[list[int]] = [[] for _ in range(schedule.partitions)]
         self.cluster.create_topic(INPUT, schedule.partitions, ANY_TIME_AHEAD)
         self.cluster.create_topic(OUTPUT, schedule.partitions)
@@ -119,7 +120,7 @@ class LifecycleWorld:
         return self.application(slot, start)
 
     def check_start(self, slot: str) -> None:
-        """Called before a worker runs; may raise the error with which the worker ends."""
+        """Called before a worker runs. May raise an error, with which the worker ends."""
 
     def code(self) -> Code:
         """The code files of the processor's definition."""
@@ -160,10 +161,10 @@ class LifecycleWorld:
         program.process = self.simulation.start(f"w{slot}.{program.pid}", live)
 
     def wake(self, program: Program) -> None:
-        """Called when a worker has a new request; an idle worker may be woken up."""
+        """Called when a worker has a new request. May wake up an idle worker."""
 
     def kill(self, process: SimulatedProcess) -> None:
-        """Kill a process (SIGKILL). Its writes stay on disk, except for unflushed batches of bulk mode."""
+        """Kill a process (SIGKILL). Its writes stay on disk, except for unflushed batches in bulk mode."""
         process.kill()
         bulk = [path for path in self.disk.paths if self.disk._stored[path].holder is process]
         self.disk.release(process)
@@ -181,7 +182,7 @@ class LifecycleWorld:
     # -- input -----------------------------------------------------------------------------------------------------
 
     def feed(self, partition: int, upto: int) -> None:
-        """Produce the messages of a partition up to a number."""
+        """Produce the messages of a partition up to this number."""
         for message in self.workload.messages[partition][self.sent[partition] : upto]:
             time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
             offset = self.cluster.produce(INPUT, encoded, message.key, partition=partition, timestamp_ms=time_ms)
@@ -189,7 +190,7 @@ class LifecycleWorld:
         self.sent[partition] = max(self.sent[partition], upto)
 
     def consumed(self, partition: int) -> int:
-        """How many messages of a partition the group has committed."""
+        """Return the number of messages of a partition that the group has committed."""
         committed = self.cluster.committed_offsets(GROUP).get(Partition(INPUT, partition), 0)
         return sum(offset < committed for offset in self.offsets[partition])
 
@@ -218,14 +219,14 @@ class LifecycleWorld:
         return self.one_machine and name not in living
 
     def operate(self, work: Callable[[Operator], None]) -> SimulatedProcess:
-        """Run an operator's work in its own process; returns the process once it has ended or was killed."""
+        """Run an operator's work in its own process. Returns the process after it has ended or was killed."""
         process = self.begin(work)
         self.clock.call_later(OPERATOR_S, lambda: None)
         self.until(lambda: process.ended or process.crashed, OPERATOR_S, f"{process.name} ends")
         return process
 
     def begin(self, work: Callable[[Operator], None]) -> SimulatedProcess:
-        """Start an operator's work in its own process; returns the running process."""
+        """Start an operator's work in its own process. Returns the running process."""
         self.operators += 1
         return self.simulation.start(f"op{self.operators}", lambda alive: work(self.operator(alive)))
 
@@ -236,7 +237,7 @@ class LifecycleWorld:
     # -- the registry ----------------------------------------------------------------------------------------------
 
     def newest_logged(self) -> tuple[int, str] | None:
-        """The newest generation in the changelogs and its code version, as ``world.changelog_meta`` reads them."""
+        """Return the newest generation in the changelogs with its code version, read like ``world.changelog_meta``."""
         logs = [changelog_topic(GROUP, store) for store in self.workload.names]
         there = [log for log in logs if log in self.cluster._broker.topics]
         found = [record for log in there for _, record in self.cluster.read(log)]
@@ -284,9 +285,9 @@ def virtual_time(world: LifecycleWorld) -> Iterator[None]:
 
 
 def quiet(schedule: Schedule) -> Schedule:
-    """The schedule's settings for workers, without faults and with tombstones that stay.
+    """Return the schedule's settings for workers, without faults, and with tombstones that compaction keeps.
 
-    Simulations of operators bring their own faults. One seed in eight has a dead-letter topic; the others skip failed
+    Simulations of operators have their own faults. One seed in eight has a dead-letter topic; the others skip failed
     messages.
     """
     chosen: dict[str, Any] = {"exactly_once": True, "aggregated": False, "faults": ()}

@@ -1,4 +1,4 @@
-"""Simulated machines: each has a disk and at most one process, which the simulation restarts after a crash."""
+"""Simulated machines. Each has a disk and at most one process, which the simulation restarts after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """One machine with a disk and at most one process; by default, the machine's name is also its slot."""
+    """One machine with a disk and at most one process. By default, the machine's name is also its slot."""
 
     def __init__(self, world: World, name: str, *, slot: str = "", settings: Settings | None = None) -> None:
         self.name = name
@@ -26,13 +26,13 @@ class Machine:
         self.wanted = False
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
-        #: Whether its next process runs the version in which the tasks of two inputs are joined.
+        #: Whether its next process runs the version of the processor in which one task reads both inputs.
         self.joined = world.joined
         self._world = world
         self._lives = 0
 
     def start(self) -> None:
-        """Start the processor, unless it runs already or is not wanted."""
+        """Start the processor, unless it is already running or should not run."""
         if not self.wanted or (self.process is not None and not (self.process.ended or self.process.crashed)):
             return
         self._lives += 1
@@ -49,12 +49,12 @@ class Machine:
 
     @property
     def alive(self) -> SimulatedProcess | None:
-        """The process, or None if it has ended or crashed."""
+        """The running process, or None if the process has ended or crashed."""
         process = self.process
         return None if process is None or process.ended or process.crashed else process
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
-        """The usable databases of this machine: machine name, path and content."""
+        """The usable databases of this machine, each with machine name, path and content."""
         return [
             (self.name, path, self.disk.content(path))
             for path in self.disk.paths
@@ -62,7 +62,7 @@ class Machine:
         ]
 
     def ask_for_checkpoints(self) -> None:
-        """Ask the worker for checkpoints now, as its HTTP interface does."""
+        """Request checkpoints from the worker, as its HTTP interface does."""
         worker = self.app._worker if self.app is not None else None
         if self.alive is not None and worker is not None and worker.assignment.checkpoints is not None:
             worker.assignment.checkpoints.ask_now(worker.assignment.tasks)
@@ -91,7 +91,7 @@ class Machine:
 
 
 class Operator(Machine):
-    """An operator's machine: it clears all state and rewinds the input, and retries until both are done."""
+    """An operator's machine. It clears all state and sets the input back, and retries until both are done."""
 
     def _run(self, app: Application, process: SimulatedProcess) -> None:
         view = self._world.cluster.connect(process)

@@ -2,7 +2,7 @@
 
 Invariants:
     - An object is complete or absent, even if its writer dies.
-    - A job advances by one step in each turn of the worker: the same seed gives the same steps.
+    - A job advances by one step in each turn of the worker. So the same seed gives the same steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SimulatedObjects:
         self._numbers = itertools.count(1)
 
     def attach(self, process: Process) -> Storage:
-        """The store and a job runner for one process."""
+        """Return the store and a job runner for one process."""
         work = SteppedWork(process, self._clock, lambda: self.step_s)
         return Storage(ObjectsOfProcess(self, process), work, lambda: f"u{next(self._numbers):06d}")
 
@@ -96,7 +96,7 @@ class ObjectsOfProcess(Objects):
 
 
 class SteppedWork(Work):
-    """Runs jobs in steps, with the interface ``Work``: one step of each due job in each turn.
+    """Runs jobs in steps, with the interface ``Work``. In each turn, each due job advances by one step.
 
     Args:
         process: The process; its death ends the jobs.

@@ -1,4 +1,4 @@
-"""Runs courses of operation from seeds: several operators, failures, and the recovery sensor act on one installation.
+"""Runs random courses (sequences of steps): operators, failures and the recovery sensor act on one installation.
 
 After a quiet period, the machine must match the registry. Otherwise status must be red and name an action that repairs
 it.
@@ -49,7 +49,7 @@ class Outcome:
     course: Course
     told: tuple[str, ...]
     tail: tuple[str, ...] = ()
-    #: How many actions that status named were carried out.
+    #: The number of actions named by the status command that were carried out.
     acted: int = 0
 
     @property
@@ -91,7 +91,7 @@ class OperationRunner:
             return Outcome(seed, invariant, detail, course, tuple(run.told), tail, run.acted)
 
     def shrink(self, outcome: Outcome) -> Outcome:
-        """Reduces a failing course: leaves out one step after the other, as long as the same invariant breaks."""
+        """Reduce a failing course. Steps are left out one after the other, as long as the same invariant breaks."""
         at = 0
         while at < len(outcome.course):
             fewer = self.run(outcome.seed, outcome.course[:at] + outcome.course[at + 1 :])
@@ -103,7 +103,7 @@ class OperationRunner:
 
 
 def shares(file: int) -> range:
-    """The first seed of each share that a file of courses runs in `make test-thorough`; files count from 0.
+    """The first seeds of the shares that a test file of courses runs in `make test-thorough`. Files count from 0.
 
     `make test` runs the first ``TESTED`` seeds. All files together run the rest of the ``COURSES`` seeds.
     """
@@ -115,7 +115,7 @@ def check_share(runner: OperationRunner, first: int) -> None:
     """Run the courses of one share.
 
     Raises:
-        pytest.fail.Exception: A course broke an invariant; the message has the steps that it needs.
+        pytest.fail.Exception: A course broke an invariant. The message has the steps that are needed to reproduce it.
     """
     for seed in range(first, first + SHARE):
         outcome = runner.run(seed)

@@ -1,4 +1,4 @@
-"""Dagster's part in a course of operation: the run queue, and the code locations that contain the recovery sensor.
+"""Dagster's part in a course (a random sequence of steps): the run queue, and code locations with the recovery sensor.
 
 Both are real. The queue is Dagster's own, in an instance with the ``dagster.yaml`` that ``holdfast up`` writes;
 Dagster's daemon decides which run starts. The locations come from the workspace that ``holdfast up`` writes for a
@@ -32,17 +32,17 @@ from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS
 from holdfast.orchestration.jobs.recover_processor import recover_processor, tags_of_incident
 from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
-#: The name of the project's own module of Dagster definitions, and its text when it is intact or broken.
+#: The name of the project's own module of Dagster definitions, and its source when it is intact or broken.
 MODULE = "course_assets"
 WHOLE_MODULE, BROKEN_MODULE = "import holdfast\n\ndefs = holdfast.definitions()\n", "import nothing_of_this_name\n"
-#: The number of runs of each kind: more than may run at the same time.
+#: The number of runs of each kind. It is larger than the number that may run at the same time.
 CHECKS, VERBS, LONG, DRY = 6, 6, 4, 12
 _QUEUED, _STARTED = dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED
 _ORIGIN = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "holdfast")
 
 
 class Queue:
-    """Dagster's run queue. Until ``occupy``, it has only recovery runs, which start at once.
+    """Dagster's run queue. Before ``occupy`` is called, it has only recovery runs, which start at once.
 
     Args:
         settings: The settings of the machine on which Dagster runs.
@@ -55,7 +55,7 @@ class Queue:
         self._runs: dict[str, dg.DagsterRun] = {}
 
     def occupy(self, processor: str) -> None:
-        """Fill the queue with runs of every other kind that never end: some start, the others wait for them."""
+        """Fill the queue with runs of every other kind that never end. Some runs start, the others wait for them."""
         instance = self._instance
         if instance is None:
             home = local.prepare(self._settings)
@@ -75,7 +75,7 @@ class Queue:
             self._instance.add_run(_in_lane(self._runs[name], _QUEUED))
 
     def starts(self, name: str) -> bool:
-        """Whether a queued recovery run starts now; otherwise it keeps waiting."""
+        """Whether a queued recovery run starts now. If not, it stays in the queue."""
         if self._instance is None:
             return True
         run_id = self._runs[name].run_id
@@ -112,7 +112,7 @@ class Queue:
 
 
 def _of_other_kinds(processor: str) -> Iterator[dg.DagsterRun]:
-    """One run of each other kind at least: the project's runs, runs in a pool, short and long verbs, and dry runs."""
+    """At least one run of each other kind: the project's runs, runs in a pool, short and long verbs, and dry runs."""
     yield from (_run("observe", {}, {}) for _ in range(CHECKS))
     yield from (_run("of_a_pool", {}, {}, pool) for pool in ("spark", "deploys") for _ in range(2))
     yield from (_verb("compact_stores", processor if number == 0 else f"c{number}") for number in range(VERBS))
@@ -137,7 +137,7 @@ def _run(job: str, config: Mapping[str, Any], tags: Mapping[str, str], pool: str
 
 
 def _in_lane(run: dg.DagsterRun, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-    """The run with the status and tags that ``ProcessorRunCoordinator`` gives it in the queue."""
+    """Return the run with the status and tags that ``ProcessorRunCoordinator`` gives it in the queue."""
     return run.with_status(status).with_tags({**run.tags, **run_coordinator.tags_of(run)})
 
 
@@ -166,7 +166,7 @@ class Locations:
         return tuple(each["location_name"] for each in entries if RECOVERY_SENSOR in self._sensors_of(each))
 
     def _sensors_of(self, entry: Mapping[str, str]) -> frozenset[str]:
-        """The names of a location's sensors; empty if its module cannot be imported."""
+        """The names of a location's sensors. Empty if its module cannot be imported."""
         with _as_code_server(self._settings.home, self._project, entry.get("working_directory")):
             try:
                 spec = importlib.util.find_spec(entry["module_name"])

@@ -1,4 +1,4 @@
-"""The project in a course of operation: a definition in two modules, and the versions that a worker imports."""
+"""The project in a random course of operation: a definition in two modules, and the versions that workers import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APP, RATES = "course_app", "course_rates"
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The version in each module that a worker has imported; ``rates`` also has a revision, as in `v1.2`."""
+    """The version of each module that a worker has imported. ``rates`` also has a revision, as in `v1.2`."""
 
     app: str
     rates: str
@@ -41,7 +41,7 @@ class Project:
         (self.folder / f"{RATES}.py").write_text(f"VERSION = '{version}.{revision}'\n")
 
     def code(self) -> Code:
-        """The files of the definition, found as production finds them."""
+        """The files of the definition, found as in production."""
         with patch.object(sys, "path", [str(self.folder), *sys.path]):
             try:
                 return code_of(f"{APP}:application")

@@ -1,7 +1,7 @@
-"""The proof of a version in a course of operation: production code gathers messages and judges simulated runs.
+"""Simulates the proof (trial run) of a version before a deploy. Production code gathers messages and judges the runs.
 
-Two versions are special: one hangs on the newest messages, and one lets no message through, so that no step runs. From
-these facts, production decides whether the version may replace the running one, and what it reports.
+Two versions are special. One hangs on the newest messages, and one drops all messages, so that no step runs. From the
+results of the runs, production code decides whether the version may replace the running one, and what it reports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.workload import GROUP, OUTPUT
 if TYPE_CHECKING:
     from tests.simulation.operation_world import OperationWorld, Person
 
-#: Virtual seconds that a run of a version takes. A hanging version takes no longer, because nothing else happens
+#: Virtual seconds that a run of a version takes. A hanging version takes no longer, because no other process acts
 #: meanwhile.
 TAKES_S = 2.0
 #: Observed hangs: the name of the process that ran the proof, and the release that hung.
@@ -47,7 +47,7 @@ class SimulatedProver(Prover):
         seen = process.name, self.stage.release_id
         if release == self.stage.former:
             if version == HANGS:
-                # the running version hangs, too, so the hang says nothing about the new version
+                # the running version hangs as well, so the hang is no fault of the new version
                 world.hung.discard(seen)
         elif version == HANGS:
             world.hung.add(seen)
@@ -61,7 +61,8 @@ class SimulatedProver(Prover):
 def prove(person: Person, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
     """Prove a version.
 
-    A version that is not special passes without a look: more calls would add points, which would change known courses.
+    A version that is not special passes without simulated runs. Such runs would add points, and so change the known
+    courses.
     """
     if person.world.version_of(stage.release_id) not in (HANGS, MUTE):
         return Done("proven")
@@ -93,7 +94,10 @@ def proofs_in_memory(world: OperationWorld) -> Iterator[None]:
 
 
 def check_started(world: OperationWorld, process: SimulatedProcess | None, release: str) -> None:
-    """Check that no process starts a worker of a version that it has seen hang where the running version does not."""
+    """Check that no process starts a worker of a version that it has seen hang.
+
+    The check is skipped if the running version hangs as well.
+    """
     if process is not None and (process.name, release) in world.hung:
         said = f"{process.name} starts release {release}, which hung on the newest messages"
         world.broken = world.broken or InvariantBroken("proof", said)

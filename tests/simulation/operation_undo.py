@@ -1,6 +1,8 @@
-"""Checks undo files in a course of operation: each deleted entry is in a complete file, with its last value.
+"""Checks undo files in a course (a random sequence of steps).
 
-The check stops a clear at each batch of deletes, after user functions can no longer change the entries. It reads the
+Each deleted entry is in a complete file with its last value.
+
+The check stops a clear before each batch of deletes, when user functions can no longer change the entries. It reads the
 entries from the worker's own database, and the files from the disk.
 """
 
@@ -25,7 +27,7 @@ from tests.simulation.workload import GROUP
 
 #: The point that a worker passes after the last line of the file and before the first delete.
 DELETES = "clear:deletes"
-#: The number of entries in a batch; it is so small that a clear has several batches.
+#: The number of entries in a batch. It is small, so that a clear has several batches.
 BATCH = 2
 
 

@@ -1,8 +1,8 @@
-"""Other actors of the simulation, while processors run: operators, foreign group members, and deletions of topics.
+"""Actors of the simulation beside the processors: operators, foreign group members, and deletions of topics.
 
-An operator clears all state, or deploys the version in which tasks are joined or parted again. Before both, all
-processes are stopped; for a deployment, the product's own plan demands this (``compatibility``). Input that must not
-come late is also produced while all processes are stopped.
+An operator clears all state, or deploys the version in which tasks are joined or separated again. All processes are
+stopped before a clear or a deployment. For a deployment, the product's own plan demands this stop (``compatibility``).
+Input that must not be late is also produced while all processes are stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Others:
     """The other actors of a simulation.
 
     Attributes:
-        cleared: Whether outputs may repeat, because a clear has rewound the input.
+        cleared: Whether outputs may be repeated, because a clear has set the input back.
         busy: Whether all processes are stopped now for a clear, a deployment or the rest of the input.
         seen: The records that consumers had read from topics before these were deleted.
         intruders: The number of foreign members in the consumer group now.
@@ -41,7 +41,7 @@ class Others:
     def call_at_their_times(self) -> None:
         """Schedule all actions at the times that the schedule gives."""
         world, schedule = self._world, self._world.schedule
-        # A worker may create a deleted output topic again, with a configuration that accepts all timestamps.
+        # A worker may create a deleted output topic again. Its configuration then accepts all timestamps.
         deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]
         for at in schedule.clears_at:
             world.clock.call_at(at * schedule.horizon_s, self.clear)
@@ -68,7 +68,7 @@ class Others:
         return True
 
     def clear(self) -> None:
-        """An operator stops all processes, and clears all state when none is left."""
+        """An operator stops all processes. When no process is left, the operator clears all state."""
         if self.busy:
             return
         self.cleared = self._world.operator.wanted = True
@@ -79,9 +79,9 @@ class Others:
         return not self._world.operator.wanted
 
     def regroup(self) -> None:
-        """An operator deploys the other version, which has one store more or less.
+        """An operator deploys the other version, which has one store more or one less.
 
-        This store joins the tasks of two inputs.
+        Tasks that read two inputs are joined by this store.
         """
         if self.busy:
             return
@@ -102,7 +102,7 @@ class Others:
         machine.stop()
 
     def _stop_all_for(self, act: Callable[[], bool]) -> None:
-        """Stop all processes, repeat an action until it is done, and start the machines again that ran before."""
+        """Stop all processes, and repeat an action until it is done. Then restart the machines that ran before."""
         self.busy = True
         machines = self._world.machines
         self._act_alone([machine for machine in machines if machine.wanted] or machines[:1], act)
@@ -121,7 +121,7 @@ class Others:
             self._world.clock.call_later(0.5, lambda: self._act_alone(running, act))
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and create it again later; the deleted records that consumers have read still count."""
+        """Delete a topic and create it again later. The deleted records that consumers have read still count."""
         if self._world.strike is None:
             return
         known = self._world.cluster._broker.topics.get(topic)
@@ -140,14 +140,14 @@ class Others:
     def extent(self, topic: str) -> object:
         """A value that changes whenever the result of `read` changes.
 
-        It is cheap enough for a check at each move of time.
+        The value is cheap to compute, so it can be checked at each move of time.
         """
         broker = self._world.cluster._broker
         logs = broker.topics[topic].logs if topic in broker.topics else ()
         return len(self.seen.get(topic, ())), tuple((log, log.start, log.end, log.last_stable) for log in logs)
 
     def intrude(self) -> None:
-        """A foreign group member reads one of two inputs for a while, so no worker gets both inputs of a partition."""
+        """A foreign group member reads one of two inputs for a while. So no worker gets both inputs of a partition."""
         self.intruders += 1
         self._world.simulation.start(f"intruder.{self.intruders}", self._read_one_input)
 

@@ -1,7 +1,7 @@
 """A simulation in which the owner of a task gets commands (clear, adopt, set positions) while faults strike.
 
-The expected state comes from the input alone: each store has, by partition, the messages that count in it. A clear
-removes messages; a rewind adds them again.
+The expected state is computed from the input alone. Each store has, by partition, the messages that count in it. A
+clear removes messages; setting the input back adds them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantB
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World
 
-#: Virtual seconds within which a command must be done, whatever faults strike.
+#: Virtual seconds within which a command must be done, whatever faults occur.
 COMMAND_S = 900.0
 ENDED = (TicketPhase.DONE, TicketPhase.FAILED)
 
@@ -49,9 +49,9 @@ class OwnerWorld(World):
         self.effective: dict[tuple[str, int], list[Message]] = {
             (store, number): [] for store in self.workload.names for number in range(schedule.partitions)
         }
-        #: The offset of each message that was produced, by partition and message number.
+        #: The offset of each produced message, by partition and message number.
         self.offsets: list[dict[int, int]] = [{} for _ in range(schedule.partitions)]
-        #: How many messages are counted already, by partition.
+        #: The number of messages that are already counted in ``effective``, by partition.
         self._counted = [0] * schedule.partitions
         self.asked = 0
         self.failed: list[str] = []
@@ -62,13 +62,13 @@ class OwnerWorld(World):
         return made
 
     def feed_to(self, partition: int, upto: int) -> None:
-        """Produce the messages of a partition up to a number, and note their offsets."""
+        """Produce the messages of a partition up to this number, and record their offsets."""
         for number in range(self._sent[partition], upto):
             self.feed(partition, number + 1)
             self.offsets[partition][number] = self._ends[Partition(INPUT, partition)] - 1
 
     def settle(self) -> None:
-        """Wait until the produced input is consumed, and count it in ``effective``."""
+        """Wait until the produced input is consumed, and add it to ``effective``."""
         self._until(self.fed_is_consumed, RECOVERY_S, "liveness")
         for partition, messages in enumerate(self.workload.messages):
             new = messages[self._counted[partition] : self._sent[partition]]
@@ -83,7 +83,10 @@ class OwnerWorld(World):
         return self.broken is not None or all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def _keep_up(self) -> None:
-        """Keep at least one machine wanted, and resume workers that started paused or were frozen during a resume."""
+        """Keep at least one machine running.
+
+        Resume workers that started paused, or that were frozen during a resume.
+        """
         if not any(machine.wanted for machine in self.machines):
             self.machines[0].wanted = True
             self.machines[0].start()
@@ -111,7 +114,7 @@ class OwnerWorld(World):
                 yield machine, worker
 
     def owner(self, partition: int) -> Worker | None:
-        """The worker that runs a partition's task now, according to the worker itself; None if there is none."""
+        """Return the worker that runs a partition's task now, according to the worker itself, or None."""
         for _, worker in self.workers():
             tasks = worker.assignment.tasks
             runs = any(task.partition == partition and task.phase is TaskPhase.RUNNING for task in tasks)
@@ -120,7 +123,7 @@ class OwnerWorld(World):
         return None
 
     def pause(self) -> None:
-        """Pause all workers; workers that start later start paused."""
+        """Pause all workers. Workers that start later start paused."""
         self.start_with = Start(paused=True)
         self._until(self._all_paused, RECOVERY_S, "liveness")
 
@@ -192,24 +195,24 @@ class OwnerWorld(World):
     # -- the expected effect of a command ------------------------------------------------------------------------------
 
     def forget(self, partition: int, stores: tuple[str, ...], cleared: Callable[[bytes], bool]) -> None:
-        """Note that messages with cleared keys no longer count."""
+        """Record that messages with cleared keys no longer count."""
         for store in stores:
             kept = [message for message in self.effective[store, partition] if not cleared(message.key)]
             self.effective[store, partition] = kept
 
     def rewound(self, partition: int, number: int) -> None:
-        """Note that the messages from this number on are processed, and count, again."""
+        """Record that the messages from this number on are processed again, and count again."""
         self._counted[partition] = number
 
 
 def owner_schedule(seed: int, **chosen: Any) -> Schedule:
-    """The schedule of a seed; its faults leave time for every command to be done."""
+    """Return the schedule of a seed. Its faults leave time for every command to be done."""
     return replace(plain_schedule(seed), **chosen)
 
 
 @contextmanager
 def commanded(schedule: Schedule, folder: Path, *, entries_max: int) -> Iterator[OwnerWorld]:
-    """A running installation with its faults; commands work in batches of a few entries."""
+    """A running installation with its faults. Commands work in batches of a few entries."""
     world = OwnerWorld(schedule, folder, Settings(home=folder))
     values = [(sweep, "ENTRIES_MAX", entries_max), (contents, "RECORDS_PER_STEP", 3), (contents, "LOOKS_MAX", 7)]
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
@@ -229,9 +232,9 @@ def commanded(schedule: Schedule, folder: Path, *, entries_max: int) -> Iterator
 
 
 class OwnersCheck(FinalCheck):
-    """The final check for commands: they change state without moving input offsets.
+    """The final check for commands, which change state without a change of input offsets.
 
-    A database therefore counts as up to date only if it also has reached the end of its changelogs.
+    Therefore a database counts as up to date only if it has also reached the end of its changelogs.
     """
 
     def _at_the_end(self, databases: Databases) -> Iterator[tuple[str, Path, Content]]:
@@ -267,7 +270,7 @@ def check_all(world: OwnerWorld) -> None:
     final.check_databases("state", world.databases(), excused=set(range(world.schedule.partitions)))
     if world.checkpoints.manifests():
         world._audit(final, checkpoints=True)
-    for topic in world.changelogs:  # no process runs that could still need a tombstone
+    for topic in world.changelogs:  # no process is running that could still need a tombstone
         for number in range(world.schedule.partitions):
             world.history.observe()
             world.cluster.compact(Partition(topic, number), drop_tombstones=True)
@@ -275,7 +278,10 @@ def check_all(world: OwnerWorld) -> None:
 
 
 def draw_command(world: OwnerWorld, random: Random, partition: int) -> Callable[[], None]:
-    """Draws a command about a partition. The returned function has it done, and notes its expected effect."""
+    """Draw a command about a partition.
+
+    The returned function carries the command out and records its expected effect.
+    """
     keys = sorted({message.key for message in world.workload.messages[partition]})
     stores = tuple(random.sample(world.workload.names, random.randint(1, len(world.workload.names))))
     kind = random.choice(["keys", "prefix", "all", "all and position", "position", "adopt"])
@@ -305,7 +311,10 @@ def draw_command(world: OwnerWorld, random: Random, partition: int) -> Callable[
 def draw_adoption(
     world: OwnerWorld, random: Random, partition: int, number: int, positions: dict[str, dict[int, int]] | None
 ) -> Callable[[], None]:
-    """Draws an adoption: a store takes over the content of a foreign changelog, in which some of the messages count."""
+    """Draw an adoption.
+
+    In an adoption, a store takes over the content of a foreign changelog, which has some messages.
+    """
     store = random.choice(world.workload.names)
     counted = [message for message in world.workload.messages[partition] if random.random() < 0.6]
     messages = tuple(tuple(counted if at == partition else ()) for at in range(world.schedule.partitions))

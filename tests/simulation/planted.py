@@ -38,7 +38,7 @@ from tests.simulation import planted_checkpoints, planted_groups, planted_source
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-#: The file with a seed that detects each bug; `print_table` writes it. An outdated seed only makes the search slower.
+#: The file with a seed that detects each bug, written by `print_table`. An outdated seed only makes the search slower.
 KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")
 
 
@@ -51,7 +51,7 @@ class Planted:
 
     @contextmanager
     def growing(self) -> Iterator[None]:
-        """While the block runs, the engine has the bug."""
+        """Plant the bug in the engine while the block runs."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
             yield
@@ -153,8 +153,8 @@ def _generation_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "refusal", lambda self, member_id, generation: None)
 
 
-#: Whether the running simulated process reads uncommitted records. A context variable, because processes switch within
-#: a call.
+#: Whether the running simulated process reads uncommitted records. It is a context variable, because processes switch
+#: within a call.
 _UNCOMMITTED: ContextVar[bool] = ContextVar("uncommitted", default=False)
 
 
@@ -320,7 +320,7 @@ def _standby_outlives_promotion(patch: pytest.MonkeyPatch) -> None:
     def release(self: Standbys, name: str) -> None:
         standby = self._standbys.get(name)
         if standby is not None and standby.task is not None and standby.task.store is not None:
-            # frees the database's lock, so that the task can open it while the standby still writes
+            # release the database's lock, so that the task can open it while the standby still writes
             standby.task.store._database._stored.holder = None
 
     patch.setattr(Standbys, "release", release)
@@ -398,20 +398,20 @@ BUGS = (
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
     *(Planted(name, plant) for name, plant in planted_world.PLANTS.items()),
 )
-#: Bugs that show only with windows, sessions and timers.
+#: Bugs that appear only with windows, sessions and timers.
 TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
-#: Bugs that show only in a stream that is grouped by another key.
+#: Bugs that appear only in a stream that is grouped by another key.
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
-#: Bugs that show in a stream whose producers continue while workers die.
+#: Bugs that appear in a stream whose producers continue while workers die.
 LIVE_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.LIVE_PLANTS.items())
-#: Bugs that show in joins of two topics.
+#: Bugs that appear in joins of two topics.
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
-#: Bugs that show in tables that are restored from their topics.
+#: Bugs that appear in tables that are restored from their topics.
 SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLANTS.items())
 
 
 def known_seeds() -> dict[str, int]:
-    """The known seed of each bug: it detected the bug when the file was written."""
+    """Return the known seed of each bug. The seed detected its bug when the file was written."""
     lines = KNOWN_SEEDS.read_text(encoding="utf-8").splitlines()
     return {name: int(seed) for seed, _, name in (line.partition(" ") for line in lines)}
 

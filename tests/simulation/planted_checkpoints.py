@@ -1,4 +1,4 @@
-"""Bugs that tests plant in checkpoints: in what is uploaded, trusted and deleted."""
+"""Bugs that tests plant in checkpoints: in the upload, in the checks before a restore, and in the deletion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def manifest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_topics_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a checkpoint is restored although it belongs to another changelog."""
+    """The bug: a checkpoint is restored although it belongs to another changelog topic."""
     patch.setattr(decision, "_of_other_topics", lambda manifest, wanted: None)
 
 
@@ -76,7 +76,7 @@ def checksums_unread(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_unread(patch: pytest.MonkeyPatch) -> None:
-    """The bug: garbage collection deletes files that the upload of another process is about to name."""
+    """The bug: garbage collection deletes files that another process has uploaded, before its manifest names them."""
 
     def alive(objects: Objects, place: Place, time: Callable[[], float]) -> Generator[None, None, list[str]]:
         yield

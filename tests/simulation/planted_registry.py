@@ -1,4 +1,7 @@
-"""Bugs that tests plant in the holds on a processor. The model must detect each of them."""
+"""Bugs that tests plant in the holds on a processor (exclusive claims of a process).
+
+The model must detect each of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.simulation.registry_model import Actor, ModelHold
 
 @dataclass(frozen=True, slots=True)
 class RegistryBug:
-    """A bug: the patch that plants it, and the invariants one of which must break."""
+    """A bug: the patch that plants it, and the invariants of which at least one must break."""
 
     name: str
     plant: Callable[[pytest.MonkeyPatch], None]
@@ -55,7 +58,7 @@ def _begins_beside_a_recovery(patch: pytest.MonkeyPatch) -> None:
 
 
 def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a heartbeat has the time of the holder's host, and another host compares it with its own clock."""
+    """The bug: a heartbeat has the time of the holder's host. Another host compares this time with its own clock."""
     beats: dict[int, float] = {}
     beat, begin, claim = ApplyJournal.beat_apply, Applier._begin, Applier._claim
 
@@ -81,7 +84,7 @@ def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
         return claim(applier, record)
 
     def refuse(applier: Applier, record: Any, begun: Any) -> None:
-        """Refuses nothing: the claim decides by the same clock."""
+        """Refuses no claim, because the claim itself decides by the same clock."""
 
     del begin
     patch.setattr(ModelHold, "take", take)
@@ -140,7 +143,7 @@ def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery claims an apply that was silent at its look, although the holder has renewed it since."""
+    """The bug: recovery claims an apply that was silent when recovery checked it. The holder has renewed it since."""
     patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 
 

@@ -14,12 +14,12 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 
 
 def too_far(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore takes rows behind the committed offset, which are not processed yet."""
+    """The bug: a restore reads rows behind the committed offset, which are not processed yet."""
     patch.setattr(restore, "bisect_left", lambda offsets, end: len(offsets))
 
 
 def put_aside(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore makes a row of a record that processing has put aside."""
+    """The bug: a restore makes a row of a record that processing had discarded."""
     real = source_rows.deserializer
 
     def lenient(name: str) -> Callable[[bytes], Any]:
@@ -67,7 +67,7 @@ def former_positions(patch: pytest.MonkeyPatch) -> None:
     def looks(self: InMemoryReplayer, records_max: int) -> object:
         if self._starts is asked[0]:
             return look(self, records_max)
-        asked[0] = self._starts  # the first poll after an assignment returns no records
+        asked[0] = self._starts  # the first poll after an assignment returns no records yet
         return [], {}
 
     patch.setattr(InMemoryReplayer, "assign", assigns)

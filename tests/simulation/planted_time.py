@@ -1,4 +1,4 @@
-"""Bugs that tests plant in windows, sessions, timers and values with a TTL; their models must detect each of them.
+"""Bugs that tests plant in windows, sessions, timers and values with a TTL. The tests must detect each of them.
 
 The simulation and the tests of one step (``test_*_as_modelled.py``) plant the same bugs.
 """
@@ -108,7 +108,8 @@ def _session_early(patch: pytest.MonkeyPatch) -> None:
     former = SessionStore._of_entry
 
     def early(self: SessionStore, entry: Any) -> Open | None:
-        session = former(self, entry)  # the session closes by the end that it had when its index entry was written
+        # with this bug, a session closes by the end that it had when its index entry was written
+        session = former(self, entry)
         return session if session is None else session._replace(end=entry.end)
 
     patch.setattr(SessionStore, "_of_entry", early)
@@ -210,8 +211,8 @@ TIMERS: Plants = {
 }
 
 
-# -- commits of event time: only crashes and lost answers reveal these bugs
-# ---------------------------------------------
+# -- commits of event time: only crashes and lost answers detect these bugs
+# -----------------------------------------------
 
 
 def _places_survive_abort(patch: pytest.MonkeyPatch) -> None:

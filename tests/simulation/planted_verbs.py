@@ -47,13 +47,13 @@ def _local_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_owner_only(patch: pytest.MonkeyPatch) -> None:
-    """The bug: only the first of several workers gets the command."""
+    """The bug: only the first of several workers receives the command."""
     original = RunningOwners._owners
     patch.setattr(RunningOwners, "_owners", lambda self, *of: original(self, *of)[:1])
 
 
 def _one_batch(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear ends after its first batch."""
+    """The bug: a clear ends after its first batch of deletes."""
     original = Sweep.batch
 
     def batch(self: Sweep) -> Any:
@@ -77,7 +77,7 @@ def _planned_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _noted_early(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a failed stage counts as done."""
+    """The bug: a failed stage is recorded as done."""
     original = Execution.__call__
 
     def call(self: Execution, processor: str, stage: Any, tell: Any) -> Any:
@@ -95,7 +95,7 @@ def _set_aside_deletes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The bug: workers that are started for a clear are not paused."""
+    """The bug: workers that are started for a clear do not start paused."""
     original = DeployedProcessors.run
 
     def run(self: DeployedProcessors, processor: str, stage: RunProcessor, tell: Any) -> Any:
@@ -130,7 +130,7 @@ def _never_closed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _plan_acts(patch: pytest.MonkeyPatch) -> None:
-    """The bug: planning already changes the installation: it records the processor as stopped."""
+    """The bug: planning already changes the installation. It records the processor as stopped."""
     original = Operator.plan
 
     def plan(self: Operator, request: Any) -> Plan:
@@ -152,7 +152,7 @@ def _stale_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_left_out(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore does not load the last row of a partition, and nothing compares the result."""
+    """The bug: a restore does not load the last row of a partition, and no check compares the result."""
     original = from_tables.checked_rows
 
     def rows(*of: Any) -> Any:
@@ -163,12 +163,12 @@ def _rows_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_snapshot_for_all(patch: pytest.MonkeyPatch) -> None:
-    """The bug: stores that read the same inputs are restored separately."""
+    """The bug: stores that read the same inputs are restored separately, so their snapshots may differ."""
     patch.setattr(restore_table, "affected", lambda request, topology: request.stores or _stores(topology))
 
 
 def _cut_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a changelog that lost its first records counts as complete."""
+    """The bug: a changelog whose first records were deleted counts as complete."""
     original = backfill.unusable
 
     def unusable(facts: Any, topology: Any) -> dict[str, str]:
@@ -212,7 +212,7 @@ def _registry_trusted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _recovery_trusts(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery does not check whether the registry is older than the processor; verbs still do."""
+    """The bug: recovery does not check whether the registry is older than the processor. Verbs still check this."""
     patch.setattr(incidents, "behind", lambda *of: None)
 
 
@@ -237,7 +237,7 @@ def _stopped_for_a_while(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a rollback always runs the release that works now, not the one it names."""
+    """The bug: a rollback always runs the release that works now, instead of the release that it names."""
     patch.setattr(rollback, "_named", lambda name, releases: releases[0])
 
 

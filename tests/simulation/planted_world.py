@@ -1,4 +1,4 @@
-"""Bugs that tests plant at the engine's borders: outputs, old timestamps, equal slots, clears, lost markers."""
+"""Bugs that tests plant at the engine's borders: outputs, old timestamps, equal slot names, clears, missing markers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 
-#: The planted bug rewinds only this many tasks.
+#: With the planted bug, only this many tasks read their input again.
 FIRST_TASKS = 3
 
 
@@ -38,7 +38,7 @@ def serialized_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def past_unchecked(patch: pytest.MonkeyPatch) -> None:
-    """The bug: only timestamps ahead are compared with the topic's limits, not those long past."""
+    """The bug: only timestamps in the future are compared with the topic's limits, not those of the distant past."""
     bounds = RecordTimes.bounds
     patch.setattr(RecordTimes, "bounds", lambda self, topic: (float("-inf"), bounds(self, topic)[1]))
 
@@ -49,12 +49,12 @@ def dead_letters_keep_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def parted_inputs_taken(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a worker processes one of two inputs that feed the same store."""
+    """The bug: a worker processes only one of two inputs that feed the same store."""
     patch.setattr(assignment, "check_together", lambda *_: None)
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear deletes state, but does not rewind the offsets."""
+    """The bug: a clear deletes state, but does not set the input offsets back."""
     clear = keys.clear
 
     def clears(worker: Any, ticket: Any, tasks: Any, asked: Any, selection: Any, moves: Any) -> Work:
@@ -74,7 +74,7 @@ def half_cleared(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
-    """The bug: records for a deleted topic count as sent."""
+    """The bug: records for a deleted topic are counted as sent."""
     arrives = InMemoryProducer._arrives
 
     def arrive(self: InMemoryProducer, queued: Any) -> bool:
@@ -84,12 +84,12 @@ def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_markers_unseen(patch: pytest.MonkeyPatch) -> None:
-    """The bug: transactions that Kafka left open are not looked for."""
+    """The bug: no check looks for transactions that Kafka left open."""
     patch.setattr(Committer, "_settle", lambda self, producer, timeout_s=None: None)
 
 
 def aborts_published(patch: pytest.MonkeyPatch) -> None:
-    """The bug: an aborted transaction that Kafka left open is ended by a commit."""
+    """The bug: an aborted transaction that Kafka left open is committed."""
     end = InMemoryTransactions.end
 
     def ends(self: InMemoryTransactions, place: Partition, producer_id: int, *, commit: bool) -> None:
@@ -111,7 +111,7 @@ def few_rewound(patch: pytest.MonkeyPatch) -> None:
 
 
 def regrouped_in_turns(patch: pytest.MonkeyPatch) -> None:
-    """The bug: workers of two versions run beside each other although the versions group inputs into other tasks."""
+    """The bug: two versions run at the same time although they assign the inputs to different tasks."""
     of_changelog = compatibility._of_changelog
 
     def verdict(was: Any, now: Any) -> Any:

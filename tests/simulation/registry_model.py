@@ -1,9 +1,9 @@
-"""A model of the holds on a processor: applies, recovery runs and abandons compete for it on a real registry.
+"""A model of the holds (exclusive claims) on a processor. Applies, recovery runs and abandons compete for it.
 
-Each actor runs production code of applies and recovery in a greenlet. It yields before and after each call of the
-registry, so a schedule is one order of their transactions. Between two turns, the database's clock advances, a host's
-clock jumps, or an actor is frozen, thawed or killed. The judge records the present holder from the registry's answers
-alone, and compares.
+Each actor runs production code of applies and recovery in a greenlet, on a real registry database. It yields before and
+after each call of the registry. So a schedule is one order of the actors' transactions. Between two turns, the
+database's clock advances, a host's clock jumps, or an actor is frozen, thawed or killed. The judge derives the present
+holder from the registry's answers, and checks that each later answer agrees.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.simulation.verifier import InvariantBroken
 
 PROCESSOR = "orders"
 START = datetime(2027, 1, 1, tzinfo=UTC)
-#: The number of turns with faults; afterwards all actors run to their end.
+#: The number of turns with faults. Afterwards all actors run to their end.
 TURNS = 120
 #: The number of turns without faults within which all actors must end.
 TURNS_MAX = 2_000
@@ -45,14 +45,14 @@ TURNS_MAX = 2_000
 SKEWS_S = (-61.0, 0.0, 61.0)
 STEPS_S = (-3_600.0, -61.0, 61.0, 3_600.0)
 
-#: Writes that need the holder's token and return whether they took effect.
+#: Writes that need the holder's token. They return whether they took effect.
 HELD_WRITES = ("beat_apply", "note_stage", "beat_incident")
-#: Writes of a registry that is bound to a hold; they raise if the hold is lost.
+#: Writes of a registry that is bound to a hold. They raise an error if the hold is lost.
 FENCED_WRITES = ("record_action", "note_incident", "begin_attempt")
 
 
 _APPLY, _INCIDENT = tables.applies.c, tables.incidents.c
-#: Query: how many open applies and how many open incidents have a holder.
+#: An SQL query for the number of open applies and of open incidents that have a holder.
 HOLDS = select(
     select(func.count())
     .select_from(tables.applies)
@@ -80,13 +80,13 @@ class Judge:
     holder: str | None = None
     token: int = 0
     beaten_s: float = 0.0
-    #: Killed holders whose death other actors can see, because all are on one machine.
+    #: Killed holders whose death the other actors can see, because all actors are on one machine.
     gone: set[str] = field(default_factory=set)
-    #: The stages noted as done, as (apply, stage).
+    #: The stages that are recorded as done, as (apply, stage).
     noted: set[tuple[int, int]] = field(default_factory=set)
 
     def took(self, actor: str, token: int) -> None:
-        """The registry has answered that an actor holds the processor."""
+        """The registry has answered that an actor now holds the processor."""
         silent_s = self.clock() - self.beaten_s
         if self.holder not in (None, actor) and self.holder not in self.gone and silent_s <= SILENT_S:
             raise InvariantBroken("one holder", f"{actor} took from {self.holder}, silent for {silent_s} s")
@@ -95,7 +95,7 @@ class Judge:
         self.holder, self.token, self.beaten_s = actor, token, self.clock()
 
     def wrote(self, actor: str, what: str) -> None:
-        """A holder's write by this actor has taken effect."""
+        """A write that needs the hold has taken effect for this actor."""
         if self.holder != actor:
             raise InvariantBroken("former holder", f"{what} by {actor} took effect; {self.holder} holds")
         self.beaten_s = self.clock() if what in ("beat", "note_stage") else self.beaten_s
@@ -112,7 +112,7 @@ class Judge:
 
 
 class Actor:
-    """One simulated process: it runs until it yields; it can be frozen, thawed or killed."""
+    """One simulated process. It runs until it yields, and can be frozen, thawed or killed."""
 
     def __init__(self, model: Model, name: str, live: Callable[[Actor], None]) -> None:
         self.model, self.name, self.frozen = model, name, False
@@ -133,7 +133,7 @@ class Actor:
             live(self)
         except (HoldfastError, Killed):
             pass
-        except BaseException as failure:  # the model raises it at the end of the turn
+        except BaseException as failure:  # the model raises this error at the end of the turn
             self.failure = failure
 
     @property
@@ -141,13 +141,13 @@ class Actor:
         return bool(self._greenlet.dead)
 
     def turn(self) -> None:
-        """Run to the next point."""
+        """Run until the actor's next point (a place where it yields)."""
         self._greenlet.switch()
         if self.failure is not None:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # raised here if the actor had not started
+        with suppress(Killed):  # raised here if the actor had not started yet
             self._greenlet.throw(Killed)
 
     def point(self) -> None:
@@ -159,7 +159,7 @@ class Actor:
 
 
 class Turns:
-    """The registry for one actor: the actor yields before and after each call, and the judge gets each answer."""
+    """The registry for one actor. The actor yields before and after each call, and the judge gets each answer."""
 
     def __init__(self, of: Any, actor: Actor, *, held: bool = False) -> None:
         self._of, self._actor, self._held = of, actor, held
@@ -200,7 +200,7 @@ class Turns:
 
 
 class ModelHold(Hold):
-    """A hold that is renewed by the model's clock instead of a thread."""
+    """A hold that is renewed by the model's clock instead of by a thread."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()
@@ -208,8 +208,7 @@ class ModelHold(Hold):
         actor.hold = self
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The renewal does not yield: the model freezes no process between the registry's answer and the change after
-        # it.
+        # The renewal does not yield. So no process is frozen between the registry's answer and the change after it.
         registry = self.actor.model.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
 
@@ -259,7 +258,7 @@ class Model:
             for table in reversed(tables.metadata.sorted_tables):
                 connection.execute(delete(table))
         self.judge = Judge(lambda: self.database_s)
-        #: Whether all actors run on one machine, and see at once when another one is killed.
+        #: Whether all actors run on one machine. They then see at once that another actor was killed.
         self.one_machine = self.random.random() < 0.5
         self.hub = greenlet.getcurrent()
         self.incident = registry.open_incident(PROCESSOR, "dead", {}, START)[0].id
@@ -289,7 +288,7 @@ class Model:
         self._finish()
 
     def look(self) -> None:
-        """Check the registry's rows: at most one apply has a holder, and never beside a claimed incident."""
+        """Check the registry's rows. At most one apply has a holder, and none has one while an incident is claimed."""
         ((held, claimed),) = self.registry._database.rows(HOLDS)
         if held and claimed:
             raise InvariantBroken("never both", f"{held} apply and {claimed} incident have a holder")
@@ -322,7 +321,7 @@ class Model:
             actor.clock_s += self.random.choice(STEPS_S)
 
     def _advance(self, seconds: float) -> None:
-        """Advance the database's clock; living actors renew their holds meanwhile."""
+        """Advance the database's clock. Living actors renew their holds meanwhile."""
         until = self.database_s + seconds
         while self.database_s < until:
             self.database_s = min(until, self.next_beat_s)
@@ -421,7 +420,7 @@ class _Work:
 
 @contextmanager
 def parts_of_the_model(patch: Any) -> Iterator[None]:
-    """While the block runs, recovery uses the model's holds, work and view of dead processes."""
+    """While the block runs, recovery uses the model's holds, its work, and its view of dead processes."""
     with patch.context() as here:
         here.setattr(recovery, "Hold", lambda: ModelHold(Actor.current()))
         here.setattr(recovery, "_Recovery", _Work)

@@ -42,7 +42,7 @@ from tests.simulation.schedule import (
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
-#: How a seed's schedule is drawn, by the kind of processor.
+#: A function that draws a seed's schedule, for each kind of processor.
 SCHEDULES = {
     "functions": draw_schedule,
     "timed": timed_schedule,
@@ -58,7 +58,7 @@ TAIL = 60
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a seed: the broken invariant (None if all hold), and facts about the run."""
+    """The result of a seed: the broken invariant (None if all invariants hold), and facts about the simulation."""
 
     seed: int
     invariant: str | None
@@ -91,7 +91,7 @@ class SeedRunner:
         self._settings = Settings()
 
     def run(self, seed: int, *, hashed: bool = False) -> Outcome:
-        """Run a seed. A broken invariant or an error is in the returned outcome; it is not raised."""
+        """Run a seed. If an invariant breaks or an error is raised, the returned outcome contains it."""
         schedule = SCHEDULES[self._of](seed)
         world = World(schedule, self._folder, self._settings)
         faults = Faults(world)
@@ -143,7 +143,7 @@ def _share(job: tuple[int, int, int], of: str, results: multiprocessing.Queue[Ou
 
 
 def run_many(first: int, count: int, jobs: int, *, of: str = "functions") -> int:
-    """Run many seeds on several cores; returns how many failed."""
+    """Run many seeds on several cores. Returns the number of seeds that failed."""
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[Outcome] = context.Queue()
     workers = [

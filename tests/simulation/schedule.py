@@ -1,7 +1,7 @@
-"""The schedule that a seed stands for: how the processors run, and which faults strike when.
+"""Draws the schedule of a seed: how the processors run, and which faults occur when.
 
-A fault waits for a number of points, and then for a point that it aims at, for instance a step of the commit cycle. The
-details of a fault are drawn when it strikes.
+A point is a call at which a process can be interrupted. A fault waits for a number of points, and then for its own
+point, for instance a step of the commit cycle. The details of a fault are drawn when it occurs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WEIGHTS: dict[Kind, int] = {
     Kind.STORE_FORGED: 3,
 }
 
-#: Points at which crashes and freezes strike: the steps of the commit cycle and of a restore. None is any point.
+#: Points at which crashes and freezes occur: the steps of the commit cycle and of a restore. None means any point.
 AIMS = (
     "produce:before",
     "flush:before",
@@ -88,13 +88,13 @@ AIMS = (
     None,
     None,
 )
-#: A fault strikes at any point if its own point does not come within this many points.
+#: If its own point does not come within this many points, a fault occurs at any point.
 AIM_PATIENCE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault: it waits for ``after`` points since the last fault, then for a point whose name starts with ``aim``."""
+    """A fault. It waits for ``after`` points since the last fault, then for a point whose name starts with ``aim``."""
 
     kind: Kind
     after: int
@@ -113,7 +113,7 @@ class Schedule:
         horizon_s: By this time, all input has arrived and faults end.
         retention_s: `delete.retention.ms` of the changelogs.
         checkpoint_s: The interval between two checkpoints of a task.
-        spares: A checkpoint is used if it saves the replay of at least this many records.
+        spares: A checkpoint is used only if it saves the replay of this many records or more.
         store_step_s: The time between two steps of an upload or download.
         aggregated: The processor has a built-in aggregation instead of functions.
         patience_s: How long a client waits for the answer to a commit, an abort or a flush.
@@ -122,10 +122,10 @@ class Schedule:
         inputs: The number of input topics: one, or two that feed the same stores.
         form: The type that the outputs' serializer returns.
         past: What happens to messages of 1970: there are ``none``, or their outputs are ``taken`` or ``refused``.
-        twins: Two machines have the same slot and host name, each with its own state folder.
+        twins: Whether two machines have the same slot and host name, each with its own state folder.
         markers_left_out: While brokers are down, some transaction markers are never written, as in KAFKA-20734.
-        clears_at: When an operator stops all processes, clears all state and rewinds the input. A fraction of
-            ``horizon_s``, as in the next three attributes.
+        clears_at: When an operator stops all processes, clears all state and sets the input back. The time is a
+            fraction of ``horizon_s``, as in the next three attributes.
         deletes_at: When the output topic or the dead-letter topic is deleted.
         intruders_at: When a foreign group member joins that reads only the first of two inputs.
         regroups_at: When an operator deploys the version that joins the tasks of two inputs, or the one that parts
@@ -134,7 +134,7 @@ class Schedule:
         grouped: The processor groups a stream by another key; no input arrives while a process runs.
         joins: The processor joins two inputs; no input arrives while a process runs.
         scheduled: The processor has functions and also schedules.
-        live: The grouped stream has present messages, which are produced while processes run and die.
+        live: The grouped stream has messages with current event times, which are produced while processes run and die.
     """
 
     seed: int
@@ -194,7 +194,7 @@ def draw_schedule(seed: int) -> Schedule:
         )
         for _ in range(random.randint(1, 12))
     )
-    # These have their own random generators, so the other draws of a seed do not change.
+    # These choices have their own random generators, so that the other choices of a seed stay the same.
     standby_replicas = Random(f"standbys of {seed}").choice([0, 0, 1])
     shape = Random(f"shape of {seed}")
     aggregated = Random(f"aggregation of {seed}").random() < 0.25
@@ -240,7 +240,7 @@ def draw_schedule(seed: int) -> Schedule:
 
 
 def plain_schedule(seed: int) -> Schedule:
-    """A seed's schedule, simplified: few partitions, one input, JSON outputs, and no actors beside the processes."""
+    """A simplified schedule of a seed: few partitions, one input, JSON outputs, and no actors besides the processes."""
     drawn = draw_schedule(seed)
     return replace(
         drawn,
@@ -260,7 +260,7 @@ def plain_schedule(seed: int) -> Schedule:
 def timed_schedule(seed: int) -> Schedule:
     """A seed's schedule with windows, sessions and timers.
 
-    It has one input: two have no common order of event times.
+    It has only one input, because two inputs have no common order of event times.
     """
     drawn = draw_schedule(seed)
     return replace(
@@ -278,17 +278,17 @@ def timed_schedule(seed: int) -> Schedule:
 def grouped_schedule(seed: int) -> Schedule:
     """A seed's schedule with a stream that is grouped by another key."""
     drawn = timed_schedule(seed)
-    # Few partitions: each task sends watermarks to each partition, which is slow with 64 of them. The range assignor
-    # gives both sides of a join to one process.
+    # Few partitions, because each task sends watermarks to each partition, which is slow with 64 of them. The range
+    # assignor gives both sides of a join to one process.
     return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6), assignor="range")
 
 
-#: Virtual seconds in which a session can end and another worker can take over while producers continue.
+#: Virtual seconds for the end of a session and the takeover by another worker, while producers continue.
 LIVE_S = 24.0
 
 
 def live_schedule(seed: int) -> Schedule:
-    """A seed's schedule with a stream that is grouped by another key and whose producers continue while workers die."""
+    """A seed's schedule with a stream that is grouped by another key. Its producers continue while workers die."""
     drawn = grouped_schedule(seed)
     partitions, processes = Random(f"live of {seed}").choice([(1, 1), (2, 1), (2, 2), (3, 2), (3, 2), (3, 3), (4, 2)])
     return replace(
@@ -307,9 +307,10 @@ def joined_schedule(seed: int) -> Schedule:
 
 
 def sourced_schedule(seed: int) -> Schedule:
-    """A seed's schedule with a table that is restored from its topic; the topic is never compacted.
+    """A seed's schedule with a table that is restored from its topic. The topic is never compacted.
 
-    Kafka may compact away a row that is not processed yet. A restore then lacks the row, which is not an engine fault.
+    In a compacted topic, Kafka may remove a row that is not processed yet. A restore then lacks the row, which is no
+    fault of the engine.
     """
     drawn = draw_schedule(seed)
     faults = tuple(each for each in drawn.faults if each.kind is not Kind.COMPACT)
@@ -339,22 +340,22 @@ def _outages(seed: int) -> list[Fault]:
 
 
 def _assignor(seed: int, inputs: int, *, cooperative: bool) -> Assignor:
-    """The assignor; with two inputs, one that gives both inputs of a partition to the same member."""
+    """Return the partition assignor. With two inputs, it gives both inputs of a partition to the same member."""
     if inputs == 1 and cooperative:
         return "cooperative-sticky"
     return "roundrobin" if inputs == 1 and Random(f"assignor of {seed}").random() < 0.35 else "range"
 
 
 def _partitions(seed: int, few: int) -> int:
-    """The number of partitions: few in most seeds, because they find most bugs, and up to 64 in every tenth seed."""
+    """Return the number of partitions. It is small in most seeds, and up to 64 in every tenth seed."""
     random = Random(f"partitions of {seed}")
     return random.randint(4, 64) if random.random() < 0.1 else few
 
 
 def _moments(name: str, share: float, most: int, until: float) -> tuple[float, ...]:
-    """Random moments before ``until``, for this share of all seeds.
+    """Return random moments before ``until``, for this share of all seeds.
 
-    Their own generator leaves other draws unchanged.
+    These moments use their own random generator. So the other random choices of a seed stay the same.
     """
     random = Random(name)
     count = random.randint(1, most) if random.random() < share else 0

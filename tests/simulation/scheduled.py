@@ -1,4 +1,7 @@
-"""A workload for the simulation: functions of messages, and schedules whose slots fire once, whichever worker runs."""
+"""A workload for the simulation: functions of messages, and schedules (functions that are called by the clock).
+
+Each scheduled time (slot) fires once, whichever worker runs.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.verifier import Databases, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import INPUT, STORES, Expected, Workload
 
-#: The store of the schedules, their output topic, and the milliseconds between two slots.
+#: The store of the schedules, their output topic, and the milliseconds between two scheduled times (slots).
 SLOTS_STORE, SLOTS, EVERY_MS = f"{INPUT}-schedules", "slots", 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledWorkload(Workload):
-    """Functions of messages, plus one schedule per task and one for the processor; neither may skip a slot."""
+    """Functions of messages, one schedule for each task and one for the processor.
+
+    No schedule may skip a scheduled time.
+    """
 
     @property
     def all_names(self) -> tuple[str, ...]:
@@ -48,9 +54,9 @@ def scheduled(workload: Workload) -> ScheduledWorkload:
 
 
 class ScheduledCheck(FinalCheck):
-    """The checks of functions and of slots.
+    """The checks of functions and of scheduled times (slots).
 
-    No slot is skipped or doubled, and the state of the schedules counts each slot once.
+    No slot is skipped or repeated, and the state of the schedules counts each slot once.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class ScheduledCheck(FinalCheck):
         super().__init__(cluster, workload, expected, history, seen)
 
     def run(self, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """Check outputs and state of functions, then the slots."""
+        """Check outputs and state of functions, then the scheduled times (slots)."""
         super().run(databases, excused)
         self._check_slots()
 

@@ -1,4 +1,4 @@
-"""A deterministic simulation: processes are greenlets, time is virtual, and one seed decides the schedule.
+"""A deterministic simulation. Processes are greenlets, time is virtual, and one seed decides the schedule.
 
 A process runs production code. Every call to its cluster and its disk passes a ``point``, where the process continues,
 yields to another process, or dies. One process runs at a time. Time moves only while all processes sleep.
@@ -22,16 +22,16 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: If more points pass at one virtual time, a process loops without sleeping.
+#: The number of points at one virtual time above which a process counts as looping without sleep.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
 class Crashed(BaseException):
-    """Raised in a simulated process that was killed (SIGKILL); production code must not catch it."""
+    """Raised in a simulated process that was killed (SIGKILL). Production code must not catch it."""
 
 
 class SimulationStuck(HoldfastError):
-    """A simulation did not reach its end in time, or a process spins."""
+    """A simulation did not reach its end in time, or a process loops without sleep."""
 
 
 class Step(Enum):
@@ -125,7 +125,7 @@ class SimulatedProcess:
     def kill(self) -> None:
         """Kills the process, as SIGKILL does.
 
-        It has no further effect, and the scheduler removes it at its next turn.
+        The process has no further effect, and the scheduler removes it at its next turn.
         """
         self._crashed = True
 
@@ -137,9 +137,9 @@ class SimulatedProcess:
         self._interrupted, self._asleep = True, False
 
     def go_on(self) -> None:
-        """Runs the process until it yields; called by the scheduler."""
+        """Run the process until it yields. The scheduler calls this method."""
         if self._crashed:
-            with suppress(Crashed):  # a process that has not started raises it here
+            with suppress(Crashed):  # the error is raised here in a process that has not started
                 self._greenlet.throw(Crashed)
         else:
             self._greenlet.switch()
@@ -187,7 +187,7 @@ class Simulation:
         self._instant = (-1.0, 0)
 
     def start(self, name: str, main: Callable[[SimulatedProcess], None]) -> SimulatedProcess:
-        """Adds a process; the scheduler runs it from its next turn."""
+        """Add a process. The scheduler runs it from its next turn."""
         process = SimulatedProcess(self, name, main)
         self.processes.append(process)
         self.note(name, "start")
@@ -198,14 +198,14 @@ class Simulation:
         self.trace.append((self.clock.monotonic(), who, what))
 
     def run_until(self, done: Callable[[], bool], timeout_s: float) -> None:
-        """Runs all processes until ``done`` returns true; it is called before each move of time.
+        """Runs all processes until ``done`` returns true. ``done`` is called before each move of time.
 
         Args:
             done: Returns whether to end.
             timeout_s: The limit, in virtual seconds from now.
 
         Raises:
-            SimulationStuck: The limit is over, a process spins, or no event is left.
+            SimulationStuck: The time limit is reached, a process loops without sleep, or no event is left.
         """
         self._scheduler = getcurrent()
         deadline = self.clock.monotonic() + timeout_s
@@ -233,7 +233,7 @@ class Simulation:
         self.processes.clear()
 
     def trace_lines(self, last: int = 0) -> list[str]:
-        """The trace as text; with ``last``, only this many of its last events."""
+        """Return the trace as text. With ``last``, only this many of its last events."""
         return [f"{when:10.4f}  {who:<8} {what}" for when, who, what in self.trace[-last:]]
 
     @property
@@ -244,7 +244,7 @@ class Simulation:
     # -- called by processes -----------------------------------------------------------------------------------
 
     def pass_point(self, process: SimulatedProcess, name: str) -> None:
-        """Decides about a process at a point; runs on the process's greenlet."""
+        """Decide about a process at a point. This runs on the process's greenlet."""
         self.points += 1
         now = self.clock.monotonic()
         self.trace.append((now, process.name, name))
@@ -257,13 +257,13 @@ class Simulation:
             self.give_way(process)
 
     def give_way(self, process: SimulatedProcess) -> None:
-        """Yields to the scheduler; runs on the process's greenlet."""
+        """Yield to the scheduler. This runs on the process's greenlet."""
         self._scheduler.switch()
         if process.crashed:
             raise Crashed
 
     def _run_one(self) -> bool:
-        """Runs one ready process; False if there is none."""
+        """Run one process that is ready. Returns False if there is none."""
         doomed = next((process for process in self.processes if process.crashed), None)
         if doomed is not None:
             if not doomed.ended:

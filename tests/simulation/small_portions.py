@@ -23,7 +23,7 @@ from tests.simulation.schedule import Schedule
 def tuned(schedule: Schedule) -> Iterator[None]:
     """While the block runs, the engine has small batches and a client timeout.
 
-    With small batches, a few hundred messages reach the code paths that otherwise need millions.
+    With small batches, a few hundred messages reach code paths that would otherwise need millions of messages.
     """
     values: list[tuple[Any, str, float]] = [
         (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
@@ -55,7 +55,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
 
 
 def portions_of_time(seed: int) -> list[tuple[Any, str, float]]:
-    """Limits for windows and timers, so small that closing all due ones takes several commits."""
+    """Limits for windows and timers. They are so small that closing all due windows takes several commits."""
     return [
         (task_time, "CLOSED_AT_ONCE", (1, 3, 5_000)[seed % 3]),
         (task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2]),

@@ -1,4 +1,4 @@
-"""A workload for the simulation: a table that is restored from its topic must equal the topic's rows at any offset.
+"""A workload for the simulation. A table that is restored from its topic must equal the topic's rows at any offset.
 
 With a dead-letter topic, some messages are unreadable, and the table has no output. Otherwise the table's changes are
 sent to the output topic.
@@ -22,7 +22,7 @@ from tests.simulation.verifier import Databases, Expected, FinalCheck, History, 
 from tests.simulation.workload import ANY_TIME_AHEAD, DEAD, GROUP, INPUT, OUTPUT, Message, Workload
 
 ROWS = "rows"
-#: Bytes before the JSON that make a message unreadable.
+#: Bytes before the JSON of a message, which make it unreadable.
 POISON = b"!"
 
 
@@ -32,7 +32,7 @@ class Row(Message):
     __slots__ = ()
 
     def encode(self, partition: int) -> bytes | None:  # type: ignore[override]
-        """The record's value; None deletes the row."""
+        """Return the value of the record. None deletes the row."""
         row = json.dumps({"p": partition, "n": self.number, "v": self.amount}).encode()
         if self.spoils:
             return POISON + row
@@ -49,7 +49,7 @@ class SourcedWorkload(Workload):
 
     @property
     def changelogged(self) -> tuple[str, ...]:
-        """Empty: the table's topic takes the place of a changelog."""
+        """Always empty, because the table's topic takes the place of a changelog."""
         return ()
 
     @property
@@ -114,7 +114,7 @@ def expect_rows(workload: SourcedWorkload) -> Expected:
 
 
 class SourcedHistory(History):
-    """The rows that the topic's records make, computed without the engine."""
+    """The rows that result from the topic's records, computed without the engine."""
 
     def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
         super().__init__(cluster, workload)

@@ -1,4 +1,7 @@
-"""Runs ``tests.simulation.lifecycle``: random sequences of verbs while operators and workers are killed."""
+"""Random sequences of verbs (operator commands), while operators and workers are killed.
+
+Runs ``tests.simulation.lifecycle``.
+"""
 
 from __future__ import annotations
 

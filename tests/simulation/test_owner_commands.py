@@ -1,4 +1,7 @@
-"""Commands to task owners under crashes, zombies, lost answers and rebalances: each takes effect exactly once."""
+"""Commands to task owners under crashes, zombies, lost answers and rebalances.
+
+Each command takes effect exactly once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SHARE = 25
 
 
 def run(seed: int, folder: Path) -> int:
-    """Runs one seed; returns how many commands had to be repeated."""
+    """Run one seed. Returns the number of commands that had to be repeated."""
     random = Random(f"commands of {seed}")
     schedule = owner_schedule(seed, horizon_s=1.0)
     with commanded(schedule, folder, entries_max=random.choice([1, 2, 3, 10_000])) as world:
@@ -41,7 +44,7 @@ def run(seed: int, folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def asked_again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], int]]:
-    """Runs a seed and returns how many commands had to be repeated; cached for all tests of this file."""
+    """Run a seed. Returns the number of commands that had to be repeated. It is cached for all tests of this file."""
     folder = tmp_path_factory.mktemp("commands")
     with runner():
         yield cache(lambda seed: run(seed, folder))

@@ -23,7 +23,7 @@ from tests.simulation.run import SeedRunner, runner
 
 SEEDS_MAX = 1_000
 _READ = PartitionLog.read
-#: Bugs that few schedules detect; each takes seconds, so they run in `make test-thorough` only.
+#: Bugs that only few schedules detect. Each of them takes seconds, so they run only in `make test-thorough`.
 RARE = frozenset(
     {
         "a checkpoint of another changelog is restored",

@@ -12,7 +12,7 @@ from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_verbs import BUGS, Planted
 
 SEEDS_MAX = 60
-#: Bugs that few sequences detect; each takes seconds, so they run in `make test-thorough` only.
+#: Bugs that only few sequences detect. Each of them takes seconds, so they run only in `make test-thorough`.
 RARE = frozenset(
     {
         "a changelog is created again from local state that is lost",

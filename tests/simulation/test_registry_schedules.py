@@ -1,4 +1,4 @@
-"""Random schedules of holds on a processor, on SQLite and Postgres: there is one holder at a time.
+"""Random schedules of holds (exclusive claims) on a processor, on SQLite and Postgres. There is one holder at a time.
 
 Planted bugs must be detected.
 """
@@ -22,7 +22,7 @@ SHARE = 25
 POSTGRES_SHARE = 15
 #: Each planted bug must break an invariant within this many schedules.
 FOUND_WITHIN = 300
-#: Bugs that are detected late, or in the same way as another one; they run in `make test-thorough` only.
+#: Bugs that are detected late, or in the same way as another bug. They run only in `make test-thorough`.
 THOROUGH = (
     "an apply is ended without its token",
     "a stage continues after a refused beat",

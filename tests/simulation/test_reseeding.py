@@ -1,4 +1,4 @@
-"""Changelogs that were lost, truncated or enabled later are rebuilt from local state while faults strike."""
+"""Changelogs were lost, truncated or enabled later. They are rebuilt from local state while faults occur."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def disturb(world: OwnerWorld, random: Random) -> None:
 
 
 def damage(world: OwnerWorld, random: Random) -> set[str]:
-    """Deletes some changelogs or truncates their tails; returns the names of their stores."""
+    """Delete some changelogs, or truncate their tails. Returns the names of the stores."""
     stores = random.sample(world.workload.names, random.randint(1, len(world.workload.names)))
     for store in stores:
         [topic] = [name for name in world.changelogs if f"-{store}-" in name]
@@ -59,7 +59,7 @@ def local(world: OwnerWorld, number: int = 0) -> dict[str, dict[bytes, bytes]]:
 
 
 def refused(world: OwnerWorld, number: int = 0) -> bool:
-    """Whether a worker that starts without `reseed` refuses the state."""
+    """Whether a worker that starts without `reseed` refuses to use the state."""
     machine, before = world.machines[number], len(world.exits)
     world.start_with = Start()
     machine.wanted = True
@@ -123,7 +123,7 @@ def run(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert local(world) == before
             if not whole and marked(world):
                 assert refused(world), "a part of the changelog passed for the state"
-            if not refused(world, 1):  # machine 1 has no local state, only the changelogs
+            if not refused(world, 1):  # machine 1 has no local state, so it restores from the changelogs
                 assert local(world, 1) == before, "a part of the changelog passed for the state"
             world.machines[1].disk.lose()
         disturb(world, random)

@@ -1,4 +1,4 @@
-"""Tests the simulation with toy processes: virtual time, turns, kills, and that one seed gives one trace."""
+"""Tests the simulation with toy processes: virtual time, turns and kills. One seed always gives the same trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Schedules by the clock fire each slot once, under crashes, zombies, rebalances, lost requests and clock changes."""
+"""Schedules (functions called by the clock) fire each scheduled time once, despite crashes and rebalances.
+
+Other faults are zombies, lost requests and clock changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import pytest
 from tests.mechanics.tiers import variants
 from tests.simulation.run import runner
 
-#: Seed 3 comes first, because several workers own a task during its run.
+#: The seeds of the tests. `make test` runs only the first seed. Seed 3 is the first, because in its run a task moves
+#: between several workers.
 SEEDS = [3, *(seed for seed in range(60) if seed != 3)]
 
 

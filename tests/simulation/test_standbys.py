@@ -1,4 +1,4 @@
-"""Standbys in the simulation: what a failover replays, and how standbys react to lost or truncated changelogs."""
+"""Standbys in the simulation: the records that a failover replays, and standbys of lost or truncated changelogs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def schedule(**chosen: Any) -> Schedule:
 
 @contextmanager
 def running(folder: Path, chosen: Schedule, machines: int = 2) -> Iterator[World]:
-    """A simulation whose first ``machines`` machines have been started."""
+    """A simulation in which the first ``machines`` machines have been started."""
     world = World(chosen, folder, Settings())
     try:
         with signals_kept(), tuned(chosen):
@@ -101,7 +101,7 @@ def restores(machine: Machine) -> bool:
 
 
 def caught_up(world: World, name: str, *machines: Machine) -> bool:
-    """Whether one of the machines has a standby of a task that has reached the changelog's end."""
+    """Whether one of the machines has a standby of the task, and this standby has reached the changelog's end."""
     end = world.cluster.log_end(Partition(world.changelogs[0], int(name[-1])))
     following = StandbyPhase.FOLLOWING.value
     found = [standbys(machine).get(name) for machine in machines]
@@ -109,7 +109,7 @@ def caught_up(world: World, name: str, *machines: Machine) -> bool:
 
 
 def idle(world: World) -> Machine:
-    """The machine without a task, of three machines; it has the standby of the second partition."""
+    """Return the machine without a task, out of three machines. It has the standby of the second partition."""
     wait(world, lambda: sum(len(tasks(machine)) for machine in world.machines) == 2)
     wait(world, lambda: any(standbys(machine) and not tasks(machine) for machine in world.machines))
     return next(machine for machine in world.machines if not tasks(machine))
@@ -166,7 +166,7 @@ def test_a_new_standby_begins_with_a_checkpoint_and_replays_the_tail(tmp_path: P
         whole = sum(1 for number, _ in world.cluster.read(changelog.topic) if number == changelog.number)
         assert told["checkpoint"] is not None
         assert told["records"] < whole / 2, f"{told['records']} records replayed of {whole}"
-        kill(world, one)  # the standby that started from a checkpoint becomes a complete task in a failover
+        kill(world, one)  # the standby that was filled from a checkpoint becomes a complete task in a failover
         wait(world, lambda: len(tasks(other)) == 2)
 
 
@@ -216,7 +216,7 @@ def test_a_standby_whose_changelog_lost_its_tail_is_followed_from_the_beginning(
 
 
 def test_a_standby_never_replaces_the_state_that_a_task_left_whole(tmp_path: Path) -> None:
-    """A standby keeps its local state if its changelog was created again, because no other copy exists.
+    """A standby keeps its local state if its changelog was created again, because no other copy of the state exists.
 
     The changelog's new owner waits for an open transaction, so it has not restored any state yet.
     """
@@ -245,7 +245,8 @@ def test_a_standby_never_replaces_the_state_that_a_task_left_whole(tmp_path: Pat
 def test_a_standby_of_a_changelog_without_its_head_waits_and_stops_nobody(tmp_path: Path) -> None:
     """A standby waits if the head of its changelog is missing, and no worker stops.
 
-    The rest of such a changelog is not the state; a database made of it would count as complete.
+    The rest of such a changelog is only a part of the state. A database that is restored from it would wrongly count as
+    complete.
     """
     with running(tmp_path, schedule()) as world:
         one, other = world.machines[:2]

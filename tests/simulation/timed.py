@@ -1,8 +1,8 @@
-"""A workload for the simulation that follows event time: windows, sessions, timers, and values with a TTL.
+"""A workload for the simulation with steps that depend on time: windows, sessions, timers, and values with a TTL.
 
 One input has several branches: a window, sessions, a processor with timers of stream time, and one with timers of the
-worker's clock. Each branch has its own store, and all commit together. ``timed_model`` computes the same results from
-the input alone.
+worker's clock. Each branch has its own store, and all stores commit together. ``timed_model`` computes the same results
+from the input alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.oracles.window_rules import Shape
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 
-#: The branches; each is also the name of its store.
+#: The branches. The name of a branch is also the name of its store.
 WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"
 BRANCHES = (WINDOWS, SESSIONS, TIMERS, ALARMS)
-#: The first event time, in milliseconds; it lies long before the start of the simulation's clock.
+#: The first event time, in milliseconds. It is long before the start of the simulation's clock.
 FIRST_MS = 1_690_000_000_000
-#: The step at which a message raises: before all branches, or behind them.
+#: The step at which a message raises an error: before all branches, or behind them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
 #: The share of workloads that have only a window.
@@ -38,11 +38,11 @@ TIMER_NAMES = ("x", "y", "a/b", "")
 
 
 class TimedMessage(NamedTuple):
-    """One input message: ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds.
+    """One input message. ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds.
 
-    ``spoils`` is the step at which it raises, or ``AHEAD`` for an event time that no window accepts. ``steps`` are the
-    calls that the processor with timers makes. ``alarm`` is the delay of its alarm, in milliseconds of the worker's
-    clock.
+    ``spoils`` is the step at which the message raises an error, or ``AHEAD`` for an event time that no window accepts.
+    ``steps`` are the calls that the processor with timers makes. ``alarm`` is the delay of its alarm, in milliseconds
+    of the worker's clock.
     """
 
     number: int
@@ -85,7 +85,7 @@ class Alarm:
 
 
 class _Raises:
-    """A step that raises for the messages that name this step."""
+    """A step that raises an error for the messages that name this step."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -116,7 +116,7 @@ class TimedWorkload(Workload):
 
     Attributes:
         branches: The branches that the processor has, of ``BRANCHES``.
-        bare: Whether the only branch is a window, without other steps: the engine then computes it by columns.
+        bare: Whether the only branch is a window, without other steps. The engine then computes the window by columns.
         ttl: How long values of the processor with timers last, ms.
     """
 
@@ -128,7 +128,7 @@ class TimedWorkload(Workload):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The stores whose content follows from the input."""
+        """The stores whose content is determined by the input."""
         return self.branches
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
@@ -177,7 +177,7 @@ def sessions(frame: StreamingDataFrame, shape: Sessions, name: str = SESSIONS, *
 
 
 def timed_workload(schedule: Schedule) -> TimedWorkload:
-    """Draws messages of a few keys, out of order: some come late, some connect two sessions, some raise."""
+    """Draw messages of a few keys, out of order. Some are late, some connect two sessions, some raise an error."""
     random = Random(f"timed of {schedule.seed}")
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     gap = random.choice([1, 10, 25])
@@ -217,7 +217,7 @@ def _bare(workload: TimedWorkload) -> TimedWorkload:
 
 
 def _keys_in(partition: int, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Gives each partition its own keys, so that a result shows which partition its messages came from."""
+    """Give each partition its own keys. A result then shows the partition from which its messages came."""
     return tuple(key + str(partition).encode() for key in keys) if partition else keys
 
 
@@ -241,7 +241,7 @@ def _messages(random: Random, count: int, keys: tuple[bytes, ...], gap: int, spo
         at += random.choice([0, 1, 3, gap + 1, 30, 300 if random.random() < 0.1 else 5])
         time = at - random.choice([0, 0, 0, 1, gap, 45, 120])
         key = random.choice(keys)
-        # Sometimes a second session follows, and then a message that connects both.
+        # Sometimes a second session follows, and then a message that connects both sessions.
         for later in (0, 2 * gap, gap) if random.random() < 0.15 else (0,):
             spoilt = random.choice([BEFORE, BEHIND, AHEAD]) if random.random() < spoils else None
             alarm = random.choice([1, 100, 2_500]) if random.random() < 0.3 else None

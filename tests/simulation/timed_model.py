@@ -1,4 +1,4 @@
-"""The expected results of windows, sessions and timers, from the input alone, and the allowed content of their stores.
+"""Computes expected results of windows, sessions and timers from the input, and the allowed content of their stores.
 
 The models are ``tests/oracles/window_rules.py``, ``tests/oracles/sessions.py`` and ``tests/oracles/timers.py``.
 """
@@ -20,7 +20,7 @@ from tests.oracles import window_rules as windowing
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.workload import Expected
 
-#: A time after every event time: for the models, no message is ahead of the clock.
+#: A time after every event time. With it, no message is ahead of the models' clock.
 NEVER_MS = 10**15
 
 #: The content of a store: (message key, state key) to value.
@@ -50,7 +50,7 @@ class TimedExpected(Expected):
     models: list[Models] = field(default_factory=list)
 
     def waiting(self, store: str) -> int:
-        """The number of sessions of a store that are open at the end of the input, or of timers that are set."""
+        """The number of a store's sessions that are open at the end of the input, or of timers that are set."""
         if store == SESSIONS:
             sessions = [each for models in self.models for each in models.sessions.by_key.values()]
             return sum(session.open for found in sessions for session in found)
@@ -103,7 +103,7 @@ def _send(expected: TimedExpected, key: bytes, branch: str, sent: Any) -> None:
 
 
 def check_state(workload: TimedWorkload, models: Models, store: str, state: State) -> None:
-    """Compare a store at the end of the input with its model; expired records may still be there.
+    """Compare a store at the end of the input with its model. Expired records may still be in the store.
 
     Raises:
         AssertionError: The store has other content.
@@ -126,13 +126,13 @@ def check_state(workload: TimedWorkload, models: Models, store: str, state: Stat
 
 
 def check_windows(model: windowing.Windows, state: State, *, settled: bool = True) -> None:
-    """Check that a store has the windows of its model. If not ``settled``, expired windows may still be there."""
+    """Check that a store has the windows of its model. If not ``settled``, it may also have expired windows."""
     windows = {(key, *window): made for (key, name), made in state.items() if (window := window_of(name))}
     held = {place: (made["count"]["n"], made["sum"]["total"]) for place, made in windows.items()}
     everything = {**model.open, **model.closed}
     lasts = model.shape.grace + model.shape.retention
-    # With closing by key, a window closes after its message and stays at least until its retention ends. Both
-    # strategies remove windows only in a later commit.
+    # With closing by key, a window closes after its message, and stays at least until its retention ends. Both ways of
+    # closing remove windows only in a later commit.
     for place, amounts in everything.items():
         if place in model.open or place[2] + lasts > model.time:
             assert held.pop(place, None) == (len(amounts), sum(amounts)), place
@@ -143,7 +143,7 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
 
 
 def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled: bool = True) -> None:
-    """Check that a store has the sessions of its model, no remains of merged sessions, and a matching index."""
+    """Check that a store has the sessions of its model, nothing of merged sessions, and a matching index."""
     shape, opens, closed = model.shape, {}, {}
     for (key, name), made in state.items():
         if is_session(name):
@@ -156,8 +156,8 @@ def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled:
     lasts = shape.gap + shape.grace + shape.retention
     stays = {place: count for place, count in kept.items() if place[2] + lasts > model.time}
     assert stays.items() <= closed.items() <= kept.items()
-    # With closing by key, a session closes after its message and may stay longer. Otherwise it stays at most one
-    # millisecond longer.
+    # With closing by key, a session closes after its message, and may stay longer in the store. Otherwise it stays at
+    # most one millisecond longer.
     assert not settled or shape.closing == "key" or all(place[2] + lasts >= model.time for place in closed)
     entries = [due_entry(name) for key, name in state if key == OWN_KEY and name.startswith("due/")]
     indexed = Counter(entry.message_key for entry in entries)
@@ -174,12 +174,12 @@ def check_known(state: State) -> None:
 def check_timers(model: timing.Model, state: State, *, settled: bool = True) -> None:
     """Check that a store has the values and timers of its model.
 
-    If not ``settled``, expired values may still be there.
+    If not ``settled``, expired values may still be in the store.
     """
     values = {(key.decode(), name): value for (key, name), value in state.items() if not name.startswith(RESERVED)}
     live = {place: value for place, (value, end, _) in model.values.items() if end > model.time}
     ended = {place: value for place, (value, *_) in model.values.items() if place not in live}
     assert live.items() <= values.items() <= (live if settled else {**live, **ended}).items()
-    # The engine's own records: two for each value, two for each timer, and one for the clock.
+    # The engine's own records: two for each value, two for each timer, and one for stream time.
     own = sum(name.startswith(RESERVED) for _, name in state)
     assert own == 2 * len(values) + 2 * len(model.timers) + ((OWN_KEY, CLOCK_OF_STORE) in state)

@@ -32,15 +32,15 @@ class TimedCheck(FinalCheck):
     def settled(self) -> bool:
         """Whether all results are sent and nothing is due.
 
-        Due results come in commits after that of the last message.
+        Due results are sent in commits after the commit of the last message.
         """
         if not self._all_sent and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             found, self._looked_at = self._sent(), extent
             right = self._expected.sent
             self._all_sent = all(Counter(of) <= Counter(found.get(place, ())) for place, of in right.items())
         if self._all_sent and not self._all_done and (extent := self._changelogs()) != self._folded_at:
-            # Results that come with each message, and results sent before a clear, do not show whether more is due. The
-            # stores do.
+            # Results that come with each message, and results sent before a clear, do not show whether more results are
+            # due. The stores show it.
             self._folded_at = extent
             self._history.observe()
             names = self._workload.names
@@ -83,9 +83,9 @@ class TimedCheck(FinalCheck):
                 raise InvariantBroken("outputs", f"{name}: in another order than their messages")
 
     def _is_in_order(self, branch: str) -> bool:
-        """Whether results of a branch come in the order of messages.
+        """Whether the results of a branch are sent in the order of messages.
 
-        Windows that close together have another order, and alarms fire by the worker's clock.
+        Windows that close together are sent in another order, and alarms fire by the worker's clock.
         """
         work = self._workload
         return {WINDOWS: not work.window.final, SESSIONS: not work.session.final, TIMERS: True, ALARMS: False}[branch]
@@ -106,7 +106,10 @@ class TimedCheck(FinalCheck):
         return super()._at_the_end(databases)
 
     def _is_last(self, path: Path, meta: TaskMeta) -> bool:
-        """Whether a database is final: one at the end of its input may lack the windows that closed last."""
+        """Whether a database is final.
+
+        At the end of the input, a database may lack the changelog records of the windows that closed last.
+        """
         partition = int(path.name.rsplit("-", 1)[1])
         for store in self._stores_in(path):
             last = self._history.last(self._history.partition(store, partition))

@@ -1,12 +1,10 @@
 """The invariants of a simulation, checked from outside: from the cluster's logs and the bytes on the disks.
 
-databases     every database is the fold of the committed changelog up to the offset that it names
-outputs       read_committed consumers see each message's results exactly once, and right
-dead letters  each message that raises becomes exactly one dead letter
-state         committed changelog = plain fold of the input = the database of an owner = a restore from nothing
-offsets       the group has committed the whole input
-liveness      after all faults are healed, everything is processed in bounded time
-exits         a processor stops only for reasons that the schedule gives it
+databases     every database equals the committed changelog, compacted up to the offset that the database names outputs
+read_committed consumers see each message's results exactly once, and right dead letters  each message that raises
+becomes exactly one dead letter state         committed changelog = plain fold of the input = the database of an owner =
+a restore from nothing offsets       the group has committed the whole input liveness      after all faults are healed,
+everything is processed in bounded time exits         a processor stops only for reasons that the schedule gives it
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ Databases = Sequence[tuple[str, Path, Content]]
 
 
 class History:
-    """Every committed record of every changelog, including records that compaction has removed since."""
+    """Every committed record of every changelog. This includes records that compaction has removed since."""
 
     def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
         self._cluster = cluster
@@ -82,11 +80,11 @@ class History:
         return Partition(self._topics[store], number)
 
     def stable(self, partition: Partition) -> int:
-        """The offset up to which it is decided which records are committed."""
+        """Return the offset below which all transactions are committed or aborted."""
         return self._cluster.last_stable_offset(partition)
 
     def fold(self, partition: Partition, end: int) -> dict[bytes, bytes]:
-        """The state that the changelog has before offset ``end``."""
+        """Return the state that results from the changelog's records before offset ``end``."""
         state: dict[bytes, bytes] = {}
         records = self._records.get(partition, {})
         for offset in sorted(records):
@@ -105,7 +103,7 @@ class History:
         return max((offset for offset, (key, _) in records.items() if key != META_KEY), default=-1)
 
     def values(self, partition: Partition, key: bytes, first: int = 0) -> set[bytes | None]:
-        """Every value that was ever committed for a key, at or after an offset."""
+        """Return every value that was committed for a key at this offset or later."""
         records = self._records.get(partition, {})
         return {value for offset, (seen, value) in records.items() if seen == key and offset >= first}
 
@@ -121,13 +119,14 @@ class _Snapshot:
 class DatabaseCheck:
     """Checks that a database contains only committed data.
 
-    A database may contain a commit that consumers do not see yet: its markers are not written, or it lies behind an
-    open transaction. Such databases are checked again at the end.
+    A database may contain a commit that consumers do not see yet, because its markers are not written, or because it
+    lies behind an open transaction. Such databases are checked again at the end.
 
     Args:
         history: The committed records.
         workload: The messages and the processor.
-        in_pieces: Whether a commit is written in several batches; values may then be newer than the offset named.
+        in_pieces: Whether a commit is written in several batches. Values may then be newer than the offset that the
+            database names.
     """
 
     def __init__(self, history: History, workload: Workload, *, in_pieces: bool) -> None:
@@ -137,7 +136,7 @@ class DatabaseCheck:
         self._waiting: list[_Snapshot] = []
 
     def look(self, slot: str, path: Path, content: Content) -> None:
-        """Check the present content of a database."""
+        """Check the current content of a database."""
         raw = content.get(META_KEY)
         meta = None if raw is None else TaskMeta.decode(raw)
         snapshot = _Snapshot(f"{slot}/{path.name}", _partition_of(path), content, meta)
@@ -158,7 +157,8 @@ class DatabaseCheck:
     def _check(self, snapshot: _Snapshot) -> bool:
         history, meta = self._history, snapshot.meta
         at = {} if meta is None else meta.stores
-        # State of a deleted changelog is skipped: the next reader sees another topic id and ignores the state.
+        # State of a deleted changelog is skipped. The next process that opens it sees another topic id, and ignores the
+        # state.
         stores = [
             store
             for store in self._workload.all_names
@@ -193,7 +193,7 @@ class DatabaseCheck:
                 )
 
     def _allowed(self, snapshot: _Snapshot, partition: Partition, key: bytes, named: int) -> set[bytes | None]:
-        """The values that a database may hold for a key besides the fold's value.
+        """The values that a database may hold for a key besides the value in the changelog.
 
         During a replay, values that compaction removed are missing until the newer value is read. Until then, the
         database may hold any older value.
@@ -204,7 +204,7 @@ class DatabaseCheck:
 
 
 class Seen(Protocol):
-    """The records that consumers have read. ``cleared`` is whether the input was rewound."""
+    """The records that consumers have read. ``cleared`` tells whether the input was set back."""
 
     cleared: bool
 
@@ -230,7 +230,7 @@ class FinalCheck:
     def settled(self) -> bool:
         """Whether all results are sent.
 
-        Functions send theirs in the same commit as the input's offsets, so this is True.
+        Functions send their results in the same commit as the input's offsets. So this is always True.
         """
         return True
 
@@ -264,7 +264,7 @@ class FinalCheck:
         self.check_databases("state", databases, excused)
 
     def check_databases(self, invariant: str, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """Check that each partition has a database at the end of the input, and that all such databases are right."""
+        """Check that each partition has a database at the end of the input, and that all such databases are correct."""
         for slot, path, content in self._at_the_end(databases):
             for store in self._stores_in(path):
                 prefix = store_prefix(store)
@@ -289,7 +289,7 @@ class FinalCheck:
         return [store for store in self._workload.names if store in fed]
 
     def _check_joint(self) -> None:
-        """Check that no message that raises has left a value in the store of the first step."""
+        """Check that a message that raises an error has left no value in the store of the first step."""
         for partition in range(len(self._workload.messages)) if self._history.topic_id(JOINT) else ():
             place = self._history.partition(JOINT, partition)
             for key, value in self._history.fold(place, self._cluster.log_end(place)).items():
@@ -374,7 +374,7 @@ def _partition_of(path: Path) -> int:
 
 
 def _inputs_of(path: Path) -> list[str]:
-    """The input topics of the task that a database belongs to."""
+    """The input topics of the task to which a database belongs."""
     return path.name.rsplit("-", 1)[0].split("+")
 
 

@@ -48,9 +48,9 @@ RECOVERY_S = 400.0
 SETTLE_S = 5.0
 #: The largest age of a record, in milliseconds, that a limited output topic accepts.
 PAST_MAX_MS = 86_400_000
-#: A run with more exits than this counts as not recovering.
+#: With more exits than this, the processors of a simulation count as not recovering.
 EXITS_MAX = 60
-#: Errors that may end a processor; it is restarted as by a supervisor.
+#: Errors that may end a processor. It is then restarted, as a supervisor would do.
 EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt, ClientRaised)
 
 
@@ -67,7 +67,7 @@ class SimulatedNetwork(Network):
         return not self.brokers_up and self._may_leave_out()
 
     def fate(self, process: str, request: str) -> Fate:
-        """The fate that a fault has set for this request of this process; each applies once."""
+        """Return the fate that a fault has set for this request of this process. Each fate applies once."""
         for index, (who, what, fate) in enumerate(self.armed):
             if who == process and request == what:
                 del self.armed[index]
@@ -202,17 +202,17 @@ class World:
             machine.start_later(self.random.uniform(0.2, 3.0))
 
     def _is_expected(self, failure: Exception) -> bool:
-        if isinstance(failure, CommandFailed):  # the operator retries
+        if isinstance(failure, CommandFailed):  # the operator retries after a failure
             return True
         if isinstance(failure, InputsParted):
             return bool(self.schedule.intruders_at)
-        if isinstance(failure, StateIncoherent):  # tombstones stay for seconds only, and a frozen restore takes longer
+        if isinstance(failure, StateIncoherent):  # tombstones stay only for seconds, and a frozen restore takes longer
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
-        # No schedule has enough aborts in a row to end a processor.
+        # No schedule has enough consecutive aborts to end a processor.
         return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, (TransactionAborted, ProducerFenced))
 
     def fail(self, broken: InvariantBroken, cause: BaseException | None = None) -> None:
-        """Remember the first broken invariant; the scheduler raises it."""
+        """Remember the first broken invariant. The scheduler raises it."""
         if self.broken is None:
             self.broken = broken
             broken.__cause__ = cause
@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # gives `_until` an event to wait for
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # give `_until` an event for which it can wait
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -381,7 +381,7 @@ class World:
         auditor.start()
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "restore")
         self._stop_all()
-        if self.schedule.grouped:  # the machine's watermarks are new input, which may not be committed yet
+        if self.schedule.grouped:  # the machine writes watermarks, which are new input that may not be committed yet
             self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
         self._raise()
         final.check_databases("restore", auditor.databases())
@@ -422,7 +422,7 @@ class World:
         return sent and idle and all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def heal(self) -> None:
-        """End all faults and repair what is broken; frozen processes thaw at their own time."""
+        """End all faults and repair what is broken. Frozen processes thaw at their own time."""
         self.strike = None
         self.simulation.note("world", "heal")
         self.network.brokers_up = True
@@ -430,7 +430,7 @@ class World:
         for topic in (OUTPUT, DEAD):
             self.create(topic)
         for transaction in self.foreign:
-            with suppress(ProducerFenced):  # the broker aborted it by timeout while the brokers were down
+            with suppress(ProducerFenced):  # the broker aborted the transaction by timeout while the brokers were down
                 transaction.abort()
         self.foreign.clear()
         self.heal_store()
@@ -443,7 +443,7 @@ class World:
             machine.start()
 
     def heal_store(self) -> None:
-        """Let the checkpoint store answer again; damaged objects stay damaged."""
+        """Let the checkpoint store answer again. Damaged objects stay damaged."""
         self.store.refuses, self.store.full, self.store.lost_answers = None, False, 0
         self.store.step_s = self.schedule.store_step_s
 
@@ -456,7 +456,7 @@ class World:
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
 
     def _until_settled(self, final: FinalCheck) -> None:
-        # Behind group_by, each record may have its own commit, and one worker waits for all markers in turn.
+        # Behind group_by, each record may have its own commit, and a worker waits for the markers of each commit.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
         # Idle workers still write watermarks, so partitions may never rest all at once. Each is checked separately, as
         # long as the owners stay the same.
@@ -476,7 +476,7 @@ class World:
         try:
             self._until(settled, RECOVERY_S + waits_s, "liveness")
         except InvariantBroken:
-            if not final.settled():  # a missing output is a more precise error
+            if not final.settled():  # the error about a missing output is more precise
                 final.check_outputs()
             raise
 

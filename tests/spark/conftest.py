@@ -1,4 +1,4 @@
-"""Fixtures: a Spark session that consecutive Spark tests share, and changelogs written by hand on a real broker."""
+"""Fixtures: a Spark session that consecutive Spark tests share, and changelogs that a test writes to a real broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.spark.tuning import GENERATED, tier_configuration, tuned_jvms
 __all__ = ["tier_configuration", "tuned_jvms"]
 
 HERE = Path(__file__).resolve().parent
-#: The topic configuration of a changelog as processors create it; compaction spares the last hour.
+#: The configuration of a changelog topic that processors create. Compaction spares records of the last hour.
 CONFIG = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
 
 
@@ -49,7 +49,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory, tier_configuration:
 
 
 class SharedJvm:
-    """The JVM that these tests share. It keeps running between test files, which saves its start.
+    """The JVM that these tests share. It keeps running between test files, so that it starts only once.
 
     Tests in other folders start and end their own JVMs in the same process, so this JVM ends before them.
     """
@@ -96,8 +96,8 @@ def session_for(spark: Any) -> Callable[[Settings], Any]:
         session = spark.newSession()
         for name, value in {**session_configuration(settings), **secret_configuration(settings)}.items():
             session.conf.set(name, value)
-        # This makes the session active. Spark looks up registered sources in the active session, and refuses a source
-        # that another session registered.
+        # This call makes the session active. Spark looks up registered sources in the active session, and refuses a
+        # source that another session registered.
         session.createDataFrame([(1,)], "number int")
         return session
 
@@ -138,7 +138,10 @@ def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, uniq
 
 @pytest.fixture(autouse=True)
 def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thorough run, small snapshots use the path of large ones: executors read, and Spark generates Java code."""
+    """In a thorough run, small snapshots use the code path of large ones.
+
+    Executors read the records, and Spark generates Java code.
+    """
     if pytestconfig.getoption("--tier") == "thorough":
         monkeypatch.setattr(current, "FEW_ROWS", -1)
         monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", -1)
@@ -146,7 +149,7 @@ def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def generated_code(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run queries as the product does for many rows: with Java code that Spark generates."""
+    """Run queries as in production with many rows: with Java code that Spark generates."""
     monkeypatch.setattr(current, "FEW_ROWS", -1)
     before = {name: spark.conf.get(name) for name in GENERATED}
     for name, value in GENERATED.items():
@@ -260,7 +263,10 @@ class Changelog:
         return changelog_now(self.topics, self.topic, {})
 
     def facts(self, ends: dict[int, int] | None = None, paths: dict[int, str] | None = None, **changed: Any) -> Any:
-        """Facts with a checkpoint at the current ends. Where ``paths`` are given, the checkpoint's files exist."""
+        """Facts about the changelog, with a checkpoint at its current ends.
+
+        With ``paths``, the checkpoint's files exist.
+        """
         log = self.look()
         assert log is not None
         upto = self.ends() | (ends or {})
@@ -308,7 +314,7 @@ class Changelog:
         return {row["message_key"]: row["json"] for row in rows}
 
     def stored(self, rows: Any = None) -> dict[tuple[int, bytes], bytes]:
-        """The table, or the given rows, in the form of ``model``."""
+        """Return the table, or the given rows, in the form of ``model``."""
         found = (self.spark.table(self.table_name) if rows is None else rows).select("store_partition", "key", "value")
         pairs = [((row["store_partition"], bytes(row["key"])[5:-1]), bytes(row["value"])) for row in found.collect()]
         assert len(pairs) == len(dict(pairs)), "a key is there twice"

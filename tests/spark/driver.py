@@ -1,4 +1,4 @@
-"""A Spark driver in a separate process, controlled line by line: a test can kill it, or change its environment.
+"""A Spark driver in a separate process, controlled line by line. A test can kill it, or change its environment.
 
 ``python -m tests.spark.driver BOOTSTRAP PROCESSOR`` reads requests from standard input and answers each with one line
 of JSON.
@@ -27,14 +27,14 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 class Attached(Changelog):
-    """A changelog whose topic may already exist, because another process writes to it, too."""
+    """A changelog whose topic may already exist, because another process writes to it as well."""
 
     def create(self) -> None:
         self.topics.create(TopicSpec(self.topic, self.partitions, 1, self.config))
 
 
 class Driver:
-    """The test's side: starts the driver process and sends it requests."""
+    """The test's side of the driver process. Starts the process and sends it requests."""
 
     #: The module that the process runs.
     module = "tests.spark.driver"
@@ -64,7 +64,7 @@ class Driver:
         self.pid = self._answer()["ready"]
 
     def do(self, what: str, **arguments: Any) -> Any:
-        """Send a request and return the answer; an error in the process comes back as {"error": ...}."""
+        """Send a request and return the answer. An error in the process is returned as {"error": ...}."""
         self.ask(what, **arguments)
         return self._answer()
 
@@ -75,7 +75,7 @@ class Driver:
         self.process.stdin.flush()
 
     def answered(self) -> Any:
-        """The answer to the last request; None if the process dies before it answers."""
+        """Return the answer to the last request, or None if the process dies before it answers."""
         try:
             return self._answer()
         except EOFError:
@@ -155,7 +155,10 @@ def _do(changelog: Any, plans: dict[str, Any], request: dict[str, Any]) -> Any:
 
 
 def _where(batches: Iterator[Any]) -> Iterator[Any]:
-    """Run in an executor's Python: report the file of one Holdfast module, and modules that have a second name."""
+    """Run in an executor's Python.
+
+    Report the file of one Holdfast module, and modules that were imported under two names.
+    """
     import pyarrow
 
     from holdfast.processors.engine.state import fingerprint

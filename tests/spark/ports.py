@@ -1,4 +1,4 @@
-"""What an unauthorised client gets from the ports of Spark's processes, in Spark's own protocol."""
+"""The answers that an unauthorised client gets from the ports of Spark's processes, in Spark's own protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REQUEST, _ANSWERS = 3, (4, 5)
 
 
 def stranger_gets(port: int, command: bytes = b"a command of nobody") -> str:
-    """The answer of a Spark port to a command without the secret; empty if the port speaks another protocol."""
+    """Return the answer of a Spark port to a command without the secret. Empty if the port speaks another protocol."""
     body = struct.pack(">qi", 7, len(command)) + command
     with socket.create_connection(("127.0.0.1", port), timeout=3) as line:
         line.sendall(struct.pack(">qb", 9 + len(body), _REQUEST) + body)
@@ -28,5 +28,5 @@ def stranger_gets(port: int, command: bytes = b"a command of nobody") -> str:
 
 
 def transports(pid: int) -> dict[int, str]:
-    """The answer of each of a process's Spark ports to an unauthorised client, by port."""
+    """Return the answer of each Spark port of a process to an unauthorised client, by port."""
     return {port: said for port in listening([pid]) if (said := stranger_gets(port))}

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of one worker with a secret, run from the installed pyspark."""
+"""A standalone Spark cluster with one worker and a secret. It runs from the installed pyspark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class Cluster:
-    """A master and a worker, each in a separate process. ``folder`` holds their logs and the files of executors."""
+    """A master and a worker, each in a separate process. ``folder`` has their logs and the files of executors."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

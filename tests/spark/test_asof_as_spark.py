@@ -1,4 +1,4 @@
-"""As-of joins give the result that Spark computes in batch from the same messages, with a range join and a window."""
+"""As-of joins give the same result as a batch query of Spark on the same messages, with a range join and a window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from tests.mechanics.tiers import variants
 
-#: For each left message, the newest right message at its time; NULL without a match, or beyond the tolerance.
+#: For each left message, the newest right message at its time. NULL if there is no match, or none within the tolerance.
 QUERY = """
 SELECT t, k, v, IF(t - at <= {tolerance}, found, NULL) AS found FROM (
   SELECT l.t, l.k, l.v, r.t AS at, r.v AS found,
@@ -25,7 +25,7 @@ TOLERANCE_MS = 60
 
 
 def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
-    """Random messages, some with equal times; ``lates`` are the delays behind the newest time that may be drawn."""
+    """Random messages, some with equal times. Each is late by one of ``lates``, relative to the newest time."""
     made, now = [], 1_000
     for number in range(400):
         now += random.choice([0, 1, 5, 20])
@@ -36,7 +36,10 @@ def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("tolerance", variants([TOLERANCE_MS, None]))
 def test_an_as_of_join_is_what_spark_recomputes(spark: Any, tolerance: int | None) -> None:
-    """Right messages are in order and left ones late by 50 ms at most, so the join finds the batch join's matches."""
+    """Right messages are in order, and left messages are late by 50 ms at most.
+
+    So the join finds the batch query's matches.
+    """
     random, cluster = Random(1), InMemoryCluster()
     app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None)
     left, right = (app.dataframe(app.topic(name)) for name in ("l", "r"))

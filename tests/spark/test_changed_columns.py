@@ -1,4 +1,4 @@
-"""A change of a table's columns: readers see the old columns and values until both change in one commit."""
+"""A table's columns change. Readers see the old columns and values until both change in one commit."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def changed(changelog: Any) -> Any:
 
 
 def attempt(changelog: Any, plan: Any, schema: StoreSchema) -> steps.Work:
-    """A run that has done every step except the publish."""
+    """A run that has done every step except the last, which publishes."""
     work = steps.Work(changelog.spark, plan, changelog.source, None, schema)
     with current.aligned_plans(changelog.spark):
         steps.feed_history(work)
@@ -126,7 +126,7 @@ def test_of_two_runs_that_change_the_columns_one_publishes(changed: Any) -> None
 
 @pytest.mark.thorough
 def test_a_commit_of_another_run_meanwhile_is_kept(changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance tags, compacts and expires during a snapshot: the columns are changed again on top of its commits."""
+    """Maintenance tags, compacts and expires during a snapshot. The columns are changed again on top of its commits."""
     seal, sealed = steps.seal, []
 
     def tagged(work: steps.Work, measured: Any) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints as a Spark source: all rows are read, no file changes, and a folder that is no checkpoint is an error."""
+"""Checkpoints as a Spark source. All rows are read, no file changes, and a folder that is no checkpoint is an error."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ KEYS = 20_000
 
 
 def checkpoint(folder: Path, stores: dict[str, int]) -> Path:
-    """A checkpoint of a task, with the given number of keys in each store."""
+    """Make a checkpoint of a task, with the given number of keys in each store."""
     database = RocksDatabases().open(folder / "live")
     for store, count in stores.items():
         keys = [store_prefix(store) + key_prefix(b"k%06d" % number) + b"n" for number in range(count)]

@@ -1,4 +1,4 @@
-"""The class archive that one real Spark records and the next one uses, over Spark Connect and in the same process."""
+"""A real Spark records a class archive, and the next one uses it, over Spark Connect and in the same process."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Corrections: history rows that a full snapshot appends where changelog records do not give the store's value."""
+"""Corrections are history rows that a full snapshot appends if changelog records do not result in the store's value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.test_random_snapshots import checkpoint
 
 
 def corrected(changelog: Any, held: dict[tuple[int, bytes], bytes], folder: Path) -> Any:
-    """A full snapshot from checkpoints whose content differs from the changelog."""
+    """Take a full snapshot from checkpoints whose content differs from the changelog."""
     paths = {number: str(checkpoint(held, number, folder / str(number))) for number in (0, 1)}
     stored = {number: fingerprint_checkpoint(Path(path), "s") for number, path in paths.items()}
     return changelog.snapshot(changelog.plan(paths=paths, wanted=Wanted.CHECKPOINT), stored=stored)
@@ -23,7 +23,10 @@ def corrected(changelog: Any, held: dict[tuple[int, bytes], bytes], folder: Path
 
 @pytest.mark.thorough
 def test_of_two_corrections_at_one_offset_the_later_checkpoint_counts(changelog: Any, tmp_path: Path) -> None:
-    """The checkpoint's time decides, not the value: here the later value is smaller, or the key is deleted."""
+    """Of two corrections at one offset, the one with the later checkpoint time counts.
+
+    The value does not decide. In this test, the later value is smaller, or the key is deleted.
+    """
     changelog.write(0, [(b"a", 5), (b"gone", 5), (b"back", 5)])
     changelog.snapshot()
     nine, one = (changelog.model[0, b"a"][:-1] + digit for digit in (b"9", b"1"))

@@ -173,7 +173,7 @@ class Results:
         self.weather = totals(file, update_with_weather, lambda flight: flight["origin"])
         self.models = [dict(each) for each in MODELS]
         self.board = dict(CARRIER_HOURS[-1])
-        #: Sessions are sent when they close and are in the table while they are open; hours are always in the table.
+        #: Sessions are sent when they close; while open, they are only in the table. Hours are always in the table.
         self.sent = {
             "rotations": [dict(each) for each in SESSIONS[:3]],
             "delays": [dict(each) for each in HOURS[:4]],
@@ -203,7 +203,10 @@ class Results:
         self._spark.createDataFrame(values, f"state_key STRING, {schema}").createOrReplaceTempView(TABLES[name])
 
     def _tabled(self, windows: list[dict[str, Any]]) -> Any:
-        """Windows as rows of a window table: numbers are DOUBLE, other values are STRING; an internal row is added."""
+        """Return windows as rows of a window table.
+
+        Numbers are DOUBLE, other values are STRING. An internal row is added.
+        """
         kinds = {int: "DOUBLE", float: "DOUBLE", str: "STRING"}
         columns = {name: kinds[type(value)] for name, value in windows[0].items() if name not in ("start", "end")}
         columns |= {"window_start": "TIMESTAMP", "window_end": "TIMESTAMP"}

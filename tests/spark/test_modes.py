@@ -1,4 +1,4 @@
-"""The same snapshot code runs in a local JVM, on a standalone cluster and over Spark Connect; only settings differ."""
+"""The same snapshot code runs in a local JVM, on a standalone cluster and over Spark Connect. Only settings differ."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_a_cluster_refuses_a_driver_with_another_secret(cluster, broker, unique,
 
 @pytest.fixture
 def warm(tmp_path):
-    """Settings and environment of a home for a warm Spark, which the test starts; it is stopped afterwards."""
+    """Settings and environment of a home with a warm Spark server. The test starts the server, the fixture stops it."""
     made = home_of(tmp_path, "warm")
     yield made
     stop_server(made[0])
@@ -109,7 +109,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     settings, environment = warm
     with pytest.raises(SparkUnavailable, match="no warm Spark runs"):
         running_server(settings)
-    with ThreadPoolExecutor() as pool:  # two concurrent commands start one server
+    with ThreadPoolExecutor() as pool:  # two concurrent commands start only one server
         server, same = pool.map(start_server, [settings, settings])
     assert start_server(settings) == same == server
     assert (settings.paths.spark / "warm.json").stat().st_mode & 0o777 == 0o600

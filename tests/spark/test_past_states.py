@@ -1,4 +1,4 @@
-"""Past states of one key, of a whole store, and as tagged versions; a moment that the history lacks is refused."""
+"""Past states of one key, of a whole store, and as tagged versions. A moment that the history lacks is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark.conftest import Changelog
 def lived(
     broker: str, unique: Callable[[str], str], spark: Any
 ) -> tuple[Changelog, list[tuple[float, dict[tuple[int, bytes], bytes]]]]:
-    """A store and its content at known moments. Tests may tag past versions of it, but must not change rows."""
+    """A store and its content at known moments. Tests may tag past versions of the store, but must not change rows."""
     changelog = Changelog(broker, unique("lived"), spark)
     moments = []
     changelog.write(0, [(b"a", 1), (b"b", 1)])
@@ -89,7 +89,7 @@ def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> Non
 @pytest.mark.thorough
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(changelog: Changelog, kept: bool) -> None:
-    """``kept`` is False for snapshots of older releases, which did not keep the time of the latest checkpoint."""
+    """``kept`` is False for snapshots of older releases, which did not record the time of the latest checkpoint."""
     changelog.write(0, [(b"a", 1)])
     changelog.write(1, [(b"b", 1)])
     first = changelog.snapshot()
@@ -115,7 +115,7 @@ def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(ch
 
 
 def later() -> float:
-    """A moment after all records that were written, and before the next record."""
+    """Return a moment after all records that were written so far, and before the next record."""
     now = time.time()
     while time.time() < now + 0.004:
         time.sleep(0.001)  # wait, because record times have only milliseconds

@@ -1,4 +1,4 @@
-"""Unauthorised clients on Spark's ports: driver and block manager ignore commands without the secret."""
+"""Unauthorised clients on Spark's ports. Driver and block manager ignore commands without the secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.spark.ports import transports
 
 
 def test_a_driver_obeys_no_stranger(spark: Any) -> None:
-    """With `spark.authenticate` off, the answers would come from the code that runs the command."""
+    """A driver does not execute a command without the secret.
+
+    With `spark.authenticate` off, the driver would run the command and send its result.
+    """
     process = SparkContext._gateway.proc  # type: ignore[union-attr]
     said = transports(process.pid)
     assert int(spark.sparkContext.getConf().get("spark.driver.port")) in said

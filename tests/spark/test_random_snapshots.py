@@ -1,4 +1,7 @@
-"""Random histories of a store: each snapshot equals the store's content, and the history gives the same content."""
+"""Random sequences of writes to a store.
+
+Each snapshot equals the store's content, and the history gives the same content.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def checkpoint(model: dict[tuple[int, bytes], bytes], partition: int, folder: Pa
 
 
 class Life:
-    """One store with random writes. ``done`` has the store's content for each snapshot so far."""
+    """One store with random writes. ``done`` has the store's content at each snapshot so far."""
 
     def __init__(self, changelog: Any, seed: int, folder: Path) -> None:
         self.changelog, self.rng, self.folder = changelog, random.Random(seed), folder

@@ -1,4 +1,4 @@
-"""The warehouse on Postgres and in an object store, by settings alone: the same snapshots, the same readers."""
+"""The warehouse on Postgres and in an object store. Only settings differ; snapshots and readers are the same."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +65,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     later = datetime.now(UTC) + timedelta(hours=1)
     done = {each.table: each for each in maintain_store(remote.spark, remote.processor, "s", keep, later)}
     kept = done[f"holdfast.{remote.processor}.s"]
-    assert kept.tags_dropped == 2  # the newest snapshot and the newest full snapshot keep their tags
+    assert kept.tags_dropped == 2  # the newest snapshot and the newest full snapshot keep their tags in any case
     assert kept.files_compacted > kept.files_written > 0
     assert kept.versions_expired > 0
     assert kept.files_deleted > 0
@@ -78,7 +78,11 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
 
 @pytest.mark.thorough
 def test_columns_change_with_their_values_on_postgres_and_s3(remote, remote_settings):
-    """The exchange updates the catalog's row, with the password and the driver of the session's catalog."""
+    """Columns change together with their values on Postgres and S3.
+
+    The exchange updates the table's row in the catalog's database, with the password and the driver of the session's
+    catalog.
+    """
     remote.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])
     remote.snapshot(planned(remote, FIRST), schema=FIRST)
     remote.write(0, [(b"b", {"flights": 2.5, "home": "LGA", "added": 4})])

@@ -30,7 +30,10 @@ from tests.spark.verifying import CHECKS, VERIFIER, Verdict, verify
 
 @dataclass
 class Store:
-    """A store with versions of every kind. For each tag: its kind, and whether it builds on another version."""
+    """A store with versions of every kind.
+
+    For each tag: the kind, and whether the version builds on another version.
+    """
 
     changelog: Changelog
     settings: Settings
@@ -43,14 +46,17 @@ class Store:
 
     @contextmanager
     def rewritten(self, path: Path) -> Iterator[None]:
-        """Let the test change a file, and restore the file afterwards."""
+        """Let the test change a file. Restore the file afterwards."""
         kept = path.with_name(f"{path.name}.kept")
         shutil.copyfile(path, kept)
         yield
         kept.replace(path)
 
     def verify_with(self, changes: dict[str, Callable[[Any, Any], Any]]) -> Verdict:
-        """The verdict after a change of versions' summaries. For each tag, a function changes its manifest and link."""
+        """Return the verdict after a change of the versions' summaries.
+
+        For each tag, a function changes its manifest and link.
+        """
         table = load_table(self.settings, self.changelog.processor, "s")
         path = Path(table.metadata_location.removeprefix("file:"))
         metadata = json.loads(path.read_text())
@@ -68,7 +74,7 @@ class Store:
 
 
 def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[Any, Any], None]:
-    """A change of the end of partition 1: in the manifest, and also in the link if ``linked``."""
+    """Return a change of the end of partition 1. It applies to the manifest and, if ``linked``, also to the link."""
 
     def change(manifest: Any, link: Any) -> None:
         manifest["partitions"][1]["end"] = end(manifest["partitions"][1]["end"])
@@ -79,7 +85,7 @@ def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[An
 
 
 def with_base(change: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
-    """A change of the base in the link."""
+    """Return a change of the base that the link names."""
     return lambda manifest, link: link.update(base=change(link["base"]))
 
 

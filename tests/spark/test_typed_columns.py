@@ -1,4 +1,7 @@
-"""Typed columns on real Spark and Iceberg: values are read by the model or quarantined, and tables follow the model."""
+"""Typed columns on real Spark and Iceberg.
+
+Values that do not fit the model are quarantined; tables follow the model.
+"""
 
 import datetime as dt
 import enum
@@ -66,7 +69,7 @@ class Aircraft(BaseModel):
 
 
 def rows(spark, values, state_keys=None):
-    """A DataFrame as a full snapshot has it before its values are typed."""
+    """Return a DataFrame with the rows of a full snapshot, before their values are typed."""
     data = []
     for number, value in enumerate(values):
         state_key = state_keys[number] if state_keys else "n"
@@ -240,7 +243,7 @@ def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark)
 
 
 def query_of(page, table, view):
-    """The query on a documentation page, with the table's name replaced by a view."""
+    """Return the query on a documentation page, with the table's name replaced by a view."""
     (query,) = re.findall(r"```sql\n(.+?);?\n```", (PROJECT / "docs" / page).read_text("utf-8"), re.DOTALL)
     assert table in query
     return query.replace(table, view)
@@ -297,7 +300,10 @@ class Shifted(BaseModel):
 
 
 def test_the_audit_agrees_with_each_value_that_sql_reads_or_puts_aside(spark):
-    """The values have times in all forms, numbers as texts, and fields that do not fit."""
+    """The audit agrees with Spark for each value that is read or quarantined.
+
+    The values have times in all forms, numbers as texts, and fields that do not fit the model.
+    """
     more = [
         '{"flights": 1, "seen": "2013-01-01 12:00:00.1234567+02:00", "local": "2013-01-01T12:00", "day": "2013-01-01"}',
         '{"flights": 2, "seen": "0001-01-01T00:00:00Z", "share": 3, "price": 1e1, "note": "5"}',
@@ -315,14 +321,14 @@ def test_the_audit_agrees_with_each_value_that_sql_reads_or_puts_aside(spark):
 def test_the_audit_finds_columns_that_sql_reads_by_the_name_of_another_field(spark, monkeypatch):
     schema, values = schema_of(Shifted), rows(spark, ['{"b": 1}', '{"c": 2}', '{"b": 3, "c": 4}'])
     with monkeypatch.context() as planted:
-        # simulates SQL that also reads a field by the name of its column
+        # simulate SQL that reads a field also by the name of its column
         planted.setattr(typed_sql, "_first", lambda parsed, paths: f"coalesce({parsed}.`c`, {parsed}.`b`)")
         written = type_rows(values, schema)
     assert sorted(misread(written, schema), key=str) == [("a", 2, None), ("a", 4, 3), ("b", 1, None)]
     with monkeypatch.context() as planted:
         planted.setattr(typed_sql, "_first", lambda parsed, paths: "NULL")
         written = type_rows(values, schema)
-    # also for rows whose columns are all null and whose value fits
+    # these rows have only null columns, although their value fits the model
     assert sorted(misread(written, schema), key=str) == [("a", None, 1), ("a", None, 3), ("b", None, 2), ("b", None, 4)]
 
 

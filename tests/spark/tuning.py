@@ -1,4 +1,4 @@
-"""Spark properties that reduce CPU in tests, whose JVMs live for minutes and whose queries run once on few rows."""
+"""Spark properties that reduce CPU in tests. Their JVMs live for minutes, and their queries run once on few rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 
 from holdfast.infra.setup.java import BRIEF, CODE_CACHE
 
-#: The second compiler takes half of the CPU of a JVM that lives for minutes. Without it, Java reserves only 48 MiB for
-#: compiled code. Spark with Iceberg fills them within minutes, and then a tenth of the CPU searches for code to drop.
+#: Java's second compiler takes half of the CPU of a JVM that lives for minutes. Without that compiler, Java reserves
+#: only 48 MiB for compiled code. Spark with Iceberg fills this space within minutes. Then a tenth of the CPU is spent
+#: on the search for code to drop.
 _ONE_COMPILER = f"{BRIEF} {CODE_CACHE}"
 COMPILED_ONCE = {f"spark.{each}.defaultJavaOptions": _ONE_COMPILER for each in ("driver", "executor")}
 #: For a query on few rows, interpretation is faster than generating and compiling Java code.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-#: Spark's default properties, which the product uses: Java code is generated.
+#: The properties that Spark has by default and that the product uses. With them, Java code is generated.
 GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
@@ -44,5 +45,5 @@ def one_jvm(tuned_jvms: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def tuned_jvms(tier_configuration: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give these properties to every session that the test's settings start, in any process."""
+    """Pass these properties to every session that the test's settings start, in any process."""
     monkeypatch.setenv("HOLDFAST_SPARK__CONF", json.dumps(tier_configuration))

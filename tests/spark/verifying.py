@@ -1,4 +1,4 @@
-"""Runs ``docs/verify.py`` as an independent user does: in a Python environment without Holdfast."""
+"""Runs ``docs/verify.py`` as an independent user does, in a Python environment without Holdfast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHECKS = ("rows", "changelog", "chain")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit code, and each check's verdict by version. A version is named by its tag ``snap-<id>`` or its number."""
+    """The exit code, and each check's verdict by version.
+
+    The name of a version is its tag ``snap-<id>`` or its number.
+    """
 
     code: int
     versions: dict[str, dict[str, str]]

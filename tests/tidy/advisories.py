@@ -1,7 +1,7 @@
 """Lists known vulnerabilities of the locked packages with pip-audit: ``make advisories``.
 
-pip-audit asks an advisory service over the network. If no service answers, this program reports that; it never treats
-a missing answer as a good result.
+pip-audit asks an advisory service over the network. If no service answers, this program reports that. It never treats a
+missing answer as a good result.
 
 Exit codes: 0 without known vulnerabilities, or without a service (then stdout says so); 1 with known vulnerabilities.
 """
@@ -23,7 +23,7 @@ ONE_WITHIN_S, ALL_WITHIN_S = 60.0, 900.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of an audit: vulnerabilities as sentences, and the number of packages that were not judged."""
+    """The result of an audit: vulnerabilities as sentences, and the number of packages without a result."""
 
     judged: int
     unjudged: int
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def verdict(output: str) -> Verdict:
-    """The verdict in pip-audit's JSON output; a skipped package counts as not judged."""
+    """The verdict in pip-audit's JSON output. A skipped package counts as one without a result."""
     try:
         rows: list[dict[str, Any]] = json.loads(output)["dependencies"]
     except (ValueError, KeyError, TypeError):
@@ -68,7 +68,7 @@ def ask(requirements: str, within_s: float) -> Verdict:
 
 
 def main() -> int:
-    """Audit one package first. If no service answers, skip the other packages."""
+    """Audit one package first. If no service answers, do not audit the other packages."""
     lock = (PROJECT / "requirements.lock").read_text()
     pins = [line.split(" ")[0] for line in lock.splitlines() if "==" in line and not line.startswith((" ", "#"))]
     found = ask(pins[0] + "\n", ONE_WITHIN_S)

@@ -1,7 +1,7 @@
 """The bill of materials: every locked package and jar, in CycloneDX format (``make bill``).
 
-``python -m tests.tidy.bill_of_materials FILE`` writes it. It needs no network, because names, versions and hashes are
-in ``requirements.lock`` and ``jars.lock``.
+``python -m tests.tidy.bill_of_materials FILE`` writes it. The program needs no network, because names, versions and
+hashes are in ``requirements.lock`` and ``jars.lock``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bill(packages: list[Locked], version: str) -> str:
     made.metadata.component = Component(name="holdfast", version=version, type=ComponentType.APPLICATION)
     for one in packages:
         url = PackageURL(one.kind, one.group or None, one.name, one.version)
-        # A package has one file per platform, so its hashes belong to the distribution; a jar is one file.
+        # A package has one file per platform, so its hashes belong to the whole distribution. A jar is one file.
         hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in one.hashes]
         files = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(url)), hashes=hashes)
         made.components.add(
@@ -103,7 +103,9 @@ def installed() -> dict[str, str]:
 
 
 def changed_files(distribution: Distribution) -> list[str]:
-    """The installed files of a package whose content differs from the installed archive; compiled files have no hash.
+    """The installed files of a package whose content differs from the installed archive.
+
+    Compiled files are not compared.
 
     The owner of a machine may append certificates to certifi's list, but no existing line may change.
     """
@@ -122,7 +124,7 @@ def changed_files(distribution: Distribution) -> list[str]:
 
 
 def normal(name: str) -> str:
-    """The normalised name of a package, by which indexes compare packages."""
+    """The normalised name of a package. Package indexes compare names in this form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -33,7 +33,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 def faults(name: str, text: str) -> Iterator[str]:
-    """What is wrong with a fragment, as messages for its author."""
+    """Return the faults of a fragment, as messages for its author."""
     if not NAME.fullmatch(name):
         yield f"{name}: name it <short-name>.<{'|'.join(TYPES)}>.md, in small letters with hyphens"
     if (count := len(sentences(text))) not in (1, 2, 3):
@@ -51,7 +51,7 @@ def faults(name: str, text: str) -> Iterator[str]:
 
 
 def test_a_fragment_is_one_to_three_plain_sentences() -> None:
-    # One test for all fragments: right after a release there are none, and a skipped test would fail the run.
+    # One test for all fragments. Right after a release there are no fragments, and a skipped test would fail the run.
     assert [fault for path in FRAGMENTS for fault in faults(path.name, path.read_text(encoding="utf-8"))] == []
 
 

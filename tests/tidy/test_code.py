@@ -1,6 +1,6 @@
-"""Rules for the shape of the code: one import root, one home for each library, sizes, names.
+"""Rules for the code: one import root, few modules that import a library, sizes, names.
 
-The rules of which folder may import which are in pyproject.toml; `make lint` checks them with import-linter.
+pyproject.toml has the rules for imports between folders. `make lint` checks these rules with import-linter.
 
 A rule can be lifted for one place by a comment on its line (for a module: on any line of its own)::
 
@@ -22,7 +22,7 @@ import grimp
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("orchestration", "assets", "processors", "infra")
-#: The modules that may import each library. Libraries that these bring along (py4j, mako) must not be imported.
+#: The modules that may import each library. Libraries that these libraries depend on (py4j, mako) must not be imported.
 HOMES = {
     "confluent_kafka": ("infra/kafka", "infra/schemas"),
     "fastavro": ("infra/schemas",),
@@ -31,7 +31,7 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    # The Iceberg catalog is a database, and Dagster's storage has SQLAlchemy tables, too.
+    # The Iceberg catalog is a database, and Dagster's storage also has SQLAlchemy tables.
     "sqlalchemy": (
         "infra/database",
         "infra/warehouse/pointers.py",
@@ -72,7 +72,7 @@ _ALLOWED = re.compile(r"#\s*tidy: allow-([a-z]+) because \S+")
 
 
 def every_module(check: Callable[[Path], None]) -> Callable[[], None]:
-    """Turn a check of one module into a test that runs it on every module, and that names all modules that fail."""
+    """Turn a check of one module into a test of every module. The test names all modules that fail."""
 
     def test() -> None:
         failed: dict[str, str] = {}
@@ -112,7 +112,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def assigned(tree: ast.AST) -> Iterator[ast.expr]:
-    """The targets of assignments: names, attributes and subscripts; tuples are split into their elements."""
+    """The targets of assignments: names, attributes and subscripts. Tuples are split into their elements."""
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
@@ -129,7 +129,7 @@ def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionD
 
 @every_module
 def test_a_folder_has_one_import_root(path: Path) -> None:
-    """`import infra` would load a second copy of `holdfast.infra`, and the wheel does not contain `tests`."""
+    """`import infra` would load a second copy of `holdfast.infra`. The wheel does not contain `tests`."""
     assert [(line, name) for line, name in imports(path) if name.split(".")[0] in (*FOLDERS, "tests")] == []
 
 
@@ -234,7 +234,7 @@ def test_dagster_sees_real_annotations(path: Path) -> None:
         assert "__future__" not in names
 
 
-#: Modules that only offer names under other import paths, for users who come from Quix Streams.
+#: Modules that only export names under other import paths, for users who come from Quix Streams.
 NAMES_FOR_USERS = [
     path
     for name in ("context.py", "dataframe", "kafka", "models", "sinks", "sources", "state")
@@ -243,9 +243,9 @@ NAMES_FOR_USERS = [
 
 
 def test_import_contracts_see_every_module() -> None:
-    """The four folders are symbolic links below `holdfast`; an import checker that skips links would check nothing."""
+    """The four folders are symbolic links below `holdfast`. An import checker that skips links would check nothing."""
     named = {"holdfast"} | {"holdfast." + ".".join(Path(name).with_suffix("").parts) for name in map(name_of, MODULES)}
-    # add the modules that only offer names, without code
+    # add the modules that only export names, without code
     named |= {
         "holdfast." + ".".join(path.relative_to(PROJECT / "holdfast").with_suffix("").parts) for path in NAMES_FOR_USERS
     }
@@ -298,7 +298,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "isinstance"):
                 continue
             names = {each.id for each in ast.walk(call.args[1]) if isinstance(each, ast.Name)}
-            # `node.py` defines what a step is, and each module may check for its own steps.
+            # `node.py` defines the kinds of steps, and each module may check for its own kind.
             foreign = {each for each in names & steps if home[each] != path}
             if foreign and name_of(path) != "processors/engine/steps/node.py":
                 asked.append((name_of(path), call.lineno, sorted(foreign)))
@@ -306,7 +306,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
 
 
 def test_nobody_else_changes_the_facts_of_a_task() -> None:
-    """Only ``engine/runtime/task/facts.py`` assigns fields of a task; other modules call its methods."""
+    """Only ``engine/runtime/task/facts.py`` assigns fields of a task. Other modules call its methods."""
     home = "processors/engine/runtime/task/"
     facts = tree_of(PROJECT / home / "facts.py")
     owner = next(node for node in facts.body if isinstance(node, ast.ClassDef) and node.name == "TaskFacts")

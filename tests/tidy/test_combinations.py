@@ -1,4 +1,4 @@
-"""Each public step of the engine is in the grammar of `tests/combinations`, so it is tested combined with others."""
+"""The grammar of `tests/combinations` has each public step of the engine, so it is tested together with other steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A test must not patch a constant that a function has captured as a default: the patch would have no effect."""
+"""A test must not patch a constant that a function uses as a default argument.
+
+The patch would have no effect, because Python evaluates defaults only once.
+"""
 
 from __future__ import annotations
 

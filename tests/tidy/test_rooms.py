@@ -1,15 +1,15 @@
-"""Size limits of the code: modules of a folder, very small modules, members of a class, lines of test files.
+"""Size limits of the code: modules in a folder, very small modules, members of a class, lines of test files.
 
-Unit tests lie in folders of the same names as the code.
+The folders of unit tests have the same names as those of the code.
 
 ``rooms_left.json`` lists what exceeds a limit today. A number in it may only fall, and the goal is an empty file::
 
     .venv/bin/python -m tests.tidy.test_rooms             lists what is over a limit
     .venv/bin/python -m tests.tidy.test_rooms --write     lowers the numbers; refuses to raise one, or to add a name
 
-A *crumb* is a module of few lines with one importer; it should be part of the importing module. Two kinds of modules
-may stay: an adapter of a vendor's library, and a pure decision with a name. Such a module states its reason on any
-line of its own::
+A *crumb* is a module of few lines that only one module imports. It should be part of the importing module. Two kinds of
+crumbs may stay: an adapter of a vendor's library, and a pure function that makes one decision. Such a module states its
+reason in a comment on a separate line::
 
     # tidy: allow-crumb because it is all that loads numpy
 """
@@ -44,7 +44,7 @@ FOLDERS, CRUMBS, METHODS, ATTRIBUTES, TESTS = (
 
 
 def found() -> dict[str, dict[str, int]]:
-    """The numbers over a limit, by kind and place."""
+    """Return the numbers that exceed a limit, by kind and place."""
     return {
         FOLDERS: {name: count for name, count in _folders().items() if count > MODULES_MAX},
         CRUMBS: dict(_crumbs()),
@@ -108,13 +108,13 @@ def _is_own(target: ast.expr) -> TypeGuard[ast.Attribute]:
 
 
 def listed() -> dict[str, dict[str, int]]:
-    """The numbers over a limit that ``rooms_left.json`` allows."""
+    """The numbers above a limit that ``rooms_left.json`` allows."""
     made: dict[str, dict[str, int]] = json.loads(LEFT.read_text(encoding="utf-8"))
     return made
 
 
 def grown(now: Mapping[str, Mapping[str, int]], before: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Numbers that newly exceed a limit or have risen. A listed crumb may grow."""
+    """Numbers that newly exceed a limit or have risen. A crumb that is listed may grow."""
     return [
         f"{kind}: {place} has {number}, was {before.get(kind, {}).get(place, 'within the limit')}"
         for kind, places in now.items()

@@ -1,4 +1,7 @@
-"""A skipped test that needs a real installation fails the run where skips are not allowed; elsewhere it is a skip."""
+"""If skips are not allowed, a skipped test that needs a real installation fails the run.
+
+Otherwise it is only skipped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of what step arguments mean for state has every argument of every step."""
+"""A table lists what each step argument means for stored state. It has every argument of every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.processors.engine.windows.results import AggregatedCountWindow, Ag
 
 #: Methods that a table and a stream share, with the names of the table's steps.
 OF_TABLES = {name: f"table_{name}" for name in ("filter", "map", "group_by", "aggregate")}
-#: Methods that declare no step: they look up topics and rows.
+#: Methods that declare no step. They look up topics and rows.
 NO_STEPS = {"dataframe", "global_table", "store", "test", "topic"}
 
 

@@ -1,4 +1,4 @@
-"""The supply chain and unsafe calls: bill of materials, advisories, changed files, bandit."""
+"""Tests of the supply chain and of unsafe calls: bill of materials, advisories, changed files, bandit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def test_what_is_installed_is_what_the_lock_names() -> None:
 
 @pytest.mark.thorough
 def test_no_installed_file_was_changed() -> None:
-    """Set-up checks each archive by its hash in the lock. This test compares each installed file with its archive."""
+    """Set-up checks each archive by its hash in the lock file.
+
+    This test compares each installed file with its archive.
+    """
     changed = {one.metadata["Name"]: files for one in distributions() if (files := changed_files(one))}
     assert changed.pop("pip", []) == []
     assert changed == {}

@@ -1,8 +1,8 @@
 """Counts banned phrases, long sentences, and docstrings that only repeat a name, for each file.
 
 The rules are in ``docs/writing.md``. The check reads pages, command help, descriptions, messages and actions of errors,
-and docstrings. ``words_left.json`` has the counts of texts that are older than this check. A count may only fall, and
-the goal is an empty file::
+and docstrings. ``words_left.json`` has the counts of faulty texts that are older than this check. A count may only
+fall, and the goal is an empty file::
 
     .venv/bin/python tests/tidy/test_words.py             lists what is found, by file and line
     .venv/bin/python tests/tidy/test_words.py --write     lowers the counts; refuses to raise one
@@ -25,7 +25,7 @@ from typing import NamedTuple
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
-#: Other reference pages are generated from texts of the code, and the check reads those texts there.
+#: The other reference pages are left out, because they are generated from texts of the code, which are read there.
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/decisions/*.md"),
     *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),
@@ -80,7 +80,7 @@ def sentences(text: str) -> list[str]:
 
 
 def words(sentence: str) -> int:
-    """The number of words in a sentence; literal code counts as one word."""
+    """The number of words in a sentence. Literal code counts as one word."""
     plain = re.sub(r"``?[^`]+``?", " x ", sentence)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     return sum(any(sign.isalnum() for sign in word) for word in plain.split())
@@ -196,7 +196,7 @@ def repeats(docstring: str, *names: str) -> bool:
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Line, text and names of each docstring; a method's names are its own and its class's."""
+    """Line, text and names of each docstring. The names of a method are its own name and that of its class."""
     owners: dict[ast.AST, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -236,7 +236,7 @@ def findings() -> list[Finding]:
 
 
 def linked(path: Path) -> bool:
-    """Whether the path leads through a symbolic link; the same file is checked under its real path."""
+    """Whether the path leads through a symbolic link. The same file is then checked under its real path."""
     return path.resolve() != path
 
 
@@ -246,7 +246,7 @@ def allowed() -> dict[str, int]:
 
 
 def area_of(file: str) -> str:
-    """The area of a file: the first two folders in ``processors``, else the first folder."""
+    """The area of a file: the first two folders for files in ``processors``, otherwise the first folder."""
     parts = file.split("/")[:-1]
     return "/".join(parts[: 2 if parts[:1] == ["processors"] else 1])
 
@@ -279,7 +279,7 @@ def test_the_counts_left_name_real_numbers() -> None:
 
 
 def test_what_the_check_finds() -> None:
-    """The check finds known phrases; a check that never finds anything would prove nothing."""
+    """The check finds known phrases. A check that never finds a phrase would prove nothing."""
     assert banned("The worker begins anew, and nobody is told.") == ["anew", "is told"]
     assert banned("The quote `begins anew` is literal; targets only; topic shop-anew-changelog.") == []
     assert [words(each) for each in sentences("Run `holdfast apply clear x` now. It takes 3 s.")] == [3, 4]

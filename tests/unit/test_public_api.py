@@ -1,4 +1,4 @@
-"""The public API: every name in ``holdfast.__all__`` exists and is documented, and importing it is cheap."""
+"""The public API. Every name in ``holdfast.__all__`` exists and is documented, and its import is fast."""
 
 import ast
 import inspect

@@ -1,4 +1,7 @@
-"""The random choices of a round, drawn from its seed."""
+"""Draws the random choices of a round from its seed.
+
+In a round, an operator runs a command while one process is killed or frozen.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 VICTIMS: tuple[Victim, ...] = get_args(Victim)
 #: The statuses of a recovery run at which a daemon may be killed or frozen.
 STATUSES = ("QUEUED", "STARTING", "STARTED")
-#: Each victim with each fault; the operator appears twice as often.
+#: Each victim (the process that is struck) with each fault. The operator appears twice as often.
 STRIKES: tuple[tuple[Victim, Fault], ...] = tuple(
     (victim, fault) for victim in ("operator", *VICTIMS) for fault in get_args(Fault)
 )
-#: The number of heartbeats during the apply of a verb, for verbs with few heartbeats.
+#: The number of heartbeats during the apply of a verb. Verbs that are missing here have many.
 SIGNS: Mapping[Verb, int] = {"provision": 4, "compact": 4, "clear key": 6, "clear partition": 6}
 KEYS = 6
 PARTITIONS = 2
@@ -30,20 +33,22 @@ PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The choices of one round. A sign of life is a heartbeat of the holder of an apply or an incident.
+    """The random choices of one round.
+
+    The holder of an apply or an incident is the process that works on it; it sends heartbeats.
 
     Args:
         seed: The seed from which all other values are drawn.
         verb: The operator's command.
         victim: The process that is killed or frozen.
         fault: SIGKILL; or SIGSTOP until the hold has expired, then SIGCONT.
-        incident: Whether the worker is killed: never, before the operator begins, or during the apply.
+        incident: When the worker is killed: never, before the operator starts the command, or during the apply.
         recovery_first: Whether the operator waits until a recovery run holds the processor.
         at: The fault strikes at this heartbeat of the victim's hold, counted from 1. A holder sends one before each
             change.
         later_s: Delay of the fault after that heartbeat in seconds, so that the change is in progress or done.
-        status: A daemon is struck when the recovery run has this status; None: at the heartbeat ``at``.
-        whole: Whether all processes in a daemon's group are struck, or only the daemon.
+        status: A daemon is killed or frozen when the recovery run has this status. None: at the heartbeat ``at``.
+        whole: Whether the fault hits all processes in a daemon's process group, or only the daemon.
         thaw: When the frozen victim continues, or a killed daemon restarts: before another holder took the hold, at a
             heartbeat of the next holder, or once the next holder is done.
         again: The heartbeat of the next holder at which the victim continues.
@@ -76,9 +81,9 @@ class Draw:
 
 
 def drawn(seed: int) -> Draw:
-    """Draw the round of a seed.
+    """Draw the choices of a round from its seed.
 
-    Victims, faults and verbs rotate: the first 24 seeds have each victim with each fault twice, and the operator four
+    Victims, faults and verbs rotate. The first 24 seeds have each victim with each fault twice, and the operator four
     times.
     """
     dice = random.Random(seed)

@@ -1,7 +1,8 @@
 """Continuous input, and the proof that each record and each clear took effect exactly once.
 
-The processor counts the records of each key and outputs the count. So the outputs of a key are 1, 2, 3 and so on; a
-clear of the key restarts them at 1. A lost or repeated record breaks this order, and so does a lost or repeated clear.
+The processor counts the records of each key and outputs the count. So the outputs of a key are 1, 2, 3 and so on. If
+the state of the key is cleared, they start at 1 again. A lost or repeated record breaks this order, and so does a lost
+or repeated clear.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Outputs:
         self._at: dict[int, int] = {}
 
     def read(self) -> None:
-        """Read new outputs, up to the present end."""
+        """Read the new outputs, up to the present end of the topic."""
         for number, end in self._topics.settled_end_offsets(self._topic).items():
             start = self._at.get(number, 0)
             for record in read_range(self._topics.bootstrap, self._topic, number, start, end):

@@ -1,7 +1,7 @@
-"""The history of holders of applies and incidents: database triggers record each change.
+"""Records all changes of the holders of applies and incidents, by database triggers.
 
-The registry keeps only the present holder. The judges need the order of the database's commits, by the database's
-clock.
+The registry keeps only the present holder. The judges of a round need all changes in the order of the database's
+commits, with times of the database's clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE ON applies FOR EACH ROW EXECUTE FUNC
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON incidents FOR EACH ROW EXECUTE FUNCTION of_incident();
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON apply_stages FOR EACH ROW EXECUTE FUNCTION of_stage();
 """
-#: A trigger on Dagster's table of runs; a row of its ``history`` is one status change of a run.
+#: A trigger on Dagster's table of runs. Each row of its ``history`` is one status change of a run.
 _DAGSTER = """
 CREATE TABLE history (seq bigserial PRIMARY KEY, run text, status text, job text);
 CREATE FUNCTION of_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -80,7 +80,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One hold of an apply or incident, from start to end; ``until`` is None while it lasts."""
+    """The time during which one process held an apply or incident. ``until`` is None if the process still holds it."""
 
     kind: str
     id: int
@@ -103,13 +103,13 @@ class History:
         self._dagster.close()
 
     def events(self, after: int = 0) -> list[Event]:
-        """Changes in the registry with a higher number than ``after``."""
+        """Return the changes in the registry with a higher number than ``after``."""
         columns = "seq, at, kind, id, token, holder, beat_s, ended, word"
         rows = self._registry.execute(f"SELECT {columns} FROM history WHERE seq > {after} ORDER BY seq").fetchall()
         return [Event(*row) for row in rows]
 
     def runs(self, after: int = 0) -> list[RunEvent]:
-        """Changes of Dagster's runs with a higher number than ``after``."""
+        """Return the changes of Dagster's runs with a higher number than ``after``."""
         select = f"SELECT seq, run, status, job FROM history WHERE seq > {after} ORDER BY seq"
         return [RunEvent(*row) for row in self._dagster.execute(select).fetchall()]
 
@@ -141,9 +141,9 @@ def holds_of(events: Iterable[Event]) -> list[Held]:
 
 
 def broken_rules(events: Sequence[Event], is_dead: Callable[[str], bool]) -> list[str]:
-    """Violations of the rules for holds of one processor.
+    """Return the violations of the rules for holds of one processor.
 
-    ``is_dead`` tells whether a holder was killed or has ended.
+    ``is_dead`` returns whether a holder was killed or has ended.
     """
     found: list[str] = []
     live: dict[tuple[str, int], Event] = {}

@@ -29,8 +29,8 @@ from tests.parts.postgres import PostgresServer
 
 #: Maximum time until the sensors of a started daemon run, in seconds.
 START_S = 180.0
-#: The daemons check their runs at this interval, in seconds. Production's minute would lengthen each round with a dead
-#: run by a minute.
+#: The interval at which the daemons check their runs, in seconds. Production uses a minute, which would lengthen each
+#: round that has a dead run.
 LOOK_EVERY_S = 3
 DEFINITION = """
 from holdfast import Application
@@ -101,7 +101,7 @@ class Daemon:
 
 @dataclass
 class Installation:
-    """All parts of the installation, and the records by which a round is judged."""
+    """All parts of the installation, and the database records from which a round is judged."""
 
     operated: Operated
     daemons: tuple[Daemon, Daemon]
@@ -130,7 +130,7 @@ class Installation:
         return None if identity is None else identity.pid
 
     def change_code(self) -> None:
-        """Write a new version of the definition, which counts as before."""
+        """Write a new version of the definition. It counts in the same way as the version before."""
         self.version += 1
         self.definition.write_text(DEFINITION.format(group=self.operated.group, version=self.version))
 

@@ -1,4 +1,4 @@
-"""The rules that must hold after each round, and the report of a round."""
+"""Checks the rules that must hold after each round, and writes the report of a round."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def clears_of(here: Installation) -> Counter[str]:
 
 
 def starts_of(here: Installation, since: float) -> list[float]:
-    """The times at which the supervisor started a worker, in seconds since the epoch, from ``since`` on."""
+    """Return the times at which the supervisor started a worker, in seconds since the epoch, not before ``since``."""
     found = map(_SPAWNED.match, here.supervisor_log.read_text().splitlines())
     times = [datetime.fromisoformat(each[1]).astimezone().timestamp() + int(each[2]) / 1000 for each in found if each]
     return [each for each in times if each >= since]
@@ -84,7 +84,7 @@ def _twice_launched(round_: Round) -> list[str]:
 
 
 def described(round_: Round, seconds: float, wrong: list[str]) -> str:
-    """The report line of a round: its draw, from which it can be replayed, and what happened."""
+    """Return the report line of a round: the events, and the draw from which the round can be repeated."""
     here, holds = round_.here, holds_of(round_.events)
     began = round_.events[0].at if round_.events else 0.0
     figures = {

@@ -1,4 +1,4 @@
-"""Plays one round: an operator runs a command while a victim is killed or frozen, and other holders take over."""
+"""Plays one round: an operator runs a command, one process is killed or frozen, and others take over its work."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.dagster.rounds.draws import PARTITIONS, Draw
 from tests.dagster.rounds.history import Event, RunEvent
 from tests.dagster.rounds.installation import Daemon, Installation
 
-#: Maximum time until a round is quiet again, in seconds.
+#: Maximum seconds until no command, run or incident of a round is open.
 ROUND_S = 600.0
-#: The operator waits this long for the processor to be free; then the command is repeated anyway. In seconds.
+#: Seconds for which the operator waits until the processor is free. After that, the command is repeated anyway.
 FREE_S = 90.0
 #: Pause between two reads of the registry's history, in seconds.
 LOOK_S = 0.02
@@ -143,7 +143,7 @@ class Round:
         return any(each.id > since and each.verb == step.words[0] and each.outcome == "done" for each in applies)
 
     def _until_free(self) -> None:
-        """Wait until the processor has no holder and a running worker, or until an interrupted apply can be resumed."""
+        """Wait until an interrupted apply can be resumed, or until the processor has no holder and its worker runs."""
         free, deadline = self._is_free, Deadline(FREE_S)
         while not free() and not deadline.passed:
             self._look()
@@ -171,7 +171,7 @@ class Round:
         self.here.operated.topics.alter(self.here.operated.changelog, {"segment.ms": "86400000"})
 
     def _reset(self) -> None:
-        """Reset the group's offsets to the start, like an operator's mistake."""
+        """Reset the group's offsets to the start. This is a mistake that an operator could make."""
         group = self.here.operated.group
         at = [TopicPartition(f"{group}-in", number, 0) for number in range(PARTITIONS)]
         admin = AdminClient({"bootstrap.servers": self.here.operated.topics.bootstrap})
@@ -190,7 +190,7 @@ class Round:
     # --- events during the round ---------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read new events; kill or freeze the victim, or let it continue, when its moment has come."""
+        """Read new events. When the drawn moment has come, kill or freeze the victim, or let it continue."""
         time.sleep(LOOK_S)
         if self._deadline.passed:
             raise NotQuiet(self._story(f"no end in {ROUND_S:g} s"))
@@ -298,7 +298,7 @@ class Round:
             self._hear_frozen()
 
     def _hear_frozen(self) -> None:
-        """Wait until the operator's process that was frozen has ended."""
+        """Wait until the operator's frozen process has continued and ended."""
         process = self._frozen
         assert process is not None
         assert process.stdout is not None

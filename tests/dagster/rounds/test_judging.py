@@ -1,4 +1,4 @@
-"""The judges of the rounds find each violation."""
+"""The checks after each round find every kind of violation."""
 
 from __future__ import annotations
 

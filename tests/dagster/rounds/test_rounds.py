@@ -1,4 +1,4 @@
-"""Two Dagster daemons, an operator and recovery share a Postgres. Each is killed or frozen during an apply."""
+"""Two Dagster daemons, an operator and recovery share a Postgres. One of them is killed or frozen during an apply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def databases(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Databases of the registry and of Dagster. This fixture comes before ``operated``, which uses the first one."""
+    """Databases of the registry and of Dagster.
+
+    This fixture is requested before ``operated``, which uses the registry's database.
+    """
     registry, dagster = postgres.new_database(), postgres.new_database()
     place = f"{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{postgres.port}"
     monkeypatch.setenv("HOLDFAST_REGISTRY_URL", f"postgresql+psycopg://{place}/{registry}")

@@ -1,4 +1,7 @@
-"""Deploying versions of a processor with a real broker, supervisor and worker; a version that fails is rolled back."""
+"""Versions of a processor are deployed with a real broker, supervisor and worker.
+
+A version that fails is rolled back.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) ->
     assert isinstance(project.plan().verdict, NothingToDo)
     project.counted({b"k0": 10, b"k1": 10})
 
-    # The project's files are deleted and the processor is killed: the supervisor restarts it from the release's copy.
+    # The project's files are deleted and the processor is killed. The supervisor restarts it from the release's copy.
     registry = open_registry(project.settings)
     (known,) = registry.releases.newest(project.stream.group)
     registry.close()
@@ -78,7 +81,8 @@ def test_a_version_that_fails_is_rolled_back(
     version = project.deploy()
     project.counted({b"k0": 10, b"k1": 10})
     changed = "\n# changed\n" if parts[1] is not POISONED else ""
-    project.write(*parts, changed, options="prove=False,")  # a proof would find the fault before the version starts
+    # no proof (trial run before the deploy), because it would find the fault before the version starts
+    project.write(*parts, changed, options="prove=False,")
     if parts[1] is not POISONED:
         project.path.write_text(project.path.read_text().replace('state.get("n", 0) + 1', '1 + state.get("n", 0)'))
     else:
@@ -162,7 +166,7 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
 
 
 def proof_of(registry: Registry, processor: str, version: str) -> str:
-    """The recorded proof result of the version that runs."""
+    """Return the recorded proof result of the version that is running."""
     working = registry.releases.working(processor)
     assert working is not None
     assert working.code_version == version

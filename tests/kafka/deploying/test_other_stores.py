@@ -1,4 +1,4 @@
-"""Deploying versions with other stores (new, dropped, renamed, shared by joined tasks) while workers are killed."""
+"""Versions with other stores (new, dropped, renamed, shared by joined tasks) are deployed while workers are killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # The changelog now exists and names the store, so no flag is needed to start again, even with an empty disk.
+    # The changelog now exists and names the store. So a restart needs no flag, even with an empty disk.
     with project.verbs() as verbs:
         from holdfast.processors.lifecycle.plans.requests import Stop
 
@@ -68,7 +68,7 @@ def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # The store is used again, but its old content misses the input that was processed meanwhile.
+    # The store is declared again. Its old content lacks the input that was processed meanwhile.
     project.write(HEAD, TWO_STORES)
     plan = project.plan()
     assert isinstance(plan.verdict, Refused)
@@ -136,7 +136,7 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     def as_it_is_now(**request: object) -> str | None:
         """Deploy by a fresh plan.
 
-        None if the plan became outdated because killed workers came back while it was made.
+        Returns None if the plan is outdated, because killed workers restarted while the plan was made.
         """
         try:
             return project.deploy(**request)
@@ -160,5 +160,5 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     change(COUNTS)
     change(JOINED)
     change(COUNTS)
-    # Both slots still have an old copy of the joined tasks, whose store is dropped now.
+    # Both slots still have an old state folder of the joined tasks, whose store is dropped now.
     change(JOINED, dropped=("both",))

@@ -1,4 +1,4 @@
-"""Fixtures of a broker behind a proxy, workers that connect through the proxy, and workers that kill themselves."""
+"""Fixtures: a broker behind a proxy, workers that connect through the proxy, and workers that kill themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 
 class ProxiedBroker(TrackedBroker):
-    """A broker with two listeners: a plain one for the tests, and one that is reached only through the proxy."""
+    """A broker with two listeners: a plain one for the tests, and one that clients reach only through the proxy."""
 
     proxy: KafkaProxy
 

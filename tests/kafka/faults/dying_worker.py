@@ -64,7 +64,7 @@ class DyingPlainProducer(EngineProducer):
 
     def flush(self, timeout_s):
         if self.fuse.commits + 1 == self.fuse.commit and self.fuse.step in STEPS_AT_LEAST_ONCE[:2]:
-            self.fuse.commits += 1  # count here: the worker dies before the changelogs' flush, which counts commits
+            self.fuse.commits += 1  # count commits here, because the worker must die before the changelogs are flushed
         self.fuse.at("before the outputs")
         super().flush(timeout_s)
         self.fuse.at("between outputs and changelogs")

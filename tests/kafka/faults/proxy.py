@@ -1,4 +1,4 @@
-"""A proxy that parses Kafka frames and can lose, delay or intercept one chosen request or reply.
+"""A proxy that parses Kafka's protocol and can lose, delay or intercept one chosen request or reply.
 
 Every request begins with its size, api key, api version and correlation id. Every reply begins with its size and the
 correlation id (the protocol guide's common headers). The proxy reads no other field.
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 PRODUCE, OFFSET_FETCH, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 25, 26, 28
 
 
-#: Errors with which the broker answers an EndTxn request whose transaction has already ended.
+#: Errors with which the broker answers an EndTxn request if the transaction has already ended.
 REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
 
 
@@ -33,8 +33,8 @@ class Fate(Enum):
 class Rule:
     """The fault for the n-th request of one kind; counting starts at 1 when the rule is added.
 
-    With ``cut``, the client's connection breaks at once instead of staying silent. If only the reply is lost, the
-    connection breaks when the reply arrives.
+    With ``cut``, the proxy closes the client's connection at once. Otherwise the connection stays open without an
+    answer. If only the reply is lost, the connection breaks when the reply arrives.
     """
 
     api_key: int
@@ -158,7 +158,10 @@ class _Connection:
             self._proxy.failures.append(failure)
 
     def _send_late(self, rule: Rule, frame: bytes) -> None:
-        """Send a held request over a new connection; the client closed the old one when its request timed out."""
+        """Send a held request over a new connection.
+
+        The client closed the old connection when its request timed out.
+        """
         rule.release.wait()
         with socket.create_connection(("127.0.0.1", self._proxy.upstream), timeout=10) as late:
             late.sendall(frame)

@@ -1,4 +1,4 @@
-"""The broker is killed (SIGKILL) in the middle of a commit and restarted: no message is lost or doubled."""
+"""The broker is killed (SIGKILL) in the middle of a commit, and is restarted. No message is lost or counted twice."""
 
 import os
 import signal

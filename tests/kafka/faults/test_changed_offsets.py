@@ -1,4 +1,7 @@
-"""A worker refuses to start on group offsets that somebody changed, and touches nothing until they are restored."""
+"""Another program changes the group's offsets.
+
+The worker refuses to start, and changes nothing until they are restored.
+"""
 
 import re
 
@@ -15,7 +18,7 @@ from tests.mechanics.tiers import variants
 def offsets(broker, stream):
     """Count 100 messages and feed 100 more.
 
-    Returns a function that sets the group's offsets, or deletes them for None.
+    Returns a function that sets the group's offsets. With None, the function deletes the offsets.
     """
     admin = AdminClient({"bootstrap.servers": broker})
     stream.feed_numbers(100)

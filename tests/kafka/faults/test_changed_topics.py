@@ -1,4 +1,7 @@
-"""Topics that are recreated or truncated behind a processor's back: it stops with an error and changes nothing."""
+"""Topics are recreated or truncated while a processor uses them.
+
+The processor stops with an error and changes nothing.
+"""
 
 import pytest
 from confluent_kafka import TopicPartition

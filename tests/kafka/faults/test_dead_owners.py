@@ -1,7 +1,7 @@
-"""An owner that dies in its commit leaves an open transaction and pending offsets; its heir aborts them.
+"""A worker that dies in its commit leaves an open transaction and pending offsets. Its successor aborts them.
 
-Otherwise the heir would wait at least 15 s until the broker aborts the transaction. The records of that commit are
-void: the heir continues from the group's committed offsets and processes those messages again.
+Otherwise the successor would wait at least 15 s until the broker aborts the transaction. The records of that commit are
+aborted. So the successor continues from the group's committed offsets, and processes those messages again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Requests of a commit that arrive late: during a later transaction, or after a rebalance."""
+"""Requests of a commit arrive late: during a later transaction, or after a rebalance."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
     """The client library silently resends EndTxn, so a late EndTxn must meet another producer epoch."""
     on_site.feed_numbers(2000)
     late = site.proxy.on(END_TXN, Fate.HOLD, nth=3)
-    # At this moment the next transaction has sent its records, but not yet its offsets.
+    # At this moment, the next transaction has sent its records, but not yet its offsets.
     meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=lambda: arrive(late))
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert meets.struck.is_set()
@@ -30,11 +30,12 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
 
 @pytest.mark.thorough
 def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
-    """Without an answer to its offsets, a transaction aborts and is retried.
+    """A request with offsets gets no answer, so its transaction is aborted and retried.
 
-    The late offsets arrive in the next one.
+    The late offsets arrive during the next transaction.
     """
-    on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that late offsets would overwrite newer ones
+    # all messages are in one partition, so that late offsets would overwrite newer offsets
+    on_site.feed([(b"k", b"1")] * 6000)
     seen = []
     late = site.proxy.on(TXN_OFFSET_COMMIT, Fate.HOLD, nth=3)
     for nth in (5, 6):
@@ -62,7 +63,7 @@ def test_a_zombies_end_that_arrives_after_the_rebalance_counts_and_its_successor
     on_site.feed_numbers(1000)
     waiting(end.struck.is_set, "its end to be on its way")
     os.kill(zombie.process.pid, signal.SIGSTOP)
-    # From here on only the successor fetches offsets. It asks repeatedly, because the group has pending offsets.
+    # From here on, only the successor fetches offsets. It repeats the request, because the group has pending offsets.
     site.proxy.on(OFFSET_FETCH, Fate.CALL, nth=3, call=end.release.set)
     successor = workers("1").start()
     waiting(end.answered.is_set, f"the end to have arrived; the successor's log ends: {successor.tail()}")

@@ -1,4 +1,4 @@
-"""Commits whose answer is lost: the commit took effect, did not take effect, or takes effect late."""
+"""The answer to a commit is lost. The commit took effect, did not take effect, or takes effect late."""
 
 import pytest
 
@@ -11,7 +11,7 @@ QUICK = {"transaction.timeout.ms": 4000}
 
 
 STEPS = {"end": END_TXN, "offsets": TXN_OFFSET_COMMIT}
-#: Hardest case first: the transaction ended, but the answer was lost.
+#: The most difficult case first: the transaction ended, but the answer was lost.
 UNANSWERED = [(step, fate) for step in STEPS for fate in (Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD)]
 
 
@@ -24,7 +24,7 @@ def test_an_unanswered_step_of_a_commit_loses_and_doubles_nothing(site, on_site,
     rule = site.proxy.on(api_key, fate, nth=3)
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert rule.struck.is_set()
-    rule.release.set()  # the held request arrives now; it must not end a later transaction
+    rule.release.set()  # the held request reaches the broker now, and must not end a later transaction
     on_site.feed_numbers(1000)
     finish(on_site.through, waiting, commit_every=100, producer_extra_config=QUICK, slot="0")
     verify(on_site, on_site.state_dir)

@@ -1,4 +1,4 @@
-"""A restarted broker without leaders leaves out transaction markers (KAFKA-20734); the worker writes them."""
+"""A restarted broker without leaders omits transaction markers (KAFKA-20734). The worker writes the missing markers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def committed_so_far(stream):
 def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
     own_broker, monkeypatch, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    # This broker restarts with its former registration, as a broker outside of our control does. It first has its
-    # former leaders, so it completes ending transactions and aborts those that timed out. Then it has no leaders, so no
-    # marker arrives.
+    # This broker restarts with its former registration, like a broker that Holdfast does not start. At first it still
+    # has its former leaders, so it completes ending transactions and aborts those that timed out. Then it has no
+    # leaders, so it writes no marker.
     monkeypatch.setattr(type(own_broker), "_decides_alone", False)
     monkeypatch.setitem(HASTE, "transaction.abort.timed.out.transaction.cleanup.interval.ms", 20)
     address = own_broker.address
@@ -51,7 +51,7 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
         for kill in range(1, KILLS + 1):
 
             def met_open() -> bool:
-                """Whether a transaction is open. If all input is already committed, feed more."""
+                """Whether a transaction is open. If all input is already committed, feed more messages."""
                 nonlocal fed
                 if committed_so_far(stream) == fed * EACH:
                     stream.feed_numbers(EACH, KEYS)
@@ -59,13 +59,13 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
                 return bool(open_transactions(stream.topics, [stream.sink]))
 
             one.waiting(met_open, "a transaction to be open")
-            # A random moment within a series of commits, which no condition can describe.
+            # Wait for a random time within a series of commits, because no condition can describe such a moment.
             time.sleep(chance.uniform(0.0, 0.3))
             os.kill(own_broker.address.pid, signal.SIGKILL)
             waiting(lambda: own_broker.running() is None, "the broker to be gone")
             assert own_broker.start().bootstrap == address.bootstrap
-            # On a busy machine the broker may need longer than the worker waits, so the worker exits and is restarted.
-            # The test's own query may time out, too.
+            # On a busy machine, the broker may need longer than the worker waits. Then the worker exits and is
+            # restarted, and the test's own query may time out.
             waiting(
                 lambda: restarted([one], "cause=broker-away") and committed_so_far(stream) == fed * EACH,
                 f"all to be committed after kill {kill}",

@@ -1,7 +1,8 @@
 """A restore waits for another producer's open transaction on the changelog, and misses no committed record.
 
-Committed records lie above the open transaction. A restore must not stop at the last stable offset, or at the partition
-end that a consumer reports there. It would miss those records and count on from old state.
+Committed records have higher offsets than the open transaction. A restore must not stop at the last stable offset,
+which a consumer reports as the partition's end. Otherwise it would miss those records, and counting would continue from
+old state.
 """
 
 import os
@@ -17,7 +18,7 @@ from tests.kafka.faults.verification import verify
 
 
 class Stranger:
-    """A producer that holds a transaction open on every partition of a stream's changelog."""
+    """A foreign producer that holds a transaction open on every partition of a stream's changelog."""
 
     def __init__(self, stream):
         settings = {"bootstrap.servers": stream.bootstrap, "transactional.id": stream.group + "-stranger"}
@@ -39,7 +40,8 @@ class Stranger:
 def held(stream, waiting):
     """A stream whose changelog has an open transaction in its middle; local state is deleted.
 
-    200 messages are counted. The changelog records of the last 100 lie above the open transaction. 100 more wait.
+    200 messages are counted. The changelog records of the last 100 have higher offsets than the open transaction. 100
+    more messages wait as input.
     """
     stranger = Stranger(stream)
     app = stream.application(slot="0")
@@ -61,7 +63,10 @@ def held(stream, waiting):
 
 @pytest.fixture
 def told_ends(monkeypatch):
-    """For each restored partition, the end offsets that the restore saw and after which it polled again."""
+    """Return the end offsets that the restore of each partition reads.
+
+    After these offsets are known, the restore has polled again.
+    """
     seen, polled_on = {}, {}
     poll = ChangelogConsumer.poll
 
@@ -130,7 +135,7 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     changelog = changelog_topic(stream.group, "counts")
     stable = stream.topics.end_offsets(changelog, committed=True)
     ends = stream.topics.end_offsets(changelog, committed=False)
-    # The unread rest begins with the marker of the last commit below the open transaction.
+    # The unread rest begins with the marker of the last commit before the open transaction.
     left = [ends[number] - stable[number] + 1 for number in sorted(ends)]
     one = worker("0").start()
     waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")
@@ -187,14 +192,14 @@ def phases(worker):
 
 
 def noted(worker):
-    """The changelog offset that each task's store has on disk, by partition."""
+    """Return the changelog offset that each task's store has on disk, by partition."""
     status = worker.client.status()
     tasks = sorted(status.tasks, key=lambda task: task.task) if status is not None else []
     return [task.stores["counts"]["offset"] for task in tasks if task.stores]
 
 
 def restores(worker, what):
-    """One figure (``what``) of each running restore, by partition."""
+    """Return one figure (``what``) of each running restore, by partition."""
     status = worker.client.status()
     ours = status is not None and status.pid == worker.process.pid
     tasks = sorted(status.tasks, key=lambda task: task.task) if ours else []

@@ -1,4 +1,4 @@
-"""A restore that is killed five times keeps a complete prefix of the changelog, continues from it, and ends correct."""
+"""A restore is killed five times. Each time it keeps a complete prefix of the changelog, and continues after it."""
 
 import shutil
 
@@ -12,7 +12,7 @@ KILLS = 5
 
 @pytest.mark.thorough
 def test_a_restore_killed_five_times_in_mid_way_ends_right(on_site, die_at, waiting, monkeypatch):
-    # Without checkpoints, the restore replays the whole changelog.
+    # Without checkpoints, a restore replays the whole changelog.
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")
     keys = on_site.partitions * (BULK_RECORDS_MIN + 10_000)
     on_site.feed_numbers(keys + 5_000, keys)

@@ -44,11 +44,12 @@ def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
 @pytest.mark.thorough
 def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, waiting, monkeypatch):
     messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
-    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # a checkpoint would leave nothing to restore
+    # no checkpoints, because a restore from a checkpoint would have nothing left to replay
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")
     stream.feed(messages)
     stream.application(slot="0").run(count=6000, timeout=60)
     stream.delete_local_state()
-    half_way = threading.Event()  # restores stop half-way until all members have joined
+    half_way = threading.Event()  # let restores pause half-way until all members have joined
     monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(Restorer, "step", _stopping(Restorer.step, half_way))
     apps = [stream.application(slot=str(number)) for number in range(3)]
@@ -67,7 +68,7 @@ def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, wa
         for app in apps:
             app.stop()
         for thread in threads:
-            if thread.ident is not None:  # join only threads that were started
+            if thread.ident is not None:  # join only the threads that were started
                 thread.join(60)
     assert stream.counts() == Counter(key for key, _ in messages + messages)
     verify(stream)
@@ -84,7 +85,7 @@ def running(worker):
 
 
 def is_half_restored(app):
-    """Whether a restore of this worker has read some of its records, but not all."""
+    """Whether a restore of this worker has read some of its records, but not all of them."""
     worker = app._worker
     restores = [] if worker is None else list(worker.assignment.restoring.values())
     return any(_has_half(each) for each in restores)

@@ -1,4 +1,7 @@
-"""A worker is frozen for longer than its session timeout. Its successor takes over, and the worker rejoins later."""
+"""A worker is frozen for longer than its session timeout.
+
+A successor takes over its tasks, and the worker rejoins later.
+"""
 
 import os
 import signal
@@ -73,7 +76,10 @@ def freezing(value, state):
     ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
-    """Frozen at the first message, the worker has sent nothing. Frozen at the last, it has sent all other outputs."""
+    """A worker is frozen inside the user's function.
+
+    At the first message, the worker has sent nothing. At the last message, it has sent all outputs of earlier messages.
+    """
     workers = partial(workers, guarantee=guarantee)
     on_site.feed_numbers(1000)
     zombie = workers("0", home="zombie")

@@ -1,4 +1,4 @@
-"""A cluster of three brokers with replication factor 3 and two in-sync replicas: any one broker may die."""
+"""A cluster of three brokers with replication factor 3 and two in-sync replicas. Any one of the brokers may die."""
 
 from __future__ import annotations
 

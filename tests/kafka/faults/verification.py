@@ -51,7 +51,10 @@ def verify(stream, state_root: Path | None = None) -> None:
 
 
 def verify_at_least_once(stream, state_root: Path, repeated_max: int) -> None:
-    """Assert that state is exact, that each message has an output, and that at most ``repeated_max`` outputs repeat."""
+    """Assert that state is exact and that each message has an output.
+
+    At most ``repeated_max`` outputs may be repeated.
+    """
     fed, outputs = stream.read(stream.source), stream.read(stream.sink)
     expected = dict(Counter(record.key for record in fed))
     assert stream.counts() == expected
@@ -62,7 +65,7 @@ def verify_at_least_once(stream, state_root: Path, repeated_max: int) -> None:
 
 
 def stored_counts(state_root: Path) -> dict[bytes, int]:
-    """The counts in the databases of stopped workers; of several copies of a task, the newest counts."""
+    """Return the counts in the databases of stopped workers. If a task has several copies, the newest copy counts."""
     furthest: dict[str, tuple[int, dict[bytes, int]]] = {}
     for folder in sorted(path for path in state_root.glob("*/*/*") if (path / "CURRENT").exists()):
         reader = StateReader(folder)

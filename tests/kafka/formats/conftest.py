@@ -27,7 +27,7 @@ def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schema
 
 @pytest.fixture
 def front(schema_registry: SchemaRegistryServer) -> Iterator[Front]:
-    """A front for the registry that a test can close, so that the registry becomes unreachable."""
+    """A proxy of the schema registry. A test can close the proxy, so that the registry becomes unreachable."""
     made = Front(schema_registry.port)
     yield made.open()
     made.close()
@@ -35,7 +35,7 @@ def front(schema_registry: SchemaRegistryServer) -> Iterator[Front]:
 
 @dataclass
 class Shop:
-    """The topics of one test, `in`, `out` and `dead`, under names with a common prefix; and an application on them."""
+    """The topics of one test (`in`, `out` and `dead`, with a common prefix), and an application that uses them."""
 
     broker: str
     group: str

@@ -32,7 +32,7 @@ ORDER = {
 }
 #: The schema's next version: one more field, with a default.
 ORDER_2 = {**ORDER, "fields": [*ORDER["fields"], {"name": "paid", "type": "boolean", "default": False}]}
-#: An incompatible schema: it has a field for which readers of the first version have no value.
+#: An incompatible schema. It has a field for which readers with the first version have no value.
 NOT_AN_ORDER = {**ORDER, "fields": [{"name": "total", "type": "string"}]}
 SETTINGS = SchemaRegistryClientConfig()
 

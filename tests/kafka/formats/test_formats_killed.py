@@ -1,4 +1,4 @@
-"""kill -9 of workers that read and write with a schema registry, which is unreachable for some time."""
+"""kill -9 of workers that use a schema registry, which is unreachable for a while."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def counted(value, state):
         self.killed.wait_running()
         self.feed(range(COUNT // 2), FIRST)
         yield Kill(self.committed, "some messages to be committed", loses_disk=True, meanwhile=self.take_away)
-        # The restarted worker has an empty schema cache, and the messages that arrived meanwhile have another schema.
+        # The restarted worker has an empty schema cache. The messages that arrived meanwhile have another schema.
         asked = len(self.front.requests)
         self.wait(lambda: len(self.front.requests) > asked, "the worker to ask for a schema")
         yield Kill(lambda: True, "nothing more, while it waits for the registry", meanwhile=self.bring_back)

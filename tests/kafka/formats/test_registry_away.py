@@ -1,6 +1,6 @@
-"""A schema registry that is unreachable, refuses requests or lacks a schema: no message is lost.
+"""A schema registry is unreachable, refuses requests or lacks a schema. No message is lost.
 
-A fault of the registry stops the worker or makes it wait; it never sends a message to the dead letters.
+A fault of the registry stops the worker or makes it wait. It never makes a message a dead letter.
 """
 
 from __future__ import annotations

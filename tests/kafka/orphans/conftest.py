@@ -1,4 +1,4 @@
-"""Makes the fixture of a removed processor's leftovers available to the tests of this folder."""
+"""Makes the fixture with the leftovers of a removed processor available to the tests of this folder."""
 
 from tests.kafka.orphans.leaving import left
 

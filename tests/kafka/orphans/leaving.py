@@ -72,7 +72,7 @@ class Left:
         return self.verbs.plan(Clean(only))
 
     def apply(self, plan: Plan | None = None) -> Plan:
-        """Carry out or resume a confirmed plan; without an argument, make a plan and carry it out. Returns the plan."""
+        """Carry out or resume a confirmed plan. Without an argument, make a plan and carry it out. Returns the plan."""
         plan = plan or self.plan()
         self.carry_out(plan)
         return plan
@@ -97,7 +97,10 @@ ALL = ["checkpoint", "group", "state", "topic"]
 
 
 def signed_by(processor: str) -> bytes:
-    """A meta record that names the changelog's processor. An empty name gives the form that older versions wrote."""
+    """Return a meta record (the engine's own record in a changelog) that names the processor.
+
+    An empty name gives the form that older versions wrote.
+    """
     fields = {} if not processor else {"processor": processor}
     return msgspec.json.encode({"version": 1, "inputs": {"in": 1}, "transaction": 1, "code_version": "v", **fields})
 

@@ -1,4 +1,7 @@
-"""Orphans on a real broker are archived, kept for a grace period, and deleted; an archived topic can be put back."""
+"""Orphans on a real broker are archived, kept for a grace period, and deleted.
+
+An archived topic can be written back.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,7 @@ def test_what_got_an_owner_meanwhile_is_not_deleted(left: Left, monkeypatch: pyt
 
 
 def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An apply succeeds although its topic, offsets or folder disappeared after the plan for another reason."""
+    """A topic, offsets or a folder disappeared after the plan for another reason. The apply still succeeds."""
     left.apply()
     left.now += timedelta(days=8)
     plan = left.plan()
@@ -187,7 +190,10 @@ def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: py
 
 
 def test_the_changelogs_of_another_installation_are_not_deleted(left: Left) -> None:
-    """The other installation runs ``<group>-eu``, so its changelogs also match the name of the removed processor."""
+    """The other installation's group is ``<group>-eu``.
+
+    So the name pattern of the removed processor also matches its changelogs.
+    """
     signed, older = (f"{left.group}-eu-{store}-changelog" for store in ("totals", "seen"))
     for topic, writer in ((signed, f"{left.group}-eu"), (older, "")):
         left.topics.create(TopicSpec(topic, 2, 1))

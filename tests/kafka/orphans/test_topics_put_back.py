@@ -78,7 +78,8 @@ def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
     shutil.rmtree(stream.state_dir)
     settings = load_settings(home=tmp_path / "home")
     settings.home.mkdir()
-    (settings.paths.exports(stream.group)).mkdir(parents=True)  # this folder makes the processor's name known
+    # this folder tells the command that the processor's name was used
+    (settings.paths.exports(stream.group)).mkdir(parents=True)
     registry = Registry(settings.registry)
     registry.migrate()
     now = datetime.now(UTC)

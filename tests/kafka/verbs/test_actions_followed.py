@@ -1,4 +1,7 @@
-"""A refusal names another command; after this command has run exactly as named, the refused command succeeds."""
+"""A refused command names another command.
+
+After that command has run exactly as named, the refused command succeeds.
+"""
 
 from __future__ import annotations
 

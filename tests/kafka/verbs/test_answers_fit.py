@@ -1,4 +1,4 @@
-"""The JSON output of commands about a running processor fits its schema."""
+"""The JSON output of each command about a running processor matches its schema."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_what_is_printed_about_a_running_processor_fits_its_schema(
     (incident,) = said("incidents list")
     said(f"incidents show {incident['id']}")
     said(f"incidents acknowledge {incident['id']}")
-    said(f"incidents retry {incident['id']}", code=64)  # refused: the incident is open, so recovery already works on it
+    # the command is refused, because the incident is open and recovery already works on it
+    said(f"incidents retry {incident['id']}", code=64)
     assert said("apply list")
     assert {each["kind"] for each in said(f"history {name}")} >= {"apply", "incident"}
     said(f"stop {name} --yes")
@@ -74,7 +75,7 @@ def test_what_is_printed_about_a_running_processor_fits_its_schema(
 
 
 def _kill_one(operated: Operated) -> None:
-    """Kill a worker, and open its incident as the recovery sensor does."""
+    """Kill a worker, and open an incident for it as the recovery sensor does."""
     status: ProcessorStatus | None = operated.client.status()
     assert status is not None
     os.kill(status.pid, signal.SIGKILL)

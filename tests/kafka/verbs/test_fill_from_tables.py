@@ -1,4 +1,7 @@
-"""A store is filled with the rows of a warehouse table, each in the partition of its message key, for lookups."""
+"""A store for lookups is filled with the rows of a warehouse table.
+
+Each row goes to the partition of its message key.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,7 @@ def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated
     planes(operated, tailnum=["twice"] * KEYS)
     with pytest.raises(TableUnfit, match="two rows with tailnum 'twice'"):
         operated.do(fill(operated))
-    # two keys with equal hashes must stay two keys, because the keys themselves are compared
+    # two keys with equal hashes must stay two keys, because the engine compares the keys themselves
     planes(operated, tailnum=[*colliding_texts(), *(f"key-{number}" for number in range(2, KEYS))])
     assert f"{KEYS} entries differed or were missing and are set" in operated.do(fill(operated)).text
     planes(operated, tailnum=[None, *(f"key-{number}" for number in range(1, KEYS))])

@@ -45,7 +45,7 @@ def test_keys_are_found_where_they_live_with_the_offsets_that_they_hold(
     code, refused = asked(capfd, group, "--store", "countz", "--all")
     assert (code, refused["error"]["type"]) == (3, "PlanRefused")
 
-    # a client without a token may read a worker's status, but must not get values
+    # a client without a token may read a worker's status, but must not read values
     endpoint = read_endpoint(operated.settings.paths.endpoint(group, "0"))
     assert endpoint is not None
     body = {"store": "counts", "all": True, "limit": 1}

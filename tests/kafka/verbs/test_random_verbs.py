@@ -1,6 +1,6 @@
-"""A random sequence of verbs on a real broker, while operators and a worker are killed.
+"""A random sequence of verbs (commands that change state) on a real broker, while operators and a worker are killed.
 
-``tests/simulation/lifecycle.py`` does the same in memory, thousands of times.
+``tests/simulation/lifecycle.py`` runs thousands of such sequences in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.parts.operated import Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 SEED = 7
-#: A changelog key that no message has.
+#: A changelog key that no message uses.
 NOBODY = key_prefix(b"nobody") + b"n"
 KEYS = [f"key-{number}" for number in range(12)]
 
@@ -132,7 +132,7 @@ class Sequence:
 
         def cleaned() -> bool:
             for number in topics.start_offsets(changelog):
-                # A delete of an unused key starts a new segment, so that the cleaner may compact the old one.
+                # A tombstone of an unused key starts a new segment, so that the cleaner may compact the old segment.
                 producer.produce(changelog, None, NOBODY, partition=number)
             assert producer.flush(30) == 0
             return all(self.is_clean(number, end) for number, end in topics.settled_end_offsets(changelog).items())

@@ -1,4 +1,4 @@
-"""A store is rebuilt from its topic while the processor runs: every key counts once, even if processes are killed."""
+"""A store is rebuilt from its topic while the processor runs. Every key counts once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STAGES = [
 
 
 class Feed:
-    """Sends messages and counts them by key, for comparison."""
+    """Sends messages, and counts them by key for the comparison."""
 
     def __init__(self, operated: Operated) -> None:
         self._topic = f"{operated.group}-in"
@@ -78,7 +78,7 @@ class Feed:
 
 
 def spoil(operated: Operated, keys: int = 9) -> None:
-    """Clear some keys, so that their counts are wrong until the rebuild."""
+    """Clear some keys. Their counts are then wrong until the rebuild."""
     operated.do(Clear(operated.group, ("counts",), Keys(tuple(f"key-{number}" for number in range(keys)))))
 
 
@@ -125,7 +125,7 @@ def logged(operated: Operated, store: str) -> dict[str, int]:
 
 
 def compact(operated: Operated, feed: Feed) -> None:
-    """Make the broker's cleaner remove all overwritten records in the changelog's closed segments."""
+    """Make the broker's log cleaner remove all overwritten records in the changelog's closed segments."""
     topic, topics = operated.changelog, operated.topics
     soon = {"segment.ms": "1000", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
     topics.alter(topic, {**soon, "max.compaction.lag.ms": "1000"})

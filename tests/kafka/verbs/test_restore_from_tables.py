@@ -1,4 +1,7 @@
-"""State is restored from the warehouse after any loss; every message counts once, even if processes are killed."""
+"""State is restored from the warehouse after each kind of loss.
+
+Every message counts once, even if processes are killed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def snapshot(operated: Operated, **changes: Any) -> SnapshotManifest:
 
 
 def begun(operated: Operated) -> SnapshotManifest:
-    """Run the processor with 25 messages of each key. Returns a snapshot that was taken after 20 of them."""
+    """Run the processor with 25 messages of each key.
+
+    Returns a snapshot that was taken after 20 messages of each key.
+    """
     operated.bring_up()
     operated.feed(KEYS, 20)
     operated.processed(KEYS * 20)
@@ -59,7 +65,7 @@ def counted(each: int) -> dict[str, int]:
 
 
 def wipe(operated: Operated) -> None:
-    """Stop the processor and delete its changelog, group and state; its input topics and deployment stay."""
+    """Stop the processor and delete its changelog, group and state. Its input topics and its deployment stay."""
     operated.do(Stop(operated.group))
     operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
     operated.topics.delete(operated.changelog)
@@ -68,7 +74,7 @@ def wipe(operated: Operated) -> None:
 
 
 def counts_on(operated: Operated) -> None:
-    """Assert that every message was counted once, before and after new input, and that state equals the changelog."""
+    """Assert that every message was counted once, before and after new input. State must equal the changelog."""
     operated.processed(KEYS * 25)
     assert operated.logged() == counted(25)
     operated.feed(KEYS, 2)
@@ -132,7 +138,7 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
 
 
 def of_the_history(manifest: SnapshotManifest) -> SnapshotManifest:
-    """The manifest of a past version, which has no input offsets, because the history does not know them."""
+    """The manifest of a past version. It has no input offsets, because the history table does not record them."""
     parts = tuple(replace(part, inputs={}, sources={}) for part in manifest.partitions)
     return replace(manifest, source=HISTORY, partitions=parts)
 
@@ -204,7 +210,7 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(operated)
-    # Start new processes first, so that only processes that the restore starts are killed.
+    # Start new processes first. Then only processes that the restore starts are killed.
     operated.do(Stop(operated.group))
     operated.do(Deploy(operated.group))
     plan = operated.verbs.plan(Restore(operated.group, at="latest"))
@@ -223,7 +229,10 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
 
 
 def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
-    """Kill each stage once after it took effect, but before that is recorded; also kill the load in its middle."""
+    """Kill the apply at each stage once, after the stage took effect and before it is recorded.
+
+    Also kill it in mid-load.
+    """
     execution = operated.verbs._execution
     send = Loader.send
 
@@ -251,7 +260,7 @@ def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: s
 
 
 def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
-    """A worker that somebody starts by hand on an incomplete changelog is refused."""
+    """A worker that somebody starts by hand on an incomplete changelog refuses to run."""
     if "by hand" in struck or "after set_positions" in struck:
         return
     struck.add("by hand")
@@ -310,7 +319,7 @@ def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
     snapshot(operated, raw='{"version": 1, "snapshot_id"')
     assert "there is no snapshot" in refusal(operated, at="no-such-tag").sentence
     unreadable = operated.verbs.plan(Restore(operated.group, at="latest"))
-    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest snapshot whose manifest can be read
+    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest snapshot with a readable manifest
     files = list((operated.settings.paths.warehouse / "data").rglob("*.parquet"))
     for file in files:
         file.unlink()

@@ -1,4 +1,4 @@
-"""A processor scales between one, two and four workers under load and kills: each message counts once.
+"""A processor scales between one, two and four workers under load and kills. Each message counts once.
 
 A new worker fetches its state before it gets partitions.
 """
@@ -106,7 +106,7 @@ def outputs(operated: Operated) -> Counter[str]:
 
 
 class Silence:
-    """Watches the group's commits, and prints the longest time that a partition with input had no commit."""
+    """Watches the group's commits, and prints the longest time for which a partition with input had no commit."""
 
     def __init__(self, operated: Operated) -> None:
         self._operated = operated
@@ -126,7 +126,7 @@ class Silence:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Measure the block, and print the longest time that a partition had no commit."""
+        """Watch commits during the block, and print the longest time for which a partition had no commit."""
         began, self._longest = time.monotonic(), 0.0
         yield
         print(f"{what}: {time.monotonic() - began:.1f} s, a partition was silent for up to {self._longest:.1f} s")
@@ -152,7 +152,7 @@ def test_one_worker_becomes_four_and_two_under_load_with_kills(wide: Operated) -
         wide.processed(2_000)
         scale(4)
         assert sorted(share(wide, 4)) == [1, 1, 2, 2]
-        # the state arrived before the partitions, so the new workers' tasks replayed only a tail
+        # the new workers got the state before the partitions, so their tasks replayed only a tail
         assert any("fetches state" in line for line in heard), heard
         for slot in ("1", "2", "3"):
             status = statuses(wide, 4)[slot]

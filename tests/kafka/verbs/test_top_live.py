@@ -1,4 +1,4 @@
-"""``holdfast top`` on a running processor, as plain text and as JSON, and after the processor has died."""
+"""``holdfast top`` on a running processor and on a dead one, as plain text and as JSON."""
 
 import json
 import os

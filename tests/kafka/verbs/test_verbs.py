@@ -1,4 +1,4 @@
-"""The verbs on a real processor have the effects that explain has shown, and deleted state does not come back."""
+"""The verbs on a real processor have the effects that `explain` has shown. Deleted state does not come back."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted
     done = operated.verbs.resume(record.id)
     said = done.notes[-1].text
     assert said.startswith("0 keys deleted")
-    undo = exported_by(said)  # the file of the killed run, which holds the keys that it deleted
+    undo = exported_by(said)  # this file of the killed run contains the keys that the run deleted
     assert '"key-1"' in undo.read_text()
     assert operated.logged() == {"key-0": 6, "key-1": 2, "key-2": 6}
-    again = operated.do(plan.request)  # another apply of the same request clears again
+    again = operated.do(plan.request)  # a second apply of the same request clears again
     assert operated.logged() == {"key-0": 6, "key-2": 6}, again.text
 
 
@@ -263,10 +263,10 @@ def test_a_transaction_that_hangs_on_a_changelog_is_found_and_ended(operated: Op
 
 
 def cut(operated: Operated) -> None:
-    """Make Kafka delete all records of the changelog, by a cleanup policy that is repaired at once."""
+    """Make Kafka delete all records of the changelog, by a changed cleanup policy that is repaired at once."""
     ends = operated.topics.settled_end_offsets(operated.changelog)
     cuts = [TopicPartition(operated.changelog, number, end) for number, end in ends.items() if end]
-    # Kafka refuses to delete records of a topic that is only compacted.
+    # Kafka refuses to delete records of a topic whose cleanup policy is only `compact`.
     operated.topics.alter(operated.changelog, {"cleanup.policy": "compact,delete"})
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for future in admin.delete_records(cuts).values():
@@ -304,7 +304,7 @@ def test_a_changelog_that_lost_its_beginning_is_filled_from_the_worker_that_work
 
 
 def widen(operated: Operated) -> None:
-    """Add a partition to the changelog that its source does not have."""
+    """Add a partition to the changelog, so that it has one more than its source."""
     wider = [NewPartitions(operated.changelog, PARTITIONS + 1)]
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for future in admin.create_partitions(wider).values():

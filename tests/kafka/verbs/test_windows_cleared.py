@@ -1,4 +1,4 @@
-"""Windows of a running processor are cleared by time, and a whole window store is cleared; both can be put back."""
+"""The windows of a running processor are cleared by time, and a whole window store is cleared. Both can be put back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Rest
 from tests.oracles.fold import fold_changelog
 from tests.parts.operated import PARTITIONS, Operated, exported_by, killing_at_stages
 
-#: A multiple of the window size since the epoch: 2023-07-22T04:26:40.
+#: A multiple of a minute since the epoch, in milliseconds: 2023-07-22T04:26:00Z.
 T, MINUTE = 1_690_000_000_000 // 60_000 * 60_000, 60_000
 KEYS = 12
 DEFINITION = """
@@ -85,7 +85,8 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     operated.wait_for(lambda: sent(operated) == {0: KEYS, 1: KEYS}, "two minutes to be closed")
     operated.wait_for(lambda: minutes_of(stored(operated)) == {0: KEYS, 1: KEYS, 2: KEYS}, "three minutes to be stored")
 
-    # Clear the windows of all keys that overlap this range: it begins in the second minute and ends in the third.
+    # Clear the windows of all keys that overlap this range. The range begins in the second minute and ends in the
+    # third.
     request = Clear(group, ("minutes",), Windows(T + 90_000, T + 150_000))
     plan = operated.verbs.plan(request)
     assert plan.keys == KEYS
@@ -100,7 +101,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     assert stored(operated) == before
     assert operated.verbs.audit(group, ())[0].differences == ()
 
-    # Clear the window of one key at one moment, by command; this window is still open.
+    # Clear the window of one key at one moment, by command. This window is still open.
     capfd.readouterr()
     moment = ["--window", "2023-07-22T04:28:10"]
     assert main(["apply", "clear", group, "--store", "minutes", *moment, "--key", "key-3", "--yes"]) == 0
@@ -108,7 +109,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     assert main(["plan", "clear", group, "--window", "yesterday"]) == 64
     assert "`2026-11-25T14:00..2026-11-25T15:00`" in "".join(capfd.readouterr())
 
-    # Clear the whole store of a stopped processor, with its index and its stream time. Then start the processor.
+    # Clear the whole store of a stopped processor, including its index and its stream time. Then start the processor.
     operated.do(Stop(group))
     before = stored(operated)
     done = operated.do(Clear(group, ("minutes",), Everything()))

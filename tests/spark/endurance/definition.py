@@ -1,4 +1,4 @@
-"""The processor of the endurance run. It counts the messages of each key; a message can reset its key."""
+"""The processor of the endurance test. It counts the messages of each key; a message can reset its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disturbs the processor and Spark while snapshots are taken; the disturbances are drawn from a seed."""
+"""Disturbs the processor and Spark while snapshots are taken. The disturbances are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WEIGHTS = {
 class Disturbances:
     """Draws and carries out disturbances.
 
-    ``before_a_life_ends`` is called before a changelog is deleted; it returns the versions that can be restored.
+    ``before_a_life_ends`` is called before a changelog is deleted. It returns the versions that can be restored.
     """
 
     run: Run
@@ -62,7 +62,7 @@ class Disturbances:
         return Provision(group), Deploy(group)
 
     def one(self) -> str:
-        """Carry out one random disturbance. Returns its name, or "" if there was nothing to disturb."""
+        """Carry out one random disturbance. Returns its name, or "" if there is nothing to disturb."""
         return self.do(self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
 
     def do(self, name: str) -> str:
@@ -168,7 +168,10 @@ class Disturbances:
         assert wait_until(gone, PATIENCE_S, every_s=0.2), "the group still has members"
 
     def _do(self, request: Request) -> None:
-        """Plan and carry out a request. If it is interrupted, resume it as the error message says."""
+        """Plan and carry out a request.
+
+        If it is interrupted, resume it with the command that the error message names.
+        """
         plan = self.run.verbs.plan(request)
         try:
             self.run.verbs.apply(plan, confirmed=plan.hash)

@@ -5,8 +5,9 @@ standalone Spark cluster. Meanwhile keys are cleared, the store is rebuilt, the 
 again, and earlier versions are restored. Driver, executor and worker are killed with ``kill -9``. A seed draws the
 order.
 
-Every published version is compared with a fold of the source topic in DuckDB, up to the version's input offsets.
-The independent program ``docs/verify.py`` compares each version with its changelog, its manifest and its base.
+Every published version is compared with counts that DuckDB computes from the source topic, up to the version's input
+offsets. The independent program ``docs/verify.py`` compares each version with its changelog, its manifest and its base
+(the version that it extends).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from tests.spark.endurance.disturbances import WEIGHTS, Disturbances
 from tests.spark.endurance.surroundings import PATIENCE_S, Feed, Run, surroundings
 from tests.spark.endurance.verdicts import Verdicts
 
-#: Maximum number of snapshots between two disturbances, and maximum pause in seconds after them. The random pause lets
-#: a disturbance hit the next snapshot at any of its steps.
+#: Maximum number of snapshots between two disturbances, and maximum pause in seconds after them. Because the pause is
+#: random, a disturbance can hit the next snapshot at any of its steps.
 QUIET_MAX, BREAK_IN_MAX_S = 3, 5.0
 #: Maximum time between two checks of new versions, in seconds.
 CHECK_EVERY_S = 60.0
@@ -47,7 +48,7 @@ def main() -> int:
     parser.add_argument("--bootstrap", default="", help="a broker; without it, one is started")
     parser.add_argument("--folder", type=Path, help="an empty folder for all files; without it, a temporary one")
     given = parser.parse_args()
-    # A normal exit stops the started processes first.
+    # Exit normally, because a normal exit stops the started processes first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = given.seed or random.SystemRandom().randrange(1, 1_000_000)
@@ -81,7 +82,7 @@ def endure(run: Run, seed: int, seconds: float, versions: int) -> int:
     verdicts.publisher.start()
     verdicts.await_first()
     began, checked = time.monotonic(), time.monotonic()
-    # each disturbance once in random order, then weighted random choices
+    # first each disturbance once in random order, then random choices by weight
     waiting = rng.sample(list(WEIGHTS), len(WEIGHTS))
     while time.monotonic() < began + seconds or waiting or len(verdicts.folded) < versions:
         verdicts.pause(rng.randrange(QUIET_MAX + 1), rng.uniform(0.0, BREAK_IN_MAX_S))

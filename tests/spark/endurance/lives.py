@@ -1,8 +1,8 @@
 """Derives from a changelog where the count of each key starts (its floor), at each offset of the changelog.
 
-A floor is an input offset: only records from it on count. A changelog's life lasts from its creation to its deletion.
-An owner command commits separately: its transactions keep the input offsets, or move them back. Such a transaction
-belongs to the running command; without a running command there must be none.
+A floor is an input offset. Only records at this offset or later count. A changelog's life lasts from its creation to
+its deletion. A command to the owner (the worker of the task) commits separately. Its transactions keep the input
+offsets, or move them back. Such a transaction must belong to a running command.
 
     clear            deletes keys: they count from the input offset of that transaction
     clear, rewound   deletes all keys, and the last transaction moves the input to 0: all keys count from 0
@@ -29,7 +29,7 @@ CLEAR, REWIND, REBUILD, RESEED, RESTORE = "clear", "rewind", "rebuild", "reseed"
 
 @dataclass(frozen=True)
 class Action:
-    """A command that ran. ``keys`` are the keys that it may delete; None allows any key."""
+    """A command that was carried out. ``keys`` are the keys that it may delete. None allows any key."""
 
     kind: str
     keys: frozenset[str] | None = None
@@ -37,7 +37,7 @@ class Action:
 
 @dataclass
 class Floors:
-    """The input offsets from which records of one partition count: for single keys, and for all other keys."""
+    """The input offsets from which records of one partition count, for single keys and for all other keys."""
 
     others: int = 0
     keys: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,10 @@ class Transaction:
 
 @dataclass
 class Life:
-    """One life of a changelog, from creation to deletion: the floors at its start, and the changes by commands."""
+    """One life of a changelog, from creation to deletion.
+
+    It has the floors at its start, and their changes by commands.
+    """
 
     topic_id: str
     begin: dict[int, Floors]
@@ -74,7 +77,7 @@ class Life:
 
 
 class Lives:
-    """Follows the changelog of a store through all its lives, that is, each time it is recreated."""
+    """Follows the changelog of a store through all its lives. A new life starts each time it is recreated."""
 
     def __init__(self, topics: Topics, changelog: str, source: str) -> None:
         self._topics, self._changelog, self._source = topics, changelog, source
@@ -84,7 +87,7 @@ class Lives:
         self.begin({number: Floors() for number in range(PARTITIONS)})
 
     def begin(self, floors: dict[int, Floors]) -> None:
-        """Note that the topic was created again, which starts another life."""
+        """Record that the topic was created again, which starts another life."""
         self.lives.append(Life(self._topics.describe([self._changelog])[self._changelog].topic_id, floors))
         self._at = dict.fromkeys(range(PARTITIONS), 0)
         self._inputs = dict.fromkeys(range(PARTITIONS), 0 if len(self.lives) == 1 else None)
@@ -98,7 +101,7 @@ class Lives:
         return next(life for life in self.lives if life.topic_id == topic_id)
 
     def advance(self, action: Action | None = None) -> None:
-        """Read the changelog to its end; transactions that commit separately belong to ``action``."""
+        """Read the changelog to its end. Transactions that commit separately belong to ``action``."""
         for number, end in self._topics.settled_end_offsets(self._changelog, 60.0).items():
             for each in self._transactions(number, end):
                 self._take(number, each, action)

@@ -1,4 +1,7 @@
-"""Compares a version's table with a fold of the source topic in DuckDB, up to the version's input offsets."""
+"""Compares a version's table with counts that DuckDB computes from the source topic.
+
+The source topic is read up to the version's input offsets.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ _RECORDS = pa.schema(
         ("gone", pa.bool_()),
     ]
 )
-#: Sums the records of each key, from the key's or else the partition's floor up to the version's end.
+#: Sums the records of each key up to the version's end. It starts at the key's floor (first counted offset), or the
+#: partition's.
 _FOLD = """
 WITH counted AS (
     SELECT r.* FROM source r JOIN ends e USING (part) LEFT JOIN floors f USING (part, key)
@@ -38,7 +42,7 @@ FROM counted JOIN given_up g USING (part, key) WHERE pos > coalesce(g.since, -1)
 
 
 class Oracle:
-    """The records of the source topic in DuckDB; they are read as far as a comparison needs them."""
+    """The records of the source topic in DuckDB. They are read only as far as a comparison needs them."""
 
     def __init__(self, topics: Topics, source: str) -> None:
         self._topics, self._source = topics, source
@@ -54,7 +58,7 @@ class Oracle:
         return sum(self._read.values())
 
     def differences(self, manifest: SnapshotManifest, floors: dict[int, Floors], table: Any) -> list[Any]:
-        """The first few rows that only the fold or only the table has; empty if they agree."""
+        """Return the first few rows that only DuckDB's result or only the table has. Empty if they agree."""
         ends = {part.partition: part.inputs.get(self._source, 0) for part in manifest.partitions}
         self._read_up_to(ends)
         vectors = [(number, end, floors[number].others) for number, end in ends.items()]
@@ -86,14 +90,14 @@ class Oracle:
             self._read[number] = end
 
     def put(self, rows: Sequence[tuple[int, int, str, int, int, bool]]) -> None:
-        """Add records: partition, offset, key, id, amount, and whether the record resets its key."""
+        """Add records as (partition, offset, key, id, amount, whether the record resets its key)."""
         columns = map(pa.array, zip(*rows, strict=True), _RECORDS.types)
         self._duck.register("more", pa.table(list(columns), schema=_RECORDS))
         self._duck.execute("INSERT INTO source SELECT * FROM more")
 
 
 def _held(table: Any) -> Any:
-    """The rows of a version; asserts that the typed columns equal the JSON column."""
+    """Return the rows of a version. Asserts that the typed columns equal the JSON column."""
     wanted = ("store_partition", "message_key", "n", "total", "last")
     for text, *typed in zip(*(table[name].to_pylist() for name in ("json", "n", "total", "last")), strict=True):
         assert json.loads(text) == dict(zip(("n", "total", "last"), typed, strict=True)), f"{text} is typed as {typed}"

@@ -1,4 +1,7 @@
-"""The thread that continuously takes snapshots, maintains tables, makes past versions, and restarts killed drivers."""
+"""A thread that sends requests to a Spark driver in a loop, and restarts the driver if it was killed.
+
+A request takes a snapshot, maintains the tables, or writes a version with the state of a past time.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from typing import Any
 
 from tests.spark.endurance.publishing_driver import PublishingDriver
 
-#: The shares of requests that are maintenance, and that make past versions; the others are snapshots.
+#: The shares of requests that maintain tables and that write past versions. The other requests are snapshots.
 MAINTENANCE_SHARE, PAST_SHARE = 0.06, 0.15
-#: Errors with which a snapshot may end while its owner is killed, cleared, rebuilt or gets another changelog: the
-#: snapshot is refused, or its executor was killed. A failed audit or an unclear history is never allowed.
+#: Errors with which a snapshot may end while its owner is killed, cleared, rebuilt or gets another changelog. The
+#: snapshot was refused, or its executor was killed. A failed audit or an unclear history is never allowed.
 REFUSALS = frozenset(
     {
         "ProcessorSilent",
@@ -43,9 +46,9 @@ class Publisher(threading.Thread):
         self.driver: PublishingDriver | None = None
         self.counts: Counter[str] = Counter()
         self.failed: list[str] = []
-        #: The number of published snapshots, including those that a restarted driver found already published.
+        #: The number of published snapshots. It includes snapshots that a restarted driver found already published.
         self.published = 0
-        #: Held while maintenance may expire versions, so that a reader of versions can wait.
+        #: A lock that is held while maintenance may expire versions, so that a reader of versions can wait.
         self.maintaining = threading.Lock()
         self._ended = threading.Event()
         self._began = time.time()
@@ -59,7 +62,7 @@ class Publisher(threading.Thread):
             self.failed.append(repr(failure))
 
     def abandon(self) -> None:
-        """Kill the driver and its JVM in any state of the run, even while a driver starts."""
+        """Kill the driver and its JVM in any state, even while a driver starts."""
         self._ended.set()
         drivers = [pid for pid, told in _children(os.getpid()) if PublishingDriver.module in told]
         for pid in [*(jvm for driver in drivers for jvm, _ in _children(driver)), *drivers]:
@@ -67,14 +70,17 @@ class Publisher(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
 
     def pids(self) -> list[int]:
-        """The process ids of the driver and its JVM; empty without a driver."""
+        """Return the process ids of the driver and its JVM. Empty without a driver."""
         driver = self.driver
         if driver is None or driver.process.poll() is not None:
             return []
         return [driver.pid, *(pid for pid, told in _children(driver.pid) if "org.apache.spark.deploy" in told)]
 
     def settled(self) -> str:
-        """Take one snapshot with a new driver, without disturbances. Returns its id. Call it only after ``finish``."""
+        """Take one snapshot with a new driver, without disturbances.
+
+        Returns the snapshot id. Call it only after ``finish``.
+        """
         self.abandon()
         if self.driver is not None:
             self.driver.process.wait(60)
@@ -84,7 +90,7 @@ class Publisher(threading.Thread):
         return str(said["answer"]["id"])
 
     def finish(self, patience_s: float) -> None:
-        """Stop after the current request; the driver keeps running."""
+        """Stop after the current request. The driver keeps running."""
         self._ended.set()
         self.join(patience_s)
         assert not self.is_alive(), "the publisher does not end"

@@ -1,4 +1,4 @@
-"""A Spark driver process that publishes snapshots, maintains tables and makes past versions, as Dagster runs do.
+"""A Spark driver process that publishes snapshots, maintains tables and writes past versions, as Dagster runs do.
 
 ``python -m tests.spark.endurance.publishing_driver BOOTSTRAP PROCESSOR`` reads requests from a test, which may also
 kill it. Its environment holds the settings.
@@ -18,18 +18,18 @@ from holdfast.infra.errors import HoldfastError
 from tests.spark.driver import Driver
 from tests.spark.endurance.definition import STORE
 
-#: Maintenance runs with a clock that is this much later, so that untagged versions and branches of killed runs expire.
+#: The clock of maintenance is ahead by this much. So untagged versions and branches of killed runs expire.
 LATER = timedelta(hours=30)
 
 
 class PublishingDriver(Driver):
-    """The test's side: starts the process and sends it requests."""
+    """The test's side of the driver process. Starts the process and sends it requests."""
 
     module = "tests.spark.endurance.publishing_driver"
 
 
 class Publishing:
-    """The requests that the process carries out, with the same resources and functions as the assets."""
+    """The requests that the process carries out. It uses the same resources and functions as the assets."""
 
     def __init__(self, processor: str) -> None:
         from holdfast.assets.publishing import StorePublisher

@@ -1,4 +1,4 @@
-"""The environment of the run: home folder, supervised processor, feed for its source, standalone Spark cluster."""
+"""The environment of the endurance test: home folder, supervised processor, feed of its source, standalone Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE_S = 240.0
 KEYS = 600
 #: Messages per second, and the share of messages that reset their key.
 PACE, GONE_SHARE = 120.0, 0.12
-#: Keep every tagged version, so that all can be verified at the end; otherwise maintenance deletes as early as allowed.
+#: Keep every tagged version, so that all can be verified at the end. Otherwise maintenance deletes as early as allowed.
 KEPT = {"KEEP_SNAPSHOTS": "100000", "KEEP_VERSIONS_HOURS": "1", "COMPACT_EVERY": "6", "LEFTOVERS_HOURS": "24"}
 
 
@@ -62,7 +62,7 @@ class Feed(threading.Thread):
         assert self.failed is None, self.failed
 
     def _send(self, feeder: Feeder) -> None:
-        # Some keys are frequent, most of them are rare.
+        # Some keys are frequent, most keys are rare.
         key = f"k{min(int(self._rng.expovariate(1 / 120)), KEYS - 1)}"
         value = {"id": self.sent, "amount": self._rng.randrange(-50, 1000), "gone": self._rng.random() < GONE_SHARE}
         feeder.send(self._topic, key.encode(), msgspec.json.encode(value), int(time.time() * 1000))
@@ -71,7 +71,7 @@ class Feed(threading.Thread):
 
 @dataclass
 class Run:
-    """The parts of one run, for the other modules of this folder."""
+    """The parts of one endurance test, for the other modules of this folder."""
 
     group: str
     settings: Settings
@@ -79,7 +79,7 @@ class Run:
     topics: Topics
     cluster: Cluster
     folder: Path
-    #: Registers a function that is called when the run ends.
+    #: Registers a function that is called at the end.
     at_end: Callable[[Callable[[], None]], object]
 
     @property
@@ -124,7 +124,7 @@ class Run:
 
 @contextmanager
 def surroundings(bootstrap: str, folder: Path, group: str) -> Iterator[Run]:
-    """Start everything except the processor; stop all of it at the end of the block."""
+    """Start everything except the processor. Stop all of it at the end of the block."""
     module = f"definition_{group.replace('-', '_')}"
     (folder / f"{module}.py").write_text(DEFINITION.format(group=group))
     (folder / "cluster").mkdir()

@@ -1,4 +1,4 @@
-"""A short endurance run: each disturbance happens at least once, and every published version is correct."""
+"""A short endurance test. Each disturbance happens at least once, and every published version is correct."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.infra.settings import PROJECT
 from tests.spark.endurance.disturbances import WEIGHTS
 
 SECONDS, VERSIONS = 60, 8
-#: The time that a loaded machine may need to start, catch up and verify, in seconds.
+#: Seconds that a loaded machine may need to start, catch up and verify.
 PATIENCE_S = 1500
 
 

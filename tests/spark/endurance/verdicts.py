@@ -1,4 +1,4 @@
-"""Judges every published version: DuckDB compares it with the source, ``docs/verify.py`` with the changelog."""
+"""Checks every published version: DuckDB compares it with the source topic, ``docs/verify.py`` with the changelog."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ DOUBTS = ("which is gone", "has expired", "may be compacted")
 
 
 class Verdicts:
-    """All versions so far and their verdicts. The first difference ends the run."""
+    """All versions so far, each with the result of its checks. The first difference ends the test."""
 
     def __init__(self, run: Run, rng: random.Random) -> None:
         self.run = run
         self.lives = Lives(run.topics, run.changelog, run.source)
         self.oracle = Oracle(run.topics, run.source)
         self.publisher = Publisher(run.driver, rng)
-        #: The manifest of each version that was seen, by tag.
+        #: The manifest of each version that was read, by tag.
         self.versions: dict[str, SnapshotManifest] = {}
-        #: Tags of the versions that equal the fold of the source, and of those that ``docs/verify.py`` confirms.
+        #: Tags of the versions that equal DuckDB's result, and of those that ``docs/verify.py`` confirms.
         self.folded: set[str] = set()
         self.agreed: set[str] = set()
         self.unsure: set[str] = set()
@@ -39,7 +39,7 @@ class Verdicts:
         self._doubts: dict[str, str] = {}
 
     def line(self) -> str:
-        """The numbers of the run in one line."""
+        """The numbers of the test in one line."""
         past = sum(manifest.from_history for manifest in self.versions.values())
         return (
             f"{len(self.versions)} versions ({past} past ones), {len(self.folded)} equal the fold of "
@@ -61,9 +61,9 @@ class Verdicts:
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def pause(self, snapshots: int, seconds: float) -> None:
-        """Let the publisher publish this many snapshots, then work for some seconds; it must not fail.
+        """Let the publisher publish this many snapshots, then wait for some seconds. The publisher must not fail.
 
-        On a busy machine it may publish fewer: a timeout limits the wait for the next disturbance.
+        On a busy machine the publisher may publish fewer, because a timeout limits the wait for the next disturbance.
         """
         wanted = self.publisher.published + snapshots
         wait_until(lambda: self.publisher.failed or self.publisher.published >= wanted, PATIENCE_S, every_s=0.05)
@@ -86,14 +86,14 @@ class Verdicts:
         }
 
     def check_published(self) -> None:
-        """Compare the new versions with the fold of the source."""
+        """Compare the new versions with the result that DuckDB computes from the source."""
         assert not self.publisher.failed, self.publisher.failed
         new = self._new()
         self.lives.advance()
         for tag, manifest in new.items():
             self.versions[tag] = manifest
             if manifest.from_history:
-                continue  # a past version lies between two commits of the worker, so its input offsets are unknown
+                continue  # a past version may lie between two commits of the worker, so its input offsets are unknown
             life = self.lives.of(topic_ids(manifest.partitions))
             floors = {part.partition: life.floors(part.partition, part.end) for part in manifest.partitions}
             table = load_table(self.run.settings, self.run.group, STORE)
@@ -117,7 +117,7 @@ class Verdicts:
         assert not missing, missing
 
     def _new(self) -> dict[str, SnapshotManifest]:
-        """The published versions that were not seen yet, by tag."""
+        """Return the published versions that were not read yet, by tag."""
         try:
             table = load_table(self.run.settings, self.run.group, STORE)
         except TableUnknown:

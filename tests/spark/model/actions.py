@@ -1,4 +1,4 @@
-"""The actions on a modelled store and their weights; all promises are checked after each action."""
+"""The actions on a modelled store, and their weights. After each action, all promises (invariants) are checked."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.spark.model.runs import Run, alone, together
 from tests.spark.model.seams import Killed
 from tests.spark.model.upkeep import check_upkeep, kept_names
 
-#: A snapshot makes about this many table commits.
+#: A snapshot makes about this number of table commits.
 COMMITS = 18
 
 
 @dataclass
 class Actions:
-    """The actions of one store's life; ``tell`` logs a line for each action."""
+    """The actions on one store. ``tell`` logs a line for each action."""
 
     life: Life
     tell: Callable[[str], None]
@@ -71,7 +71,7 @@ class Actions:
                 life.owner.commit(0, [(0, {"a": "aborted"}, 0), (1, {"a": "aborted"}, 0)], commit=False)
 
     def checkpoints(self, apart: float, between: Any) -> None:
-        """Take a checkpoint of each partition. With a time between them, both partitions change in between."""
+        """Take a checkpoint of each partition. With a time between the two, both partitions change meanwhile."""
         life, self.published = self.life, False
         life.checkpoint(0)
         if apart:
@@ -91,7 +91,7 @@ class Actions:
             self.life.tag_time()
 
     def stale(self, changes: Any, event: str, pause: float, between: bool) -> None:
-        """Take a snapshot of old checkpoints; the changelog changed since, or ``between`` the two checkpoints."""
+        """Take a snapshot of old checkpoints. The changelog has changed since, or ``between`` the two checkpoints."""
         life, self.published = self.life, False
         life.owner.commit(1, changes)
         life.checkpoint(0)
@@ -108,7 +108,7 @@ class Actions:
     def mend(self, number: int, values: Any) -> None:
         """Change a value in the database only, twice.
 
-        No changelog record has it, so a snapshot must correct the history.
+        No changelog record has the changed value, so a snapshot must correct the history.
         """
         life = self.life
         for value in values[:2]:
@@ -126,7 +126,7 @@ class Actions:
         self.published = False
 
     def meddled(self, changes: Any, event: str, pause: float) -> None:
-        """Change the changelog between the plan of a snapshot and its write."""
+        """Change the changelog between the plan of a snapshot and the snapshot's write."""
         self.life.owner.commit(0, changes)
         self.checkpoints(0.0, changes)
 
@@ -153,7 +153,10 @@ class Actions:
         dies_at: int | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Take a snapshot of the newest checkpoints. If they are ``sure`` to be fresh, it must not be refused."""
+        """Take a snapshot of the newest checkpoints.
+
+        If the checkpoints are ``sure`` to be fresh, it must not be refused.
+        """
         life = self.life
         try:
             plan = life.plan(wanted)
@@ -193,7 +196,8 @@ class Actions:
             newer = life.plan(Wanted.AUTO)
         seen = life.tables.seen(STORE)
         kept = kept_names(life, seen, keep) if seen is not None else set()
-        newest = life.taken[life.newest or plan.snapshot_id]  # the history reaches the time of this snapshot
+        # the history includes all changes up to the time of this snapshot
+        newest = life.taken[life.newest or plan.snapshot_id]
         at = round(min(point.taken_at for point in newest.points.values()) - 0.001, 4)
         second: Callable[[], object] = {
             "maintenance": lambda: life.maintain(keep, beside=True),
@@ -213,7 +217,8 @@ class Actions:
         able = [run for run in alive if not isinstance(run.failure, NotCovered)]
         refused = [str(run.failure) for run in able if run.failure is not None]
         done = life.newest != before or len(refused) < len(able) or not able
-        if not done and runs[0].died:  # the dead run had already moved the history, so the refusal asks to run again
+        # the dead run had already extended the history, so the refusal asks for another run
+        if not done and runs[0].died:
             self.snapshot(Wanted.AUTO)
             done = life.newest != before
         require("two runs", done and (other != "past" or runs[1] not in able or not runs[1].failure), refused)
@@ -222,9 +227,9 @@ class Actions:
         check(life, every_tag=other == "maintenance")
 
     def past(self, back: int, offset: float, dies_at: int | None, changes: Any) -> None:
-        """Make a version of a past moment.
+        """Write a version of a past moment.
 
-        With ``changes``, a snapshot before it makes sure that the history reaches it.
+        With ``changes``, a snapshot is taken before, so that the history includes the moment.
         """
         life = self.life
         if changes:
@@ -256,7 +261,7 @@ class Actions:
         check(life, every_tag=True)
 
     def restore(self, at: int | Literal["latest"], inputs: Inputs, then: str) -> None:
-        """Restore the newest snapshot, or a tag; tags are counted from the newest one's commit.
+        """Restore the newest snapshot, or a tag. Tags are numbered back from the newest commit.
 
         Then the store continues from the restored state, or the restore stays unfinished.
         """

@@ -1,7 +1,8 @@
-"""A changelog topic in memory: the records that Kafka would hold, and the result of a committed read of a range.
+"""A changelog topic in memory. It has the records that Kafka would have, and returns committed records of a range.
 
-Offsets, aborted records and markers are as the broker makes them. The cleaner removes at once everything that Kafka may
-remove eventually: records that a later record of their key replaces, and deletes, each only beyond its lag.
+Offsets, aborted records and markers are as the broker makes them. The log cleaner removes at once all records that
+Kafka may remove later: records with a newer record of the same key, and old tombstones. It spares records that are
+younger than the compaction lag, and tombstones within their retention.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LAG_S, RETENTION_S = HOUR, 24 * HOUR
 
 
 class OffsetsLost(Exception):
-    """A read of offsets that the topic does not have; Spark's Kafka source fails there, too."""
+    """Raised for a read of offsets that the topic does not have. Spark's Kafka source fails in this case, too."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Log:
 
 
 class MemoryChangelog:
-    """The topic of a store's changelog; ``life`` counts how often the topic was created."""
+    """The topic of a store's changelog. ``life`` counts how often the topic was created."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic, self.life = topic, 1
@@ -84,7 +85,7 @@ class MemoryChangelog:
         self.logs = [Log() for _ in self.logs]
 
     def look(self) -> ChangelogNow:
-        """The changelog's facts, in the form that ``gathering.changelog_now`` returns."""
+        """Return the changelog's facts, in the form that ``gathering.changelog_now`` returns."""
         ends = {number: LogPartition(log.start, log.end) for number, log in enumerate(self.logs)}
         return ChangelogNow(self.topic, self.topic_id, ends, RETENTION_S, LAG_S)
 
@@ -114,6 +115,9 @@ def blob(value: bytes | None) -> str:
 
 
 def values(spark: Any, names: str, rows: Sequence[str], like: str) -> Any:
-    """A DataFrame of SQL values, which needs no Spark job. ``like`` is a row that gives the types of an empty one."""
+    """Return a DataFrame of SQL values, which needs no Spark job.
+
+    ``like`` is a row that gives the types if there are no rows.
+    """
     where = "" if rows else " WHERE false"
     return spark.sql(f"SELECT * FROM VALUES {', '.join(rows) or like} AS t({names}){where}")

@@ -1,9 +1,8 @@
-"""The promises that hold after each step of a modelled life, checked in plain Python on rows read by pyiceberg.
+"""Checks the promises (invariants) after each step of a modelled store, in plain Python on rows read by pyiceberg.
 
-table      main equals the fold of the owner's commits at the offset vector of its newest snapshot
-history    it has each change once, and folds to the content of every snapshot's tag
-typed      each typed column equals the field in the value's JSON
-tags       every tag can be read, and shows the content that it names
+table      the branch main equals the store's content at the offsets of its newest snapshot history    it has each
+change once, and folds to the content of every snapshot's tag typed      each typed column equals the field in the
+value's JSON tags       every tag can be read, and shows the content that it names
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 
 
 class PromiseBroken(AssertionError):
-    """The tables differ from the model; ``promise`` names the promise that is broken."""
+    """The tables differ from the model. ``promise`` names the broken promise."""
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(f"{promise}: {detail}")
@@ -47,7 +46,7 @@ def require(promise: str, holds: bool, detail: object = "") -> None:
 
 
 def check(life: Life, *, every_tag: bool) -> None:
-    """Check all promises. Versions that were read before are read again only with ``every_tag``."""
+    """Check all promises. Versions that were already read are read again only with ``every_tag``."""
     seen = life.tables.seen(STORE)
     if seen is None:
         return
@@ -65,7 +64,7 @@ def check(life: Life, *, every_tag: bool) -> None:
 
 
 def check_main(life: Life, seen: Seen) -> None:
-    """Main shows the complete content of a snapshot that may be the newest."""
+    """Check that the branch main shows the complete content of a snapshot that may be the newest."""
     found = seen.published()
     shown = life.tables.main(STORE)
     if found is None:
@@ -82,7 +81,7 @@ def check_main(life: Life, seen: Seen) -> None:
 
 
 def check_order(seen: Seen) -> None:
-    """Main never moves to an older generation, nor to an earlier offset within a generation."""
+    """Check that the branch main never moves to an older generation, nor to an earlier offset within a generation."""
     line, at = [], seen.head
     while at is not None and at in seen.versions:
         manifest = seen.manifest(at)
@@ -96,7 +95,7 @@ def check_order(seen: Seen) -> None:
 
 
 def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
-    """The manifest has the checkpoints' offsets, and all its partitions have the same topic id."""
+    """Check that the manifest has the checkpoints' offsets. All its partitions must have the same topic id."""
     points = life.taken[manifest.snapshot_id].points
     for part in manifest.partitions:
         point = points[part.partition]
@@ -107,14 +106,17 @@ def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
 
 
 def check_history(rows: Iterable[Row]) -> None:
-    """The history has each change of the changelog at most once."""
+    """Check that the history has each change of the changelog at most once."""
     logged = [(row["generation"], row["store_partition"], row["offset"]) for row in rows if row["op"] in _LOGGED]
     twice = sorted(each for each in set(logged) if logged.count(each) > 1)
     require("history", not twice, f"there twice: {twice[:5]}")
 
 
 def check_tag(life: Life, seen: Seen, tag: str, version: int, changes: list[Row]) -> None:
-    """The version of a tag can be read, and equals the content that the tag's name and the history give."""
+    """Check that the version of a tag can be read.
+
+    It must equal the content that the tag's name and the history give.
+    """
     require("tags", version in seen.versions, f"{tag} is of an expired version")
     manifest = seen.manifest(version)
     require("tags", manifest is not None, f"{tag} has no manifest")
@@ -142,7 +144,7 @@ def expected(life: Life, tag: str, manifest: SnapshotManifest) -> Content:
 
 
 def fold(life: Life, rows: list[Row], manifest: SnapshotManifest) -> Content:
-    """The store's content at a version's offset vector, or at its moment, computed from the history."""
+    """Return the store's content at a version's offsets, or at its moment, computed from the history."""
     found: dict[tuple[int, bytes], tuple[tuple[Any, ...], Row]] = {}
     for row in rows:
         if _is_of(life, row, manifest):
@@ -183,7 +185,7 @@ def compare(promise: str, seen: Content, wanted: Content, where: str = "main") -
 
 
 def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
-    """Each typed column equals the JSON; a value whose event time is out of range has no typed columns."""
+    """Check that each typed column equals the JSON. A value with an event time out of range has no typed columns."""
     if life.schema is None:
         return
     for row in rows:
@@ -196,12 +198,12 @@ def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
 
 def is_said(typed: Mapping[str, Any], said: Any) -> bool:
     """Whether the typed columns equal the JSON value."""
-    if loose(typed) == loose({"content": said}):  # a separate column holds values that are not objects
+    if loose(typed) == loose({"content": said}):  # a separate column holds the values that are not JSON objects
         return True
     if not isinstance(said, Mapping):
         return False
     found = loose(typed)
-    # A column has the JSON name, or this name with four digits if another JSON name takes the column.
+    # A column has the JSON name, or this name with four digits if the name is already taken by another JSON name.
     names = {column: name for name in said for column in (column_name(name), _with_digits(name))}
     return bool(
         found.keys() <= names.keys()
@@ -215,7 +217,7 @@ def _with_digits(name: str) -> str:
 
 
 def loose(value: Any) -> Any:
-    """A value as a wider column type shows it: without nulls, numbers as floats, JSON texts parsed."""
+    """Return a value as a wider column type shows it: without nulls, numbers as floats, JSON texts parsed."""
     if isinstance(value, Mapping):
         found = {name: loose(each) for name, each in value.items()}
         return {name: each for name, each in found.items() if each is not None}

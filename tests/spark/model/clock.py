@@ -1,7 +1,7 @@
-"""The clock of a modelled life: days pass at once, and Iceberg's commit times are translated to it.
+"""The clock of a modelled store. Days pass at once, and Iceberg's commit times are converted to this clock.
 
-Iceberg stamps each commit with the machine's clock. ``shown`` converts such a time to this clock, ``real`` converts
-back.
+Iceberg stamps each commit with the machine's clock. ``shown`` converts such a time to this clock, and ``real`` converts
+it back.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 
 #: 2026-03-02, which is in the past on all machines.
 BEGIN = 1_772_409_600.0
-#: How far this clock moves per second of the machine's clock: so little that no commit reaches the next mark.
+#: How far this clock moves per second of the machine's clock. It is so little that no commit reaches the next mark.
 _SLOWER = 1e-6
 
 
 class Clock:
-    """A clock in seconds since the epoch, which only ``advance`` moves, in whole milliseconds."""
+    """A clock in seconds since the epoch. Only ``advance`` moves it, in whole milliseconds."""
 
     def __init__(self) -> None:
         self._now = BEGIN
@@ -31,7 +31,7 @@ class Clock:
         return datetime.fromtimestamp(self._now, UTC)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; later commits get later times."""
+        """Move the clock forward. Later commits get later times."""
         self._now = round(self._now + seconds, 3)
         self._marks.append((_real_now(), self._now))
 
@@ -41,7 +41,7 @@ class Clock:
         return shown + max(0.0, real - at) * _SLOWER
 
     def real(self, shown: float) -> float:
-        """The machine's time that separates commits before this moment from later ones."""
+        """Return the machine's time that separates commits before this moment from later commits."""
         if shown <= BEGIN:
             return 0.0
         at, begin = next(mark for mark in reversed(self._marks) if mark[1] < shown)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for modelled lives: values, changes, times and pauses."""
+"""Hypothesis strategies for modelled stores: values, changes, times and pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.model.changelog import HOUR
 from tests.spark.model.owner import DELETED
 
 DAY = 24 * HOUR
-#: An ordinary event time, and unusual ones: the epoch, before the epoch, nanoseconds, the smallest integer.
+#: An ordinary event time, and unusual event times: the epoch, before the epoch, nanoseconds, the smallest integer.
 USUAL_MS, STRANGE_MS = 1_700_000_000_000, [0, -1, -86_400_000, 1_700_000_000_000_000_000, -(2**63)]
 #: Names of JSON fields. The last one is also the name of a fixed column.
 NAMES = [
@@ -37,10 +37,10 @@ def changes(names: Sequence[str] = NAMES) -> st.SearchStrategy[list[tuple[int, o
     return st.lists(st.tuples(st.integers(0, 4), values, times), min_size=1, max_size=3)
 
 
-#: Pauses between two actions: mostly within the compaction lag, some beyond it, beyond the retention of deletes, or
-#: beyond the interval of full snapshots.
+#: Pauses between two actions. Most are within the compaction lag. Some are longer than the lag, the retention of
+#: tombstones, or the interval of full snapshots.
 pauses = st.sampled_from([1.0] * 3 + [60.0, 0.3 * HOUR, 2 * HOUR, 13 * HOUR, DAY, 4 * DAY])
-#: Pauses before maintenance; they differ in what maintenance keeps.
+#: Pauses before maintenance. They differ in what maintenance keeps.
 ages = st.sampled_from([1.0, 2 * HOUR, 13 * HOUR, DAY, 2 * DAY, 4 * DAY])
 #: Pauses between the checkpoints of two partitions.
 apart = st.sampled_from([0.0, 0.0, 60.0, 0.3 * HOUR])
@@ -48,7 +48,7 @@ wanted = st.sampled_from([Wanted.AUTO] * 4 + [Wanted.CHECKPOINT, Wanted.CHANGELO
 #: Events that change the changelog without its owner, or that happen to the owner.
 EVENTS = ["nothing", "nothing", "clean", "truncate", "rebuild", "clear", "lose files", "abort"]
 events = st.sampled_from(EVENTS)
-#: Maintenance settings whose ages lie within the range of the pauses.
+#: Settings of maintenance whose ages lie within the range of the pauses.
 keeps = st.builds(
     MaintenanceSettings,
     keep_snapshots=st.sampled_from([1, 1, 2]),

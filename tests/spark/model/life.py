@@ -1,4 +1,4 @@
-"""One modelled life, a sequence of actions on a store: the store, its owner, its tables, and the expected versions."""
+"""One modelled life: a sequence of actions on a store, with its owner, its tables, and the expected versions."""
 
 from __future__ import annotations
 
@@ -63,14 +63,15 @@ class World:
     seams: Seams
     #: The folder of the tables' data files.
     data: Path
-    #: Maximum number of actions on one store, including its first snapshot; a life with a course has its own number.
+    #: Maximum number of actions on one store, including its first snapshot. A life with a fixed course has its own
+    #: number.
     steps: int
     lives: int = 0
 
 
 @dataclass
 class Life:
-    """The life of one store. ``note`` logs a line for each action."""
+    """The life (sequence of actions) of one store. ``note`` logs a line for each action."""
 
     world: World
     schema: StoreSchema | None
@@ -79,13 +80,13 @@ class Life:
     claims: Claims = field(default_factory=Claims)
     #: The expected content of every snapshot that was ever planned, by snapshot id.
     taken: dict[str, Taken] = field(default_factory=dict)
-    #: The id of the newest published snapshot. While runs are unfinished, or after one died, it may also be one of
+    #: The id of the newest published snapshot. If runs are unfinished or have died, it may instead be one of
     #: ``unsure``.
     newest: str | None = None
     unsure: set[str] = field(default_factory=set)
-    #: For the tag of a time partition: the moment that it shows, or the snapshot id.
+    #: For the tag of a time partition: the moment that the tag shows, or the snapshot id.
     times: dict[str, float | str] = field(default_factory=dict)
-    #: Whether main's columns are those of its newest snapshot, because no other run changed them since.
+    #: Whether main's columns are those of its newest snapshot, because no other run has changed them since.
     shape_known: bool = True
     #: The versions that an unfinished restore reads.
     needed: set[int] = field(default_factory=set)
@@ -109,7 +110,7 @@ class Life:
         return table_name(self.processor, STORE)
 
     def forget(self) -> None:
-        """Delete the files of this life, because they are in memory."""
+        """Delete the files of this life, because they take memory."""
         shutil.rmtree(self.world.data / self.processor, ignore_errors=True)
 
     def checkpoint(self, partition: int, *, files: bool = True) -> None:
@@ -142,7 +143,7 @@ class Life:
         return plan
 
     def write(self, plan: SnapshotPlan, *, beside: bool = False) -> None:
-        """Write a planned snapshot, ``beside`` another run. It may be published even if this raises an exception."""
+        """Write a planned snapshot, ``beside`` another run. It may be published even if this method raises an error."""
         self.unsure.add(plan.snapshot_id)
         spark = self.world.other if beside else self.spark
         result = steps.write_snapshot(spark, plan, source_of(self.log), self.claims, schema=self.schema)
@@ -162,7 +163,7 @@ class Life:
         return {name for name in found if not but or not name.startswith(branch_name(but))}
 
     def settle(self) -> None:
-        """Accept main's snapshot as the newest, now that no run is unfinished."""
+        """Accept main's snapshot as the newest, because no run is unfinished."""
         found = self.published()
         if found in {self.newest, *self.unsure}:
             self.newest = found
@@ -187,7 +188,7 @@ class Life:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d-%H:%M")
 
     def write_past(self, at: float, *, beside: bool = False) -> past.PastVersion | None:
-        """Make a version of a past moment. None if its time partition already has another version."""
+        """Write a version of a past moment. Returns None if its time partition already has another version."""
         key = self.window(at)
         if self.times.setdefault(time_tag(key), at) != at:
             return None

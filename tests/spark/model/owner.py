@@ -1,4 +1,7 @@
-"""A model of the store's owner: the content of its partitions after each commit, and its checkpoints."""
+"""A model of a store's owner (the worker of its tasks).
+
+It has the content of each partition after each commit, and the checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PARTITIONS = 2
 INPUT, INPUT_ID = "in", "id-of-in"
 #: A store's content: (partition, changelog key) -> stored bytes.
 Content = dict[tuple[int, bytes], bytes]
-#: Stands for a deleted value; it is a text, because drawn values are objects.
+#: Stands for a deleted value. It is a text, because all drawn values are objects.
 DELETED = "(deleted)"
 
 
@@ -33,19 +36,19 @@ class Held:
 
 @dataclass(slots=True)
 class Owner:
-    """The owner of a store with two partitions; it keeps the state after every commit."""
+    """The owner of a store with two partitions. It remembers the state after every commit."""
 
     log: MemoryChangelog
     clock: Clock
     past: list[list[Held]] = field(default_factory=list)
-    #: The newest checkpoint of each partition, and the content at this checkpoint.
+    #: The newest checkpoint of each partition, and the content of this checkpoint.
     points: dict[int, tuple[StorePoint, Mapping[bytes, bytes]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.past = [[Held(self.clock.time(), self.log.topic_id, 0, 0, {})] for _ in range(PARTITIONS)]
 
     def commit(self, partition: int, changes: Sequence[tuple[int, Any, int]], *, commit: bool = True) -> None:
-        """Change keys in one transaction, which may abort."""
+        """Change keys in one transaction. The transaction may be aborted."""
         entries = [
             (changelog_key(number), None if value is DELETED else encode_value(value, event_ms))
             for number, value, event_ms in changes
@@ -72,7 +75,7 @@ class Owner:
     def rebuild(self, content: Content | None = None, inputs: Mapping[int, int] | None = None) -> None:
         """Recreate the changelog.
 
-        It starts with the present content, or with other content at other input positions.
+        The new changelog starts with the current content, or with other content at other input positions.
         """
         self.log.recreate()
         for number in range(PARTITIONS):
@@ -86,7 +89,7 @@ class Owner:
             self._note(number, held, now.input if inputs is None else inputs[number])
 
     def checkpoint(self, partition: int, *, files: bool) -> None:
-        """Take a checkpoint of one partition; without ``files``, its files are on another machine."""
+        """Take a checkpoint of one partition. Without ``files``, the checkpoint's files are on another machine."""
         self.clock.advance(0.002)
         now = self.past[partition][-1]
         point = StorePoint(
@@ -107,7 +110,7 @@ class Owner:
         self.points = {number: (replace(point, files=False), held) for number, (point, held) in self.points.items()}
 
     def held_at(self, at: float) -> Content:
-        """The store's content at a moment, including commits at exactly this moment."""
+        """Return the store's content at a moment. Commits at exactly this moment are included."""
         found = ([each for each in commits if each.at <= at][-1:] for commits in self.past)
         return {(number, key): value for number, each in enumerate(found) for key, value in _of(each).items()}
 

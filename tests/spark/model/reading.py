@@ -1,4 +1,4 @@
-"""Reads the tables of a modelled life independently, by pyiceberg.
+"""Reads the tables of a modelled store by pyiceberg, independently of the product.
 
 Each version is read once, unless files may change.
 """
@@ -21,13 +21,13 @@ class Seen:
 
     name: str
     head: int | None
-    #: For each version: its parent, the machine's time of its commit, and its summary.
+    #: For each version: its parent, the time of its commit by the machine's clock, and its summary.
     versions: dict[int, tuple[int | None, float, dict[str, str]]]
     tags: dict[str, int]
     branches: dict[str, int]
 
     def manifest(self, version: int) -> SnapshotManifest | None:
-        """The manifest of a version; None if the version is not a snapshot."""
+        """Return the manifest of a version, or None if the version is not a snapshot."""
         text = self.versions[version][2].get(MANIFEST_PROPERTY)
         return None if text is None else SnapshotManifest.decode(text)
 
@@ -54,7 +54,7 @@ class Tables:
         self._rows.clear()
 
     def seen(self, name: str) -> Seen | None:
-        """The versions, tags and branches of a table; None if the table does not exist."""
+        """Return the versions, tags and branches of a table, or None if the table does not exist."""
         try:
             metadata = self._load(name).metadata
         except NoSuchTableError:
@@ -82,7 +82,7 @@ class Tables:
         return self._rows[name, version]
 
     def main(self, name: str) -> list[Row]:
-        """All rows of main, with the table's present columns, as a reader gets them."""
+        """Return all rows of main with the table's current columns, as a reader gets them."""
         return self._load(name).scan().to_arrow().to_pylist()  # type: ignore[no-any-return]
 
     def _load(self, name: str) -> Any:

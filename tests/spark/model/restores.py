@@ -1,4 +1,4 @@
-"""Restores in a modelled life: the product's plan of a restore, and the rows that it would load."""
+"""Restores of a modelled store: the product's plan of a restore, and the rows that the restore would load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.model.life import STORE, Life
 from tests.spark.model.owner import INPUT, PARTITIONS, Content
 from tests.unit.processors.lifecycle.worlds import world_of
 
-#: The input positions after a restore: the snapshot's, the snapshot's in copied input topics, or unchanged.
+#: The input positions after a restore: those of the snapshot, those of the snapshot in copied topics, or unchanged.
 Inputs = Literal["snapshot", "copied", "stay"]
 #: The number of records in the input topics.
 _INPUT_END = 1_000_000
@@ -39,7 +39,7 @@ def topology_of(processor: str) -> Topology:
 
 
 def restore(life: Life, at: str, inputs: Inputs) -> tuple[Content, dict[int, int], int] | None:
-    """Plan a restore and read its rows, as its stages do. Returns content, input positions and the version.
+    """Plan a restore and read its rows, as a restore's stages do. Returns content, input positions and the version.
 
     ``at`` is a tag, or ``latest``. Returns None if the restore is refused, and asserts that the refusal is right.
     """

@@ -14,7 +14,7 @@ from tests.spark.model.seams import Killed, Seams
 
 @dataclass
 class Run:
-    """One run of Holdfast. It dies before the commit with the number ``dies_at``, if this is set."""
+    """One run of Holdfast. If ``dies_at`` is set, the run dies before the commit with this number."""
 
     does: Callable[[], object]
     dies_at: int | None = None
@@ -25,14 +25,14 @@ class Run:
     ended: bool = False
 
     def before_commit(self, words: str) -> None:
-        """Die if it is time. A dead run can't commit anything later, whatever its exception handlers try."""
+        """Die if this commit is the last one. A dead run can't commit later, whatever its exception handlers try."""
         self.commits += 1
         if self.dies_at is not None and self.commits >= self.dies_at:
             self.died_before = self.died_before or words[:60]
             raise Killed
 
     def whole(self) -> None:
-        """Run to the end, and keep the error."""
+        """Run to the end. An error is stored and not raised."""
         try:
             self.does()
         except Killed as death:
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def died(self) -> bool:
-        """Whether the run was killed, as opposed to refused."""
+        """Whether the run was killed. False if it was refused."""
         return isinstance(self.failure, Killed)
 
 
@@ -64,9 +64,9 @@ def alone(seams: Seams, run: Run) -> Run:
 
 
 def together(seams: Seams, runs: Sequence[Run], turns: Sequence[int]) -> None:
-    """Run several runs concurrently: before each of its commits, a run waits for its turn.
+    """Run several runs concurrently. Before each of its commits, a run waits for its turn.
 
-    ``turns`` is the number of commits that each run makes before the next one's turn; the list is repeated.
+    ``turns`` is the number of commits that each run makes before the next run's turn. The list is repeated.
     """
     hub = getcurrent()
     threads = {greenlet(run.whole, parent=hub): run for run in runs}

@@ -1,4 +1,4 @@
-"""Makes modelled lives faster without another outcome, because thousands of lives are run.
+"""Makes modelled lives (action sequences) faster without a change of their results, because thousands are run.
 
 py4j asks the JVM for a Java name at each use, and the JVM searches all jars for names that do not exist. The answers do
 not change while a JVM runs, so this module caches them.

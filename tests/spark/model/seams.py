@@ -1,6 +1,6 @@
-"""The places where the model replaces parts of the product: reads of Kafka and checkpoint files, clock, table commits.
+"""Replaces parts of the product in the model: reads of Kafka and of checkpoint files, the clock, and table commits.
 
-All other code in a modelled life is the product's own.
+All other code that the model runs is the product's own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LOG = "log of the model"
 
 
 class Killed(BaseException):
-    """Kills a run; a BaseException, so that no handler of the product catches it."""
+    """Kills a run. It is a BaseException, so that no handler of the product catches it."""
 
 
 class Seams:
-    """The replaced parts for the life that runs now."""
+    """The replaced parts for the life (action sequence) that is running."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -42,7 +42,8 @@ class Seams:
         self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
         #: Called before each table commit, with the statement's text.
         self.before_commit: Callable[[str], None] = lambda words: None
-        #: Whether the history's views and the table of snapshots are written, too. Most lives skip them to save time.
+        #: Whether the history's views and the table of snapshots are also written. Most lives skip these writes to save
+        #: time.
         self.booked = True
 
     def begin(self, clock: Clock) -> None:
@@ -108,7 +109,7 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
         versions, "new_branch_name", lambda snapshot_id, now: names.new_branch_name(snapshot_id, seams.clock.moment())
     )
     patch.setattr(maintenance, "expire_versions", expire_versions)
-    # Orphan files are deleted by their age on disk, which the model's clock can't change.
+    # Orphan files are deleted by their age on disk. The model's clock can't change that age.
     patch.setattr(maintenance, "remove_leftovers", lambda spark, table, older_than: {})
 
 

@@ -1,4 +1,4 @@
-"""Random action sequences on a store with real tables, part four: after each step, the tables equal a plain model."""
+"""Random action sequences on a store with real tables, part four. After each step, the tables equal a plain model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random action sequences on a store with real tables, part one: after each step, the tables equal a plain model."""
+"""Random action sequences on a store with real tables, part one. After each step, the tables equal a plain model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_tables_are_what_the_model_says_whatever_happens(world: World, number: i
 
 @pytest.mark.thorough
 def test_lives_find_a_planted_bug(world: World) -> None:
-    """This bug is found quickly, in this file's JVM. `test_planted_in_warehouse.py` plants all bugs."""
+    """This bug is found quickly, so it can run in this file's JVM. `test_planted_in_warehouse.py` plants all bugs."""
     bug = next(each for each in BUGS if each.name == "9: any event time is made a timestamp")
     assert bug.failures(world)

@@ -1,4 +1,4 @@
-"""Checks what maintenance keeps and drops, by the names of tags and branches and by their versions."""
+"""Checks which tags, branches and versions maintenance keeps, and which it drops."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _begin(tag: str) -> float:
 
 
 def _dead(branch: str, now: float, keep: MaintenanceSettings) -> bool:
-    """Whether a branch is old enough to drop; branches are named ``audit_<snapshot>-<seconds>-<random>``."""
+    """Whether a branch is old enough to drop. Branches are named ``audit_<snapshot>-<seconds>-<random>``."""
     return branch.startswith(BRANCH) and now - int(branch.split("-")[-2]) > keep.leftovers_hours * HOUR
 
 
 def check_upkeep(life: Life, before: Seen, kept: set[str], *, exactly: bool) -> None:
-    """After maintenance, all names in ``kept`` exist; with ``exactly``, no other name exists."""
+    """Check that all names in ``kept`` exist after maintenance. With ``exactly``, no other name may exist."""
     after = life.tables.seen(STORE)
     assert after is not None
     names = {*after.tags, *after.branches}
@@ -71,7 +71,10 @@ def check_upkeep(life: Life, before: Seen, kept: set[str], *, exactly: bool) -> 
 
 
 def check_quarantine(life: Life, seen: Seen, *, nothing_else: bool) -> None:
-    """Each tagged snapshot has its unreadable values in quarantine; unpublished attempts have none."""
+    """Check that each tagged snapshot has its unreadable values in quarantine.
+
+    Unpublished attempts must have none there.
+    """
     table = life.tables.seen(QUARANTINE)
     rows = life.tables.rows(QUARANTINE, table.head) if table is not None else []
     counted = Counter(row["attempt"] for row in rows)

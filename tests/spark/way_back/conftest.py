@@ -1,4 +1,4 @@
-"""Fixtures of a supervised processor, beside a Spark session."""
+"""Fixtures of a supervised processor and of a Spark session."""
 
 from tests.parts.operated import operated
 

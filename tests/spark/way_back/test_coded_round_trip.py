@@ -1,4 +1,4 @@
-"""A store whose values are not JSON is restored after a wipe: from an exported file, and from a snapshot by Spark."""
+"""A store whose values are not JSON is restored after all its data is deleted: from an exported file, and by Spark."""
 
 from __future__ import annotations
 

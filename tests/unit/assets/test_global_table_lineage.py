@@ -1,4 +1,7 @@
-"""A global table's topic is upstream of its processor, even if the processor also reads or writes it as a stream."""
+"""A global table's topic is upstream of its processor.
+
+This also holds if the processor reads or writes the topic as a stream.
+"""
 
 from __future__ import annotations
 

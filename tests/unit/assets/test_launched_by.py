@@ -1,4 +1,4 @@
-"""Which name is recorded as the author of a change that a Dagster run makes."""
+"""The name that is recorded as the author of a change that a Dagster run makes."""
 
 from __future__ import annotations
 

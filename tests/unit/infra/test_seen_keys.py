@@ -1,4 +1,4 @@
-"""A set of seen keys on disk: it compares whole keys, not hashes, and keeps none of them in memory."""
+"""A set of seen keys on disk. It compares whole keys, not hashes, and keeps no key in memory."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_sets_of_keys_know_nothing_of_each_other() -> None:
 def test_a_key_takes_no_memory() -> None:
     """200,000 keys of 100 bytes must take less than 8 MiB of memory.
 
-    The keys are 20 MB, a set of their hashes 15 MB.
+    In memory, the keys would take 20 MB, and a set of their hashes 15 MB.
     """
     with SeenKeys() as seen:
         assert seen.add(b"first")

@@ -1,4 +1,4 @@
-"""Helpers that wait for a condition or retry a call: when they return, and when they raise."""
+"""Helpers that wait for a condition or retry a call. Tests when they return, and when they raise an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to a webhook: what each HTTP answer means, and that no text shows the webhook's URL, which is a secret."""
+"""Messages to a webhook. Tests the effect of each HTTP answer, and that no text shows the webhook's secret URL."""
 
 from __future__ import annotations
 

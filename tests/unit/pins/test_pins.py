@@ -9,7 +9,7 @@ import pytest
 from tests.combinations.grammar import SOURCES, STEPS
 from tests.unit.pins.what_is_pinned import answers, examples, pinned, plans, version_of_code
 
-#: For an intended change: write the files again, and note in the changelog which processors or plans will look changed.
+#: After an intended change, write the files again. Note in the changelog which processors or plans will look changed.
 MEANT = "If this is meant: `python -m tests.unit.pins.what_is_pinned`, and a line in the changelog"
 
 

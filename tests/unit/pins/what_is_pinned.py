@@ -1,8 +1,8 @@
-"""What a refactoring must not change: versions of deployed processors, hashes of plans, JSON for programs.
+"""Pins values that a refactoring must not change: versions of deployed processors, hashes of plans, JSON output.
 
-A processor whose ``code_version`` changes although its code is the same looks changed to an operator, who deploys it
-again. ``test_pins.py`` compares these values with the JSON files in this folder. After an intended change, write the
-files again:
+If a processor's ``code_version`` changed although its code is the same, an operator would deploy it again without need.
+``test_pins.py`` compares these values with the JSON files in this folder. After an intended change, write the files
+again:
 
     python -m tests.unit.pins.what_is_pinned
 """
@@ -29,16 +29,19 @@ from tests.combinations.topology import built
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 FOLDER = Path(__file__).parent
-#: How many random topologies to draw: enough that several of them contain each step of the grammar.
+#: The number of random topologies. It is so large that several of them contain each step of the grammar.
 DRAWN = 150
 GROUP = "pinned"
 
 
 def version_of(topology: Topology) -> dict[str, str]:
-    """The version of a processor, and a hash of its description, including parts that are not in the version."""
+    """The version of a processor, and a hash of its description.
+
+    The description has parts that are not in the version.
+    """
     described = asdict(topology)
     for store, spec in zip(described["stores"], topology.stores, strict=True):
-        store.pop("uses")  # left out: the columns of the description are computed from it
+        store.pop("uses")  # left out, because the columns of the description are computed from this part
         store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}
@@ -47,7 +50,7 @@ def version_of(topology: Topology) -> dict[str, str]:
 def drawn() -> list[dict[str, Any]]:
     """Random declarations with their versions.
 
-    Their code is stored as well, because later versions may draw other code.
+    Their code is stored as well, because later versions may draw other code for the same seeds.
     """
     found = [draw_topology(seed) for seed in range(DRAWN)]
     codes = [(each.code(), dict(each.settings)) for each in found]
@@ -72,7 +75,7 @@ def _example(name: str) -> Application:
 
 @cache
 def plans() -> dict[str, str]:
-    """By request: the hash of its plan for fixed facts. The same facts must always lead to the same hash."""
+    """By request: the hash of its plan for fixed facts. Equal facts must always lead to the same hash."""
     topology = orders_topology()
     return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
 
@@ -100,7 +103,7 @@ def _asked(topology: Topology) -> Iterator[tuple[Any, Any]]:
 
 
 def answers() -> dict[str, list[str]]:
-    """The ``--json`` output of each command: path and type of each field, read from its schema."""
+    """The fields of each command's ``--json`` output: path and type of each field, read from the output's schema."""
     return {words: sorted(_fields(answer.json_schema(mode="serialization"))) for words, answer in ANSWERS.items()}
 
 
@@ -128,7 +131,7 @@ PINS = {"drawn": drawn, "examples": examples, "plans": plans, "answers": answers
 
 
 def pinned(name: str) -> Any:
-    """The content of one of the JSON files."""
+    """Return the pinned values from `<name>.json` in this folder."""
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,7 @@
-"""Test folders are in memory if it is large enough, because these tests open thousands of databases and registries.
+"""Puts test folders into memory if there is enough of it, because these tests open thousands of databases.
 
-Steps run on columns wherever they can, even for a few messages. So every topology in these tests checks columns, too.
+In these tests, steps run on columns wherever possible, even for a few messages. So the tests of every topology also
+test columns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # stop at a folder that another test process still uses
+    with suppress(OSError):  # stop at a folder that another test process is still using
         for parent in folder.parents:
             if parent == MEMORY:
                 break

@@ -1,4 +1,4 @@
-"""The command that starts one worker: a crash in C code prints where it happened."""
+"""The command that starts one worker. If C code crashes, the command prints where it happened."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What an asset's page shows of a running processor, and the links that every page has."""
+"""An asset's page shows figures of a running processor, and the links that every page has."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_numbers_of_all_workers_are_plotted_together() -> None:
 def test_rates_are_of_the_same_workers() -> None:
     """Rates compare totals of the same workers only.
 
-    With one worker fewer, the total falls, and the rate was negative.
+    Otherwise a total falls when a worker is missing, and the rate is negative.
     """
     facts, figures = facts_of([worker("0", 30), worker("1", 12)], None)
     alone, kept = facts_of([replace(worker("0", 30), heartbeat_at=1_110.0)], {**facts, **figures})
@@ -85,7 +85,7 @@ def test_each_worker_has_a_row_and_its_log(tmp_path: Path) -> None:
 
 
 def grouped(slot: str, lag: int | None) -> ProcessorStatus:
-    """A worker with one task that reads the sources, and one task behind a ``group_by`` with this lag."""
+    """A worker with two tasks: one reads the sources, and one is behind a ``group_by`` and has this lag."""
     there = worker(slot, 5)
     phase = "restoring" if lag is None else "running"
     behind = TaskStatus(

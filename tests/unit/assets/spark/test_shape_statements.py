@@ -1,4 +1,7 @@
-"""The SQL statements that change a table's columns. Each one is a commit to the table, so there must be few."""
+"""The SQL statements that change a table's columns.
+
+There must be few, because each of them is a commit to the table.
+"""
 
 from holdfast.assets.spark.shapes import Shape, _statements
 from holdfast.processors.engine.schema.evolution import Add, Drop, Rename, Replace, Widen

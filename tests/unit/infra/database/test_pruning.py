@@ -1,4 +1,4 @@
-"""Old records of the registry are deleted, but only if nothing needs them any more."""
+"""Old records of the registry are deleted, unless another record still needs them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The file that announces a change of the number of workers.
 
-It is valid while its operator lives and its time lasts.
+The file is valid while its operator lives and its time limit is not reached.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Holdfast reads generation and member id from private bytes of librdkafka.
 
-A new format of these bytes must be refused.
+If librdkafka changes the format of these bytes, Holdfast must refuse them.
 """
 
 import struct

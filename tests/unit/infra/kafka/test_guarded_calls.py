@@ -1,4 +1,4 @@
-"""A guarded call that does not return is given up after a timeout. Other calls behave like direct calls."""
+"""A guarded call that does not return is abandoned after a timeout. Other calls behave like direct calls."""
 
 import threading
 

@@ -16,9 +16,9 @@ STARTING = (errors.UnknownBrokerIdError, errors.BrokerNotAvailableError, errors.
 
 
 def inspected(patch: pytest.MonkeyPatch, *failures: type[Exception], then: type[Exception] | None = None) -> Inspector:
-    """An inspector whose first requests raise ``failures``, one each.
+    """An inspector whose first requests raise the errors in ``failures``, one error each.
 
-    Later requests raise ``then``; if it is None, they succeed.
+    Later requests raise the error ``then``. If ``then`` is None, they succeed.
     """
     left = chain(failures, repeat(then))
 

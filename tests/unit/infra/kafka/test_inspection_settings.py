@@ -1,4 +1,4 @@
-"""How librdkafka's settings are translated for the second client library, and which settings are refused."""
+"""librdkafka's settings are translated for the second client library. Settings that it does not know are refused."""
 
 import logging
 import ssl

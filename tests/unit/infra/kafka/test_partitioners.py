@@ -1,4 +1,4 @@
-"""Which partitioner a topic's producer used is derived from the partitions of its keys."""
+"""The partitioner that a topic's producer used is derived from the partitions of the topic's keys."""
 
 from __future__ import annotations
 

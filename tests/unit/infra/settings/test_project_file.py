@@ -40,7 +40,7 @@ token = "a-secret-of-this-file"
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a file; its subfolder `shop/deep` is the working folder."""
+    """A project with a file. Its subfolder `shop/deep` is the working folder."""
     folder = tmp_path / "shop"
     (folder / "deep").mkdir(parents=True)
     (folder / "holdfast.toml").write_text(FILE.replace("'''\nERROR'''", '"ERROR"'))
@@ -180,7 +180,7 @@ def test_a_variable_with_a_mistake_is_named_though_the_file_has_the_setting(
 
 def test_a_file_of_another_user_is_refused_unless_it_is_named(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project_file.os, "geteuid", lambda: 4321)
-    if os.getuid() == 0:  # root may use any file, so give this one to another user
+    if os.getuid() == 0:  # root may use any file, so change the owner of this file to another user
         os.chown(shop / "holdfast.toml", 1234, -1)
     owner = (shop / "holdfast.toml").stat().st_uid
     with pytest.raises(ProjectInvalid, match=rf"belongs to another user \(uid {owner}\)"):

@@ -1,4 +1,4 @@
-"""Settings are read from the environment once, and an error names the wrong setting."""
+"""Settings are read from the environment once. An error names the wrong setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first half of set-up, which uses the standard library only: its decisions before anything is installed."""
+"""The first half of set-up, which uses only the standard library. Tests its decisions before anything is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java installation is chosen, and which error is raised when there is none."""
+"""The choice of a Java installation, and the error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If a Spark Connect server is unavailable, the first call retries for half a minute; later calls fail at once."""
+"""If a Spark Connect server is unavailable, the first call retries for half a minute. Later calls fail at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A JVM gets its properties and options in files with mode 0600, which are deleted after the JVM has read them."""
+"""A JVM gets its properties and options in files with mode 0600. They are deleted after the JVM has read them."""
 
 from __future__ import annotations
 

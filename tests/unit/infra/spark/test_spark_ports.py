@@ -1,4 +1,4 @@
-"""Which Spark properties protect its ports, depending on the master and the address."""
+"""The Spark properties that protect its ports depend on the master and the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects in a store that is a folder: their names stay inside the folder, and their sizes within the limit."""
+"""Objects in a store that is a folder. Their names stay inside the folder, and their sizes within the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that several processes share are replaced atomically. Private files are readable by their owner only."""
+"""Files that several processes share are replaced atomically. Private files are readable only by their owner."""
 
 from __future__ import annotations
 

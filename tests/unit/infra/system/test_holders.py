@@ -1,6 +1,6 @@
-"""The name of a holder identifies its process.
+"""The name of a holder (a process with an exclusive claim) identifies its process.
 
-Only processes of the same boot and container can see that it has ended.
+Only processes of the same boot and container can see that the holder has ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_a_process_that_ended_is_gone_only_for_those_that_could_see_it(monkeypat
     ours = own_identity()
     assert f"/{ours.boot}/{ours.namespace}/" in name
     assert is_gone(name)
-    # Another container, with the same host name and the same process id.
+    # Another container with the same host name and the same process id.
     monkeypatch.setattr(process, "_namespace", lambda: "4026532999")
     assert not is_gone(name)
 

@@ -1,4 +1,7 @@
-"""Only Holdfast's user may read its files. New files get a private umask; a start closes the files of an older home."""
+"""Only Holdfast's user may read its files.
+
+New files get a private umask. A start makes the files of an older home private.
+"""
 
 from __future__ import annotations
 

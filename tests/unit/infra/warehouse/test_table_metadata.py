@@ -23,7 +23,7 @@ TABLE = {
 
 @pytest.fixture
 def place(tmp_path):
-    """A function that writes a metadata file and its row in the catalog."""
+    """Write a metadata file, and the table's row in the catalog that names the file."""
     url = f"sqlite:{tmp_path / 'catalog.db'}"
     engine = create_engine(url.replace("sqlite:", "sqlite:///"))
     with engine.begin() as connection:
@@ -68,7 +68,7 @@ def test_versions_references_and_properties(place, file, pack):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"refs": {}}, {"main": 2}),  # a writer of format version 1 names no branch
+        ({"refs": {}}, {"main": 2}),  # format version 1 has no names of branches
         ({"refs": {}, "current-snapshot-id": None}, {}),
         ({"refs": {}, "current-snapshot-id": -1, "snapshots": []}, {}),
     ],

@@ -1,4 +1,4 @@
-"""Every `holdfast` command that a message names can be typed: it exists, and its options and arguments are valid."""
+"""Every `holdfast` command that a message names is valid: it exists, and so do its options and arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUE = "VALUE"
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and content of each string of a module, without docstrings."""
+    """The line and content of each string of a module, without docstrings."""
     nodes = list(ast.walk(tree))
     apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     apart |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -53,8 +53,8 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("place", "words"), [pytest.param(*each, id=" ".join(each)) for each in named_commands()])
 def test_a_named_command_can_be_typed(place: str, words: str) -> None:
-    # Two inserted values in a row: the second is options. A value behind a word is a part of the word. Any other value
-    # is a name or a number.
+    # Of two inserted values in a row, the second stands for options. A value directly behind a word is a part of the
+    # word. Any other value is a name or a number.
     typed = re.sub(rf"(?<!scale ){VALUE} {VALUE}", VALUE, words.replace(f"--from {VALUE}", "--from topic"))
     typed = re.sub(rf"(?<=\w){VALUE}", "", typed)
     typed = re.sub(rf"\b({VALUE}|N)\b", "1", typed)

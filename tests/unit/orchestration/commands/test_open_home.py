@@ -1,4 +1,4 @@
-"""Each command makes a home folder private if other users could read it, and says so at every log level."""
+"""Each command makes a home folder private if other users could read it. It reports this at every log level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which windows the demo expects: windows whose end plus grace is before the last departure of their partition."""
+"""The windows that the demo expects. Their end plus grace is before the last departure of their partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo starts with an empty home folder, and deletes no home folder that is not its own."""
+"""The demo starts with an empty home folder. It deletes no home folder that it has not created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed or interrupted demo does with its runs that write tables."""
+"""A failed or interrupted demo ends its runs that write tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_interrupted_demo_begins_no_run_and_ends_those_under_way(publishing: 
         definitions: list[Any] = [SimpleNamespace(name=name) for name in "abcdef"]
         with publishing.needed(ended.set):
             publishing.begin(definitions, ready)
-            assert len(definitions) > SIDE_BY_SIDE  # more runs than may run at once, so the last one is queued
+            assert len(definitions) > SIDE_BY_SIDE  # more runs than may run at the same time, so the last run is queued
             assert waiting.wait(60.0)
             raise KeyboardInterrupt
 

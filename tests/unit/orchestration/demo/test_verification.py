@@ -1,4 +1,4 @@
-"""Which differences the demo's verification counts as a mismatch, and how it reports them."""
+"""The differences that the demo's verification counts as a mismatch, and its report of them."""
 
 from __future__ import annotations
 

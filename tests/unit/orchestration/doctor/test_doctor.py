@@ -1,4 +1,4 @@
-"""How `holdfast doctor` judges facts: the verdict, and the text of each finding."""
+"""`holdfast doctor` judges facts. Tests the verdict, and the text of each finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that loads the definitions logs with the level and format of the settings."""
+"""A process that loads the Dagster definitions logs with the level and format of the settings."""
 
 from __future__ import annotations
 

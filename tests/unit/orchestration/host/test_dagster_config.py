@@ -1,4 +1,4 @@
-"""Typical mistakes in Dagster's own configuration files: the error names file and line."""
+"""Typical mistakes in Dagster's own configuration files. The error names file and line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_line_is_said(tmp_path: Path, text: str, line: int, words: str) -> N
     ],
 )
 def test_a_secret_in_the_file_is_refused(tmp_path: Path, entry: str) -> None:
-    """Dagster passes the file's content to its code servers on the command line, where other users can read it."""
+    """Dagster passes the file's content to its code servers on the command line. Other users can read command lines."""
     text = OURS + f"storage:\n  postgres:\n    postgres_db:\n      {entry}\n"
     with pytest.raises(DagsterConfigInvalid, match="command line") as seen:
         check_dagster_config(write(tmp_path, text), WORKSPACE)

@@ -1,4 +1,4 @@
-"""Dagster's processes end together with their child processes, even if a child ignores SIGTERM or lost its parent."""
+"""Dagster's processes end with their child processes, even if a child ignores SIGTERM or has lost its parent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings(tmp_path, monkeypatch):
 
 
 def started(settings: Settings, home: str) -> subprocess.Popen[bytes]:
-    """Start a daemon with one child, and record it as the daemon of the settings' home."""
+    """Start a daemon with one child. Record it as the daemon of the settings' home."""
     environment = {**os.environ, "DAGSTER_HOME": home}
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON], stdout=-1, start_new_session=True, env=environment)
     daemon.stdout.readline()

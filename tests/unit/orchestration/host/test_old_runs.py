@@ -1,4 +1,4 @@
-"""Which old runs, and which archived copies of deleted resources, are deleted: decisions only, without Dagster."""
+"""Old runs, and archived copies of deleted resources, are deleted. Tests only the decisions, without Dagster."""
 
 from __future__ import annotations
 

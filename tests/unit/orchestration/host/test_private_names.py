@@ -1,6 +1,6 @@
-"""Each private name of Dagster that Holdfast imports, with the promise that needs it and the shape that it must have.
+"""Lists each private name of Dagster that Holdfast imports, the feature that needs it, and its required shape.
 
-If a new version of Dagster removes or changes one, a test here fails with its name, before a daemon fails.
+If a new version of Dagster removes or changes such a name, a test here fails and shows the name.
 """
 
 import ast
@@ -29,7 +29,7 @@ from holdfast.orchestration.host.front import signed_requests
 
 HOST = Path(run_launcher.__file__).parent
 
-#: Checks a private name: returns the set of parts that the name lacks.
+#: Checks a private name. Returns the parts that the name lacks.
 Shape = Callable[[Any], set[str]]
 
 
@@ -39,7 +39,7 @@ def takes(*parameters: str) -> Shape:
 
 
 def has(*members: str, keeps: str = "") -> Shape:
-    """A class with these methods and properties, whose code sets these attributes on ``self``."""
+    """A class with these methods and properties. Its code sets these attributes on ``self``."""
 
     def lacks(found: Any) -> set[str]:
         source = inspect.getsource(found)
@@ -82,7 +82,7 @@ ENDS = "a run ends with its process, and is launched once"
 BOUNDED = "events and runs are deleted when they are old"
 FORMER = "a dagster.yaml of a former version opens; the demo's runs share a process"
 
-#: By module and private name: the promise that needs the name, and the shape that it must have.
+#: By module and private name: the feature that needs the name, and the shape that the name must have.
 NAMES: dict[str, dict[str, tuple[str, Shape]]] = {
     "dagster._cli.utils": {
         "get_instance_for_cli": (STARTS, takes("logger")),
@@ -167,7 +167,7 @@ NAMES: dict[str, dict[str, tuple[str, Shape]]] = {
         "RunTagsTable": (BOUNDED, columns("run_id")),
     },
 }
-#: Members of Dagster's public classes that its documentation does not mention, but Holdfast uses.
+#: Members of Dagster's public classes that Holdfast uses although Dagster's documentation does not mention them.
 MEMBERS: list[tuple[type, str, Shape]] = [
     (
         dg.DagsterInstance,
@@ -192,7 +192,7 @@ MEMBERS: list[tuple[type, str, Shape]] = [
     (DagsterWebserver, SIGNED, has("build_graphql_schema", "create_asgi_app")),
     (DagsterSqliteStorage, "a dagster.yaml of a former version opens", has("from_config_value")),
 ]
-#: Constants that Holdfast copies, to avoid an import, each with Dagster's original.
+#: Constants that Holdfast copies to avoid an import, each with Dagster's original.
 WRITTEN_OUT: list[tuple[object, object]] = [
     (code_servers.AGE_MIN_S, float(RELOAD_WORKSPACE_INTERVAL)),
     (launched_by.USER_TAG, USER_TAG),

@@ -1,4 +1,7 @@
-"""The time limit of a run by its kind, and the message of a run that reached it: decisions only, without Dagster."""
+"""The time limit of a run by its kind, and the message of a run that reached it.
+
+Tests only decisions, without Dagster.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def test_a_run_has_a_kind(job: str, tags: dict[str, str], assets: list[AssetKey]
 
 
 def test_every_job_of_ours_has_a_kind_of_its_own() -> None:
-    """A job without a kind would silently get the longest limit. Only the demo's feed may have none."""
+    """A job without a kind would silently get the longest limit. Only the demo's feed may have no kind."""
     from holdfast.infra.settings import load_settings
 
     jobs = build_definitions(load_settings()).resolve_all_job_defs()

@@ -1,4 +1,4 @@
-"""Which runs the sensor requests so that grey assets become green, and the reason why an asset stays grey."""
+"""The sensor requests runs so that grey assets become green. For an asset that stays grey, it gives the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sensor's cursor may hold future times, because the clock was set back or the daemon moved to another machine."""
+"""A sensor's cursor may hold future times, if the clock was set back or the daemon was moved to another machine."""
 
 from __future__ import annotations
 

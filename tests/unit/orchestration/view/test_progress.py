@@ -1,4 +1,4 @@
-"""What a waiting command prints about its run: the runs queued in front of it, how long it waits, and what it does."""
+"""A waiting command prints the progress of its run: the runs ahead of it, its waiting time, and its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why something is not green: the texts of the checks, the next action, and the order of the reasons."""
+"""The reasons why an asset is not green: the texts of the checks, the next action, and the order of the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A wrong argument of `Application` is refused before anything runs. The error shows the value and what is expected."""
+"""A wrong argument of `Application` is refused before anything runs.
+
+The error shows the value and the expected form.
+"""
 
 import pytest
 
@@ -128,7 +131,7 @@ def test_settings_that_contradict_the_engine_are_refused_under_every_name(where,
         KafkaCluster("localhost:1", **{where: {name: value, "client.id": "team"}})
     assert f" set {name} to {value!r}" in refused.value.message
     assert refused.value.action == f"Remove `{name}`."
-    # without the refused setting, as the action recommends, the cluster opens
+    # without the refused setting, as the error recommends, the cluster opens
     KafkaCluster("localhost:1", **{where: {"client.id": "team"}})
 
 

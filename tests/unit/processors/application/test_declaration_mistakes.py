@@ -1,4 +1,4 @@
-"""Mistakes in a declaration are refused where they are written: with the value, what is expected, and the edit."""
+"""Mistakes in a declaration are refused at their line. The error has the value, the expected form, and the edit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def count(value: Any, state: Any) -> int:
 
 
 async def asking(value: Any) -> Any:
-    """A coroutine function. A step would not await it."""
+    """A coroutine function. A step would call it without `await`."""
 
 
 async def merging(left: Any, right: Any) -> Any:
-    """An async merge function. A join would not await it."""
+    """An async merge function. A join would call it without `await`."""
 
 
 class Late:
@@ -40,7 +40,7 @@ class Late:
 
 class AsyncMessage:
     async def on_message(self, value: Any, context: Any) -> None:
-        """An async callback. The step would not await it."""
+        """An async callback. The step would call it without `await`."""
 
 
 class LateTimer:
@@ -159,7 +159,7 @@ def test_a_mistake_is_refused_where_it_is_written(mistake: str) -> None:
 
 
 def test_functions_that_can_be_called_are_taken() -> None:
-    """Functions whose signature Python cannot read, and wrappers that accept any arguments, are accepted, too."""
+    """Functions whose signature Python cannot read are accepted. So are wrappers that accept any arguments."""
 
     def timed(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
@@ -246,7 +246,7 @@ def test_a_timer_without_its_method_says_which() -> None:
 
 
 def test_a_store_of_another_application_is_refused() -> None:
-    """A foreign store is refused, because its TTL and its model would be silently ignored."""
+    """A store of another application is refused. Otherwise its TTL and its model would be silently ignored."""
     app, other = Application(consumer_group="orders"), Application(consumer_group="refunds")
     foreign = other.store("seen", ttl=5000)
     frame = app.dataframe(app.topic("in"))

@@ -1,4 +1,4 @@
-"""Which processors may not run together, because their names, topics or changelogs conflict."""
+"""Processors may not run together if their names, topics or changelogs conflict."""
 
 from __future__ import annotations
 

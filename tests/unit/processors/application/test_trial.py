@@ -71,7 +71,7 @@ def test_state_without_a_store_and_a_stream_without_an_application_are_refused()
 
 
 def test_a_stream_of_groups_of_a_table_is_refused_with_what_to_test_instead() -> None:
-    """Its first step expects changes of rows, which no user writes by hand."""
+    """The first step of such a stream expects changes of rows, which no user writes by hand."""
     app = Application("in-memory", consumer_group="shop", loglevel=None)
     groups = app.table(app.topic("orders")).group_by("status").aggregate(n=Count())
     with pytest.raises(StepInvalid, match="begins at shop-.*-repartition") as refused:

@@ -1,4 +1,4 @@
-"""Folding a changelog: the latest value of each key remains, deleted keys and meta records do not."""
+"""Reading a changelog for an audit: the latest value of each key remains; deleted keys and meta records do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an audit shows keys and values: readable where their format is known, as bytes otherwise."""
+"""An audit shows keys and values in readable form if their format is known, otherwise as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares copies of one moment: finds the keys that differ, counts them, and names the copy that deviates."""
+"""Compares copies of the state at one moment. Finds the differing keys, counts them, and names the deviating copy."""
 
 from __future__ import annotations
 

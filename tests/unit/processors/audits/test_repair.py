@@ -1,4 +1,4 @@
-"""Repair plans: each way in which copies can differ has its verbs, in an order that loses no data."""
+"""Repair plans. For each way in which copies can differ, a plan has verbs in an order that loses no data."""
 
 from __future__ import annotations
 

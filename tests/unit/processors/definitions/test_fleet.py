@@ -1,4 +1,4 @@
-"""How the processor `fleet` updates its state with each flight."""
+"""The processor `fleet` updates its state with each flight."""
 
 from __future__ import annotations
 

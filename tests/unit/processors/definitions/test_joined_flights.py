@@ -27,7 +27,7 @@ def observation(day: int, hour: int, temp: float, origin: str = "EWR") -> dict[s
 
 
 class Run:
-    """Runs an application on flights. Rows for its tables are sent first, each as topic, key, time and value."""
+    """Runs an application on flights. Rows for its tables are sent first, given as (topic, key, time, value)."""
 
     def __init__(
         self, application: Application, key: str, flights: list[Flight], *rows: tuple[str, str, int, Any]
@@ -104,7 +104,7 @@ AIRLINES = [
     ("airlines", carrier, YEAR_MS, {"carrier": carrier, "name": name})
     for carrier, name in [("UA", "United Air Lines Inc."), ("B6", "JetBlue Airways")]
 ]
-#: The routes are in several partitions. The last flight closes the hours of all partitions.
+#: The routes are in several partitions. The last flight closes the hour windows of all partitions.
 FLIGHTS = [
     flight(1, 9, 0, 10),
     flight(1, 9, 5, 20, carrier="B6", origin="JFK"),

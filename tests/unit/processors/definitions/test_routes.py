@@ -1,4 +1,4 @@
-"""How the processor `routes` updates its state with each flight."""
+"""The processor `routes` updates its state with each flight."""
 
 from __future__ import annotations
 

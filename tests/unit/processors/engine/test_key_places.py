@@ -1,4 +1,7 @@
-"""Topics that share state must have each key in one partition. Otherwise the processor is refused, or warns by name."""
+"""Topics that share state must have each key in one partition.
+
+Otherwise the processor is refused, or logs a warning.
+"""
 
 from __future__ import annotations
 

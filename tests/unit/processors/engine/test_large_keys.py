@@ -1,7 +1,7 @@
-"""Message keys near the record limit: each message counts or fails alone, and no commit fails for good.
+"""Message keys near the record limit. Each message counts or fails alone, and no commit fails for ever.
 
-The indexes by time store keys in hexadecimal, and the windows' clock stores two of them in one record. So these records
-are several times as large as the key.
+The indexes by time store keys in hexadecimal, and the windows' clock stores two of them in one record. Therefore these
+records are several times as large as the key.
 """
 
 from __future__ import annotations

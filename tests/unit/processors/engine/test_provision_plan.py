@@ -1,4 +1,4 @@
-"""The provisioning decision: a table of facts about topics, and the plan or refusal that follows."""
+"""The provisioning decision, as a table: facts about topics, and the plan or refusal that must follow from them."""
 
 import pytest
 import structlog

@@ -1,4 +1,7 @@
-"""A message whose time an output topic does not accept fails alone: by the failure policy, within one transaction."""
+"""An output topic does not accept the time of a message. The message fails alone by the failure policy.
+
+This needs only one transaction.
+"""
 
 from typing import Any
 
@@ -139,7 +142,7 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
 
 
 def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The messages behind the one that ran twice are read again, and by then the schema registry may be away."""
+    """Messages behind a message that ran twice are read again. By then, the schema registry may be unreachable."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
@@ -164,7 +167,10 @@ def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypat
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest.MonkeyPatch, columns: bool) -> None:
-    """Each message is newer than the one before, so each one would show a later time of the brokers."""
+    """Each message is newer than the message before.
+
+    So each message would reveal a later time of the brokers' clock.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
@@ -200,7 +206,7 @@ def test_a_clock_that_is_set_right_counts_at_once() -> None:
 
 
 def test_an_input_whose_limit_was_lowered_is_believed_until_a_broker_refuses() -> None:
-    """The topic once took a record that it would refuse now. So the record says nothing about the brokers' time."""
+    """The topic once accepted a record that it would refuse now. So the record does not reveal the brokers' time."""
     cluster, _ = fed(0, 5 * HOUR_MS, 0)
     cluster._broker.topics["in"].config[AFTER_KEY] = str(HOUR_MS)
     cluster.run(build(dead_letter_topic="dead"))

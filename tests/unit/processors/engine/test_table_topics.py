@@ -1,4 +1,4 @@
-"""Topics of tables: one that can lose rows is reported in log, plan and status. A truncated one is refused."""
+"""Topics of tables. A topic that can lose rows is reported in log, plan and status. A truncated topic is refused."""
 
 from __future__ import annotations
 

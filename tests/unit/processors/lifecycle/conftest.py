@@ -1,7 +1,8 @@
 """A real supervisor, a real registry, and a small real program in place of a processor.
 
 The program is a package named ``processors`` in a separate folder, and is started like a processor in production. It
-serves its status over HTTP. The file ``acts.json`` holds one act for each start; the last act is for all later starts.
+serves its status over HTTP. The file ``acts.json`` has one act (what the program does) for each start. The last act is
+for all later starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A processor with simulated workers: supervisor and answers are in memory, and the registry is a real SQLite file."""
+"""A processor with simulated workers. Supervisor and answers are in memory; the registry is a real SQLite file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Worker:
     signal: str | None = None
     error: dict[str, Any] | None = None
     started_at: datetime = NOW
-    #: Whether a started process keeps running. If not, it ends at once.
+    #: Whether a started process keeps running. Otherwise it ends at once.
     restarts: bool = True
     #: Whether the worker answers no request.
     silent: bool = False
@@ -57,7 +57,7 @@ class Installation:
     workers: dict[str, Worker] = field(default_factory=dict)
     #: Each start, stop or other change of a program, in order.
     done: list[str] = field(default_factory=list)
-    #: Whether the supervisor hangs: its process runs, but answers no request.
+    #: Whether the supervisor hangs: its process runs, but does not answer.
     hangs: bool = False
     #: Called before a program is started.
     before_start: Callable[[], None] = lambda: None
@@ -150,7 +150,7 @@ class Installation:
     # --- the workers ----------------------------------------------------------------------------------------
 
     def answer(self, slot: str) -> Any:
-        """An object that reports the status of the worker in this slot."""
+        """Return an object that reports the status of the worker in this slot."""
         return _Source(self, self.worker(slot))
 
 

@@ -1,4 +1,7 @@
-"""Topologies and facts for tests of plans. In these facts everything is in order, unless a test changes them."""
+"""Topologies and facts for tests of plans.
+
+The facts describe a processor without faults, unless a test changes them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def two_widths_topology() -> Topology:
 
 
 def world_of(topology: Topology, **changes: Any) -> Facts:
-    """Facts of a processor that runs without faults; each of ``changes`` replaces a field."""
+    """Facts of a processor that runs without faults. Each of ``changes`` replaces a field."""
     topics = {
         spec.name: TopicFacts(spec.name, f"id-of-{spec.name}", PARTITIONS, 1, dict(spec.config))
         for spec in topology.topics()

@@ -1,4 +1,4 @@
-"""A new version is proved in memory on the last messages: failures with offsets, and state of the messages' keys."""
+"""A new version is run in memory on the last messages before a deploy. Its failures are reported with their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed columns read from stored values in Python: by the names that the model reads, even if SQL names differ."""
+"""Typed columns are read from stored values in Python, by the names that the model reads, even if SQL names differ."""
 
 from __future__ import annotations
 

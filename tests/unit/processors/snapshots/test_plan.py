@@ -1,4 +1,7 @@
-"""The source of a snapshot: tests every guard on its own, and which source is chosen when the guard refuses another."""
+"""The source of a snapshot.
+
+Tests every guard alone, and the source that is chosen if a guard refuses another source.
+"""
 
 from __future__ import annotations
 
@@ -317,7 +320,7 @@ def test_the_newest_checkpoint_of_each_partition_counts():
 
 
 def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
-    """Compaction may have removed rows from the topic that the store still holds, however new the checkpoint is."""
+    """Compaction may have removed rows from the topic that the store still has, however new the checkpoint is."""
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)
     assert plan.source.name == "checkpoint"

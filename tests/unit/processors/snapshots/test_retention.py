@@ -1,4 +1,4 @@
-"""Which tags expire: old ones beyond the newest, never the last one, never tags that Holdfast did not create."""
+"""Expiry of tags. Old tags beyond the newest expire, but never the last tag, and never tags of other programs."""
 
 from datetime import UTC, datetime, timedelta
 

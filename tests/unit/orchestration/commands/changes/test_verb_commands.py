@@ -1,6 +1,6 @@
-"""The command of each verb is generated.
+"""The command of each verb (operation of the lifecycle) is generated.
 
-It has the options of the verb and of applying, and passes each to its function.
+The command has the options of the verb and of an apply, and passes each option to its function.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""`holdfast logs`: the last lines, the lines since a time, and new lines while the log is rotated."""
+"""`holdfast logs` prints the last lines, the lines since a time, and new lines while the log is rotated."""
 
 from __future__ import annotations
 

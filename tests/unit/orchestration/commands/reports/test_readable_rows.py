@@ -1,4 +1,4 @@
-"""Readable rows: windows and aggregations become columns, and Holdfast's own records are left out."""
+"""Rows for people: windows and aggregations become columns, and Holdfast's own records are left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store_of(app: Application) -> StoreSpec:
 
 
 def rows_of(app: Application) -> list[dict[str, Any]]:
-    """What `holdfast query` gets from the workers after three orders in two minutes: every record of the store."""
+    """Every record of the store after three orders in two minutes, as `holdfast query` gets them from the workers."""
     cluster = InMemoryCluster()
     cluster.create_topic("orders")
     for at, amount in ((MINUTE, 3), (MINUTE + 1, 4), (2 * MINUTE, 10)):

@@ -1,4 +1,4 @@
-"""`holdfast snapshot`: which version it chooses, what it shows, and rows of a real table read without a JVM."""
+"""`holdfast snapshot`: the version that it chooses, its output, and rows of a real table read without a JVM."""
 
 from __future__ import annotations
 

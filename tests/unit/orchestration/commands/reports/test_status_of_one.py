@@ -1,4 +1,4 @@
-"""`holdfast status NAME` shows one processor with its assets, or one asset of the project, and nothing else."""
+"""`holdfast status NAME` shows only one processor with its assets, or only one asset of the project."""
 
 from __future__ import annotations
 

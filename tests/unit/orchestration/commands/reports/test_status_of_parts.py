@@ -1,4 +1,4 @@
-"""The subtopologies of a processor in `holdfast status` and in the drawing of `holdfast explain`."""
+"""`holdfast status` and the drawing of `holdfast explain` show the subtopologies of a processor."""
 
 from __future__ import annotations
 

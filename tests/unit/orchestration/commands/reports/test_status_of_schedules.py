@@ -1,4 +1,4 @@
-"""The next, last and missed slots of a schedule in `holdfast status`, in metrics, and in the asset of the store."""
+"""The next, last and missed times of a schedule, in `holdfast status`, in metrics, and in the asset of the store."""
 
 from __future__ import annotations
 

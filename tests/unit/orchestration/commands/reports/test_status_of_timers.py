@@ -1,4 +1,4 @@
-"""Pending timers and the stream time in `holdfast status` and in the metadata of a store's asset."""
+"""`holdfast status` and the metadata of a store's asset show pending timers and stream time."""
 
 from __future__ import annotations
 

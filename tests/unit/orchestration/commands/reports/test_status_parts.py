@@ -1,4 +1,4 @@
-"""The text of `holdfast status`: it distinguishes workers, and shows first what needs an action."""
+"""The text of `holdfast status`. It distinguishes workers, and first shows the parts that need an action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``holdfast top`` computes from the workers' answers: rates, time behind, restores, and the order of rows."""
+"""``holdfast top`` computes rates, time behind, restores, and the order of rows from the workers' answers."""
 
 import io
 import json

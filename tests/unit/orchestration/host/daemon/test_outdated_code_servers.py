@@ -1,4 +1,4 @@
-"""When the daemon replaces a code server, and which edits of the code it notices."""
+"""The daemon replaces a code server when its code is outdated. Tests which edits of the code the daemon notices."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documentation pages on the webserver: every link leads to a page, and no other files are served."""
+"""The documentation pages on the webserver. Every link leads to a page, and no other files are served."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def answered(path: str, *, prefix: str = "", method: str = "GET", **settings: ob
 
 
 def links_of(page: str) -> Iterator[tuple[str, str]]:
-    """The links and pictures of a page that point to this server, as path and anchor."""
+    """The links and pictures of a page that lead to this server, as (path, anchor)."""
     text = answered(f"/docs/{page}").text.partition("<main>")[2]
     for link in re.findall(r'(?:href|src)="([^"]+)"', text):
         if not link.startswith(("http:", "https:", "mailto:")):

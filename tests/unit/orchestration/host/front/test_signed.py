@@ -1,4 +1,4 @@
-"""A run that a person launches carries the name of that person, even if the request contains another name."""
+"""A run carries the name of the person who launched it, even if the request contains another name."""
 
 from __future__ import annotations
 

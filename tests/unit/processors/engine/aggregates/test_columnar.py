@@ -1,4 +1,7 @@
-"""Aggregations on columns give the same bytes as one message at a time, or leave the messages to that path."""
+"""Aggregations on columns give the same bytes as one message at a time.
+
+Otherwise they leave the messages to that path.
+"""
 
 import json
 import math
@@ -60,7 +63,7 @@ class OneState:
 
 
 def one_by_one(aggregation, memory, messages):
-    """The outputs of processing one message at a time; None for a message that fails."""
+    """The outputs of messages that are processed one at a time. None stands for a message that fails."""
     outputs = []
     for key, raw, timestamp in messages:
         before = dict(memory.values)
@@ -73,13 +76,13 @@ def one_by_one(aggregation, memory, messages):
 
 
 def run(columnar, keys, values, timestamps):
-    """The outputs of a batch on columns; None if the messages must be processed one at a time."""
+    """The outputs of a batch on columns. None if the messages must be processed one at a time."""
     picked = columnar.picked(keys, values)
     return None if picked is None else columnar.run(keys, picked.items, timestamps)
 
 
 def in_columns(columnar, aggregation, memory, messages):
-    """Process messages like a task: on columns, or one at a time where columns are not possible."""
+    """Process messages as a task does: on columns, or one at a time if columns are not possible."""
     raws = run(columnar, *(list(column) for column in zip(*messages, strict=True)))
     if raws is not None:
         return raws, True
@@ -88,7 +91,7 @@ def in_columns(columnar, aggregation, memory, messages):
 
 
 def check(columns, slices, restarts=()):
-    """Process the same slices in both ways and compare. Returns how many slices were processed on columns."""
+    """Process the same slices in both ways and compare. Returns the number of slices that were processed on columns."""
     aggregation = Aggregation(columns)
     plain, memory = Memory(), Memory()
     columnar = ColumnarAggregation(aggregation, memory)

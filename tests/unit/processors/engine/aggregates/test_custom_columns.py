@@ -32,7 +32,7 @@ class Merging(PowerSum):
 
 
 class Spread(Aggregator):
-    """An aggregator with a constructor of its own, a dict as state, and a state suffix of its own."""
+    """An aggregator with its own constructor, a dict as state, and its own suffix of the state key."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -54,7 +54,7 @@ class Spread(Aggregator):
 
 
 class Newest(Aggregator):
-    """The value with the greatest event time. Its ``agg`` takes the time, as in the base class of Quix Streams."""
+    """The value with the latest event time. ``agg`` gets the time, as in the base class of Quix Streams."""
 
     def initialize(self) -> list[Any]:
         return [-1, None]

@@ -1,6 +1,6 @@
-"""Groups of a table's rows equal a plain Python model, in any order of reading and over kills.
+"""Groups of a table's rows equal a plain Python model, in any order of reading and despite kills.
 
-Planted bugs are found.
+The tests also find planted bugs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Store(dict[bytes, Rows]):
 class Network:
     """The steps of a grouping.
 
-    A queue leads from each partition of rows to each partition of groups; they are read at random.
+    A queue leads from each partition of rows to each partition of groups. The queues are read in random order.
     """
 
     def __init__(self, random: Random, *, filtered: bool) -> None:
@@ -135,7 +135,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_rows(stored: dict[bytes, Any], changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """Check the stored rows. Each change must differ from the one before, and the last one must equal the row."""
+    """Check the stored rows. Each change must differ from the former change, and the last change must equal the row."""
     assert shown({key: state["row"] for key, state in stored.items() if "row" in state}) == shown(expected)
     newest: dict[bytes, Any] = {}
     for key, row in changes:
@@ -234,7 +234,7 @@ def _row_without_a_group_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _present_items_are_taken_out(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: the items of the changed row are taken out, in place of those of the former row."""
+    """Plant a bug: the new items of a changed row are subtracted, instead of the former items."""
     _replace_of_moved(patch, lambda made: [[group, key, into and out and into, into] for group, key, out, into in made])
 
 

@@ -1,4 +1,4 @@
-"""Numbers at their limits: columns and the plain loop agree on overflowing sums, signed zeros and large numbers."""
+"""Numbers at their limits. Columns and the plain loop agree on overflowing sums, signed zeros and large numbers."""
 
 from __future__ import annotations
 

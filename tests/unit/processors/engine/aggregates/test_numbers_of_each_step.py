@@ -1,7 +1,7 @@
-"""Numbers at their limits in each step that adds, compares or stores numbers: NaN, infinities, signed zeros, huge ones.
+"""Numbers at their limits (NaN, infinities, signed zeros, huge numbers) in each step that computes with numbers.
 
-A step gives the same result on columns and one message at a time, and with or without a restart. A result that JSON
-cannot hold fails its own message with an error that says so. Later messages are processed normally.
+A step gives the same result on columns and one message at a time, and with or without a restart. If JSON cannot hold a
+result, only its message fails, with an error that names the reason. Later messages are processed normally.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def number(value: dict[str, Any]) -> Any:
 def sized(value: dict[str, Any]) -> Any:
     """The number of a message, for functions that compare.
 
-    Another type would make later messages fail, so it is refused.
+    Another type than a number would make later messages fail, so it is refused.
     """
     made = number(value)
     if type(made) not in (int, float):
@@ -164,7 +164,7 @@ def messages(seed: int, *, made: bool) -> list[bytes]:
 
 
 def lives(step: str, of: Any, sent: list[bytes], folder: Path, *restarts: int) -> dict[str, Any]:
-    """Outputs, dead letters and state, with restarts before the messages at these indices."""
+    """Outputs, dead letters and state, with a restart before each message at one of these indices."""
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)
@@ -177,7 +177,7 @@ def lives(step: str, of: Any, sent: list[bytes], folder: Path, *restarts: int) -
     dead = [(record.value, dict(record.headers or ())["holdfast.error"]) for _, record in cluster.read("dead")]
     state = (
         cluster.state(application(step, of, folder), "s") if step != "duplicates" else {}
-    )  # for `duplicates`, values that have ended may still be in the store
+    )  # with `duplicates`, expired values may still be in the store
     return {"outputs": sorted(outputs, key=repr), "dead": dead, "state": repr(sorted(state.items()))}
 
 
@@ -220,7 +220,7 @@ def test_the_steps_that_have_columns_use_them(step: str, tmp_path: Path, monkeyp
     assert taken["messages"] > 20
 
 
-#: The headers of a dead letter that hold the error and the action.
+#: The headers of a dead letter with the error and the action.
 TOLD = ("holdfast.error", "holdfast.error.action")
 
 
@@ -246,7 +246,7 @@ def test_a_message_fails_that_a_later_count_window_can_not_add(kind: str, sends:
         counted = stream.hopping_count_window(3, 1) if kind == "hopping" else stream.sliding_count_window(3)
         return getattr(counted.agg(total=Sum(of)), sends)()
 
-    # The first window sums to 1e308. The second one would start with 1e308 twice, more than a float can hold.
+    # The first window sums to 1e308. The second window would add 1e308 twice, which is more than a float can hold.
     sent, dead = outcome(step, tmp_path, -1e308, 1e308, 1e308, 1, 2, 3, 4)
     assert [value["v"] for value, _ in dead] == [1e308]
     assert [each["total"] for each in sent if each["end"] - each["start"] >= 2][-1] == 9
@@ -286,7 +286,7 @@ def test_an_average_of_the_largest_numbers_is_their_mean(over: Any, tmp_path: Pa
     )
     assert dead == []
     assert [each["mean"] for each in sent[:9]] == [largest] * 9
-    assert sent[-1]["mean"] == 1  # the values that left the window leave nothing behind
+    assert sent[-1]["mean"] == 1  # values that have left the window do not affect later sums
 
 
 def test_a_counter_of_a_number_beyond_floats_says_so(tmp_path: Path) -> None:
@@ -307,7 +307,10 @@ def test_a_counter_that_is_a_float_says_by_which_numbers_it_can_grow(tmp_path: P
 
 
 class Ratio(Aggregator):
-    """The sum of all numbers divided by the sum of those above 5. Without one above 5, the result raises an error."""
+    """The sum of all numbers divided by the sum of the numbers above 5.
+
+    Without such numbers, the result raises an error.
+    """
 
     def initialize(self) -> Any:
         return [0, 0]
@@ -342,7 +345,10 @@ CLOSES: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_column_that_fails_when_its_window_closes_fails_the_window_alone(
     kind: str, column: Ratio, tmp_path: Path
 ) -> None:
-    """An error in a closing window stopped the worker, and stopped it again at each start."""
+    """A column that fails when its window closes affects only this window.
+
+    Formerly the error stopped the worker at each start.
+    """
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)

@@ -62,7 +62,7 @@ def test_custom_aggregator(cluster: InMemoryCluster) -> None:
 @pytest.mark.parametrize("base", [Aggregator, BaseAggregator])
 def test_custom_aggregator_of_a_column(cluster: InMemoryCluster, base: type[Aggregator]) -> None:
     class Newest(base):  # type: ignore[misc, valid-type]
-        """An aggregator whose ``agg`` takes the timestamp, as in the base class of Quix Streams."""
+        """An aggregator whose ``agg`` gets the timestamp, as in the base class of Quix Streams."""
 
         def __init__(self, column: str) -> None:
             self._column = column

@@ -1,4 +1,4 @@
-"""The steps `drop_duplicates` and `moving_average`: how long they remember messages, in messages or in time."""
+"""The steps `drop_duplicates` and `moving_average` remember messages, for a number of messages or for a time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_first_of_equal_messages_is_kept_until_the_time_is_over(cluster: InM
     app = build(lambda frame: frame.drop_duplicates("id", within=timedelta(seconds=1)))
     messages = [(0, {"id": 1, "n": 0}), (1, {"id": 1, "n": 1}), (999, {"id": 2, "n": 2}), (999, {"id": 1, "n": 3})]
     assert [each["n"] for each in run(cluster, app, *messages)] == [0, 2]
-    # A duplicate does not extend the time. It has ended at 1,000 ms.
+    # A duplicate does not extend the time for which a message is remembered. That time has ended at 1,000 ms.
     assert [each["n"] for each in run(cluster, app, (1_000, {"id": 1, "n": 4}), (1_001, {"id": 1, "n": 5}))] == [4]
     assert [each["n"] for each in run(cluster, app, (1_002, {"id": 1, "n": 6}), key=b"b")] == [6]
 
@@ -60,7 +60,7 @@ def test_the_first_of_equal_messages_is_kept_until_the_time_is_over(cluster: InM
 def test_behind_group_by_the_time_is_that_of_the_messages(cluster: InMemoryCluster, commit_every: int) -> None:
     """Behind ``group_by``, stream time moves only at commits.
 
-    So the time of the messages decides what is a duplicate.
+    So the event times of the messages decide which message is a duplicate.
     """
     app = build(lambda frame: frame.group_by("k").drop_duplicates("id", within=1_000), commit_every=commit_every)
     messages = [(number * 400, {"k": "a", "id": 1, "n": number}) for number in range(10)]
@@ -135,7 +135,7 @@ def test_a_batch_that_is_sent_again_with_its_old_times_is_no_new_one(cluster: In
     app = build(STEPS["duplicates"])
     batch = [(number * 300, {"id": number, "n": number}) for number in range(8)]
     assert len(run(cluster, app, *batch)) == 8
-    # another key moves stream time forward, and a commit removes values that have ended
+    # another key moves stream time forward, and a commit removes expired values
     run(cluster, app, (9_000, {"id": 1}), key=b"b")
     assert run(cluster, app, *batch) == []
     assert len(run(cluster, app, (60_000, {"id": 70}))) == 1  # now the key's own time moves forward as well
@@ -226,7 +226,7 @@ def test_what_a_key_has_seen_leaves_with_its_own_time(cluster: InMemoryCluster) 
 
 @pytest.mark.parametrize("seed", variants(range(6), tested=2))
 def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> None:
-    """Keys with event times far apart, messages out of order, and sometimes a new disk."""
+    """Duplicates are the same as in plain Python: keys with distant event times, messages out of order, new disks."""
     random, within = Random(seed), 100
     at = {b"a": 0, b"b": 5_000, b"c": 100_000}
     app = build(lambda frame: frame.drop_duplicates("id", within=within))
@@ -248,7 +248,7 @@ def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> N
 
 
 def test_state_of_the_time_before_keys_had_their_own_is_read(cluster: InMemoryCluster) -> None:
-    """Older code let values end by stream time. They have a record of their end, but no newest message of the key."""
+    """Older versions let values expire by stream time. They stored the expiry, but not the newest message of a key."""
 
     def former(value: Any, state: Any) -> bool:
         if state.exists(f"seen/{value['id']}"):

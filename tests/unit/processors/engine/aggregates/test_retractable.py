@@ -1,4 +1,4 @@
-"""Columns from which rows can be removed: sums are exact afterwards, and what cannot be removed is refused."""
+"""Columns from which rows can be subtracted. Sums are exact afterwards; columns that cannot subtract are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_same_rows_have_the_same_stored_value_in_any_order() -> None:
         random.shuffle(rows)
         for row in rows:
             held = made.moved(held, None, made.items(row))
-        for row in rows[:5]:  # the total becomes 0, which is not stored, and then returns
+        for row in rows[:5]:  # the total becomes 0, which is not stored, and later has a value again
             held = made.moved(held, made.items(row), None)
             held = made.moved(held, None, made.items(row))
         stored.add(json.dumps(held))
@@ -113,7 +113,10 @@ def test_a_function_that_fails_is_told_by_its_column_and_what_was_done() -> None
 
 
 def test_a_row_that_is_taken_out_before_it_was_added_is_even_again_when_it_comes() -> None:
-    """This happens when the dead letter of the row that was never added is replayed later."""
+    """A row is subtracted before it was added.
+
+    This happens when the dead letter of its first message is replayed later.
+    """
     made = RetractableColumns({"n": Count(), "total": Sum("v"), "r": Reduce(added, first, subtractor=removed)})
     row = made.items({"v": 4})
     held = made.moved(None, row, None)

@@ -1,4 +1,4 @@
-"""Tables derived from tables, one case per test: filter, map, groups with retraction, refusals, combinations."""
+"""Tables derived from tables: filter, map, groups with retraction, refused declarations, combinations."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_a_stream_is_joined_with_the_groups() -> None:
     ],
 )
 def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | None) -> None:
-    """The table keeps the former row, too, so that row and group agree. A row without the field belongs to no group."""
+    """The table also keeps the former row, so that row and group agree. A row without the field belongs to no group."""
     world = World()
     world(b"1", order("open", 1))
     world(b"1", row)
@@ -381,7 +381,10 @@ def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | No
     "options", [{}, {"dead_letter_topic": "dead"}, {"on_processing_error": lambda error, message, log: True}]
 )
 def test_a_change_of_a_group_that_fails_stops_the_worker_until_a_corrected_version_takes_it(options: Any) -> None:
-    """Without the change the group would stay wrong: an equal row is not sent again, and is taken out when it goes."""
+    """Without the failed change, the group would stay wrong.
+
+    An equal row is not sent again, but is subtracted later.
+    """
 
     def summed(corrected: bool) -> Application:
         app = application(**options)

@@ -1,4 +1,4 @@
-"""Tables derived from tables: refused declarations with the line to write, the topology's drawing, and versions."""
+"""Tables derived from tables. Refused declarations show the line to write; tests also cover drawings and versions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_can_not_run_is_refused(declare: Any, error: type[HoldfastError], s
 
 
 def test_a_table_is_joined_with_its_own_groups_by_a_key_inside_the_row() -> None:
-    """The refusal of a join by the key of the message names this join."""
+    """If a join by the message key is refused, the error recommends this join."""
     app = application()
     orders = app.table(app.topic("orders"))
     groups = orders.group_by("status").aggregate(n=Count())

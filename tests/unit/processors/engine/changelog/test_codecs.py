@@ -1,4 +1,7 @@
-"""Codecs of stored values: which values come back, which are refused with their path, and damaged payloads."""
+"""Codecs of stored values.
+
+Tests the values that come back, values that are refused with their path, damaged payloads.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +220,7 @@ def test_a_value_of_10_mb_comes_back() -> None:
 def test_a_damaged_payload_is_named(codec: str, payload: bytes) -> None:
     raw = pack_head(1, CODECS[codec].number, T) + payload
     if codec == "msgpack" and payload[:1] in (b"\xc7", b"\xd4"):
-        return  # the payload is an extension of msgpack itself, which the codec never writes
+        return  # the payload is an extension type of msgpack itself, which the codec never writes
     with pytest.raises(FormatUnknown, match=f"A stored value of the codec {codec} can't be read"):
         decode_value(raw)
     with pytest.raises(FormatUnknown, match=f"A stored value of the codec {codec} can't be read"):

@@ -56,7 +56,7 @@ FOREIGN = {
 
 @pytest.fixture(params=FOREIGN)
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
-    """A changelog of four records; the record at offset 2 is foreign."""
+    """A changelog with four records. The record at offset 2 is foreign."""
     made = InMemoryCluster()
     made.create_topic(PLACE.topic)
     for key, value in ((KEY, VALUE), (META_KEY, ChangelogMeta({}, 1, "v1").encode()), FOREIGN[request.param]):

@@ -26,7 +26,7 @@ FILE = CheckpointFile("000001.sst", "p/in-0/files/u/000001.sst", 3, "00" * 32)
 MANIFEST = Manifest("c1", "p", "in-0", 0, "v1", "db", STATE_FORMAT, 12.5, TASK, (FILE,))
 VALUES = {"json": changelog.encode_value({"n": [1, "é", None]}, 5), "bytes": changelog.encode_bytes(b"\x00\xff", 5)}
 
-#: The program of the former release: it reads what this release wrote, and writes it again.
+#: The program of the former release. It reads data that this release wrote, and writes the data again.
 PROGRAM = """
 import base64, json, sys
 from holdfast.processors.engine.changelog import format as changelog
@@ -69,8 +69,7 @@ def test_the_former_release_reads_what_this_one_writes_and_this_one_reads_that_a
     answer = read_by_former(former, written())
     assert "FormatUnknown" not in answer.values()
     meta = changelog.ChangelogMeta.decode(answer["meta"])  # type: ignore[arg-type]
-    # The former release does not know the field `processor`. Without the field, the record says nothing about its
-    # owner.
+    # The former release does not know the field `processor`. A record without the field does not name its owner.
     assert meta == msgspec.structs.replace(META, processor=meta.processor)
     assert meta.processor in ("", "p")
     assert TaskMeta.decode(answer["task"]) == TASK  # type: ignore[arg-type]

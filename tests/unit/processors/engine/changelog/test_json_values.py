@@ -1,6 +1,6 @@
 """State is read back as it was set, or ``set`` refuses it.
 
-Outputs have no NaN, infinity, bytes or sets unless allowed.
+Outputs contain no NaN, infinity, bytes or sets unless the application allows it.
 """
 
 import dataclasses

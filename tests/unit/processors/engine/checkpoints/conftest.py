@@ -1,4 +1,4 @@
-"""A real RocksDB with a checkpoint, a real folder as the checkpoint store, and a store that fails on command."""
+"""A real RocksDB with a checkpoint, a folder as the checkpoint store, and a store that fails on command."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Broken(Exception):
 
 
 class BreakingObjects:
-    """A real store. The operation number ``at`` fails, and every later one too if the process dies.
+    """A real store whose operation number ``at`` fails. If the process dies, every later operation fails as well.
 
-    If ``after`` is set, the failed operation is carried out; only its answer is lost.
+    If ``after`` is set, the failed operation is carried out, and only its answer is lost.
     """
 
     def __init__(self, objects: FsspecObjects) -> None:
@@ -88,7 +88,7 @@ class Bench:
         self.store = TaskStore(self.databases, self.folder / "live")
 
     def write(self, count: int = 200, salt: str = "") -> TaskMeta:
-        """Commit this number of keys with new values; the store's changelog offset increases."""
+        """Commit this number of keys with new values. The store's changelog offset increases."""
         self.offset += 1_000
         changes = [(b"\x06counts" + b"%06d" % number, f"{salt}{self.offset}".encode() * 20) for number in range(count)]
         meta = self.meta

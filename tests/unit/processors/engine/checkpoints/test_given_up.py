@@ -1,4 +1,4 @@
-"""A download of a checkpoint that was given up does not change the task's folder."""
+"""A download of a checkpoint that was abandoned does not change the task's folder."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""When the keeper takes a worker's checkpoints, when it retries, and what it reports; disk and store are simulated."""
+"""The keeper takes a worker's checkpoints, retries after errors, and reports. Disk and store are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader fetches a checkpoint to this machine: complete, verified and once, or refused with all reasons."""
+"""A reader fetches a checkpoint to this machine. It is complete and verified, or refused with all reasons."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_where_there_is_none_or_the_store_is_away_the_reason_is_told(bench, brea
 
 
 def edit(bench, **fields):
-    """Change fields of the newest manifest, as a person with access to the store can. Returns the manifest's name."""
+    """Change fields of the newest manifest, as a person with access to the store could. Returns the manifest's name."""
     name = bench.manifests()[-1]
     bench.objects.write(name, [json.dumps({**json.loads(bench.objects.read(name)), **fields}).encode()])
     return name
@@ -87,7 +87,7 @@ def test_the_id_in_a_manifest_writes_nowhere_but_to_its_own_folder(bench, tmp_pa
     assert sorted(path for path in tmp_path.rglob("*") if "scratch" not in path.parts) == before
     found = bench.fetch()
     assert (found.manifest, len(found.refused)) == (None, 1)
-    # uploads and the deletion of old checkpoints still work beside the hostile manifest
+    # uploads and the deletion of old checkpoints still work, although the store has a hostile manifest
     for _ in range(3):
         bench.write()
         bench.upload()

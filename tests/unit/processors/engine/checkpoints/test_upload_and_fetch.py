@@ -79,7 +79,7 @@ def test_local_copies_are_gone_after_an_upload_and_after_a_failed_one(bench, bre
 
 
 def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, breaking):
-    """Repeated failed uploads would otherwise fill a store that is almost full."""
+    """An upload that fails deletes the files that it has written. Otherwise repeated failures would fill the store."""
     bench.write()
     breaking.at = 8
     with pytest.raises(StorageFailed):
@@ -94,7 +94,10 @@ def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, break
 @pytest.mark.parametrize("dies", [True, False], ids=["the process dies", "the store fails"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench, breaking, dies, after):
-    """After a failure at any operation, the former or the new checkpoint is found, and the next upload succeeds."""
+    """After a failure at any operation, the former or the new checkpoint can be restored.
+
+    The next upload then succeeds.
+    """
     bench.write()
     bench.upload()
     for at in itertools.count():
@@ -127,7 +130,7 @@ def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench
 
 @pytest.mark.parametrize("seed", variants(range(20), tested=4, quick=1))
 def test_two_processes_that_upload_one_task_leave_only_whole_checkpoints(bench, seed):
-    """The uploads are interleaved at random. A process may pause for long or die, and the processes share files."""
+    """The uploads of two processes are interleaved at random. A process may pause for long or die. They share files."""
     random = Random(seed)
     bench.write(300)
     bench.upload()

@@ -1,4 +1,4 @@
-"""The changes that turn one store's content into another's."""
+"""The changes that turn one store's content into another store's content."""
 
 from __future__ import annotations
 

@@ -212,7 +212,10 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed at its n-th commit, before or after the commit. Later calls have no effect."""
+    """A process that is killed at its n-th commit, before or after the commit takes effect.
+
+    Later calls have no effect.
+    """
 
     def __init__(self, cluster: InMemoryCluster, commits: int, at: str) -> None:
         super().__init__(cluster.clock)

@@ -1,4 +1,7 @@
-"""A backfill replaces a store while more windows and timers are due than one commit sends. Each result is sent once."""
+"""A backfill replaces a store while more windows and timers are due than one commit sends.
+
+Each result is sent once.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def ends(frame: Any) -> Any:
 
 
 class Rebuilding(Asking):
-    """The program that rebuilds the store. It stops when it reports that it has reached its bound."""
+    """The program that rebuilds the store. It stops when it reports that it has reached its end offsets."""
 
     def point(self, name: str) -> None:
         super().point(name)
@@ -108,7 +111,7 @@ def test_a_time_that_the_clock_reaches_during_the_cut_over_sends_each_result_onc
     for topic in ("in", "out"):
         cluster.create_topic(topic)
     now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
-    # the second message counts when the worker's clock has reached its time
+    # the second message is processed when the worker's clock has reached its event time
     for key, at in ((b"a", now - 1), (b"b", now + 30_000)):
         cluster.produce("in", b"1", key, timestamp_ms=at)
     cluster.run(build(counting))

@@ -1,4 +1,4 @@
-"""The file that undoes a command has everything that the command removed, however often the command is sent."""
+"""A command writes an undo file with everything that it removes, however often the command is sent."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def other(cluster: InMemoryCluster, *keys: str) -> dict[int, int]:
 
 
 def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
-    """The results of a command that a paused worker gets twice, with the ``lines`` of the first result's file."""
+    """Send a command twice to a paused worker. Returns the results, with the ``lines`` of the first result's file."""
     app, told = counting(), list[dict[str, Any]]()
 
     def errand(worker: Owner, ticket: Ticket) -> Work:

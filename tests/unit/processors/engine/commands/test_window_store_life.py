@@ -1,4 +1,4 @@
-"""Commands, checkpoints and restores of a window store include its windows and its stream time."""
+"""Commands, checkpoints and restores of a window store include both its windows and its stream time."""
 
 from __future__ import annotations
 
@@ -163,9 +163,12 @@ class Later:
 def test_a_worker_that_is_paused_leaves_its_store_as_it_was_restored_and_sends_nothing(
     cluster: InMemoryCluster, tmp_path: Path, place: Any
 ) -> None:
-    """During the pause, a restore compares the store with its snapshot."""
+    """During the pause, a restore compares the store with its snapshot.
+
+    So the paused worker must not change the store.
+    """
     now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
-    # the second message counts when the worker's clock has reached its time
+    # the second message is processed when the worker's clock has reached its event time
     for key, at in ((b"a", now - 1), (b"b", now + 30_000)):
         cluster.produce("in", b"1", key, timestamp_ms=at)
     cluster.run(of_window(place))

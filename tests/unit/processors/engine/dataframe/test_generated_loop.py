@@ -1,6 +1,6 @@
 """A task runs one function that is generated from its steps.
 
-It must do the same as the steps, one message at a time.
+The function must have the same results as the steps, one message at a time.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Machine:
 
 
 def by_the_book(machine: Machine, batch: Batch, stops_at: int) -> tuple[Any, ...]:
-    """The expected result: one message at a time, through the compiled closures of the steps."""
+    """The expected result: the compiled functions of the steps, called one message at a time."""
     states, current, boxes = machine.states(), CurrentMessage(), Outboxes()
     made: list[Output] = []
     step = compile_steps(machine.frame.source, states, current, made.append, machine.limits)

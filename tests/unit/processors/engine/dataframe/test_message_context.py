@@ -1,4 +1,4 @@
-"""``message_context()`` returns the message's topic, partition and offset; without a message it is an error."""
+"""``message_context()`` returns the message's topic, partition and offset. Without a message, it raises an error."""
 
 from __future__ import annotations
 

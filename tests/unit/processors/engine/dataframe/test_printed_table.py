@@ -1,4 +1,4 @@
-"""`print_table` prints a table when it is full, and an incomplete one after a timeout."""
+"""`print_table` prints a full table at once, and an incomplete table after a timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks on the in-memory cluster: which results they get, when a commit waits for them, and what a failure leaves."""
+"""Sinks on the in-memory cluster: the results that they get, commits that wait for them, and the effect of failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.sinks.core.list import ListSink
 
 
 class Table(BatchingSink):
-    """A target system in memory: the rows by partition and offset, and how often each was written."""
+    """A target system in memory. It has the rows by partition and offset, and the number of writes of each row."""
 
     def __init__(self, busy: int = 0, retry_after: float = 0.01, fails: int = 0) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_a_sink_that_is_busy_for_long_gets_the_results_again(monkeypatch: pytest
     cluster, sink = cluster_with(20), Table(busy=1, retry_after=0.05)
     cluster.run(application(sink))
     assert sink.paused >= 1
-    assert numbers(sink.rows) == [*range(20)]  # the attempt during which the sink was busy wrote nothing
+    assert numbers(sink.rows) == [*range(20)]  # the attempt during which the sink was busy wrote no row
     assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(20)]
 
 

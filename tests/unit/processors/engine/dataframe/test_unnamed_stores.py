@@ -1,6 +1,6 @@
 """A store without a name belongs to one stream, independent of other streams.
 
-Streams share a store only by its name.
+Two streams share a store only if both name it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A branch that changes a value in place changes nothing that another branch sees.
+"""A branch that changes a value in place does not change the value for other branches.
 
 Only that branch copies the value.
 """
@@ -72,7 +72,7 @@ def _own(value: Any, name: str, to: Any) -> Any:
     return _set(value, name, copy.deepcopy(to))
 
 
-#: By name: the declaration of a step, and the values that it makes of one value in plain Python.
+#: By name: the declaration of a step, and a plain Python function that returns the step's outputs for a value.
 STEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
     "assign": (lambda sdf: _assigned(sdf, "n", 5), lambda v: [{**v, "n": 5}]),
     "alias": (lambda sdf: _assigned(sdf, "other", sdf["deep"]), lambda v: [_own(v, "other", v["deep"])]),
@@ -99,7 +99,7 @@ STEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
 }
 
 
-#: A tree of steps: each node has the name of a step and the branches behind it. A leaf has no branches.
+#: A tree of steps. Each node has the name of a step and the branches behind it. A leaf has no branches.
 Tree = tuple[str, list[Any]]
 TREES: st.SearchStrategy[list[Any]] = st.recursive(
     st.just([]),
@@ -114,7 +114,7 @@ def declared(trees: list[Tree], frame: Any, paths: list[list[str]], path: list[s
         paths.append(path)
         frame.to_topic(Topic(f"out-{next(numbers)}"))
         return
-    # A step in place moves the stream's tail. Reset it, so that each branch starts at the same step.
+    # A step in place moves the stream's end. Reset the end, so that each branch starts at the same step.
     tails = frame._tails
     for name, behind in trees:
         frame._tails = tails
@@ -129,7 +129,7 @@ def alone(path: list[str]) -> list[bytes]:
         values = [made for value in values for made in STEPS[name][1](value)]
         if (
             name == "twice"
-        ):  # both values share parts, and the first passes all later steps before the second one exists
+        ):  # both values share parts, and the first value passes all later steps before the second value exists
             return []
     return [json.dumps(value, separators=(",", ":")).encode() for value in values]
 

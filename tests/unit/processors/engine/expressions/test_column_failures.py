@@ -1,4 +1,7 @@
-"""A message that does not fit a column expression fails with a clear error, by the failure policy. Nothing is lost."""
+"""A message that does not fit a column expression fails with a clear error.
+
+The failure policy applies, nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,7 @@ def test_a_users_function_is_called_once_by_a_message_that_fails() -> None:
         return given
 
     failed(assign(lambda sdf: sdf["n"].apply(note) + sdf["a"]), dict(VALUE))
-    assert seen == [2, 2]  # called once in each kind of loop
+    assert seen == [2, 2]  # the function is called once in each kind of loop
 
 
 def test_a_list_fails_alone_and_goes_to_the_dead_letters_with_its_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Columns of typed messages: both kinds of loops read attributes of instances like fields of objects."""
+"""Columns of typed messages. Both kinds of loops read attributes of instances in the same way as fields of objects."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Odd(Exception):
 
 
 class Drawn(NamedTuple):
-    """An expression, once as a column and once as a plain Python function."""
+    """An expression in two forms: as a column, and as a plain Python function."""
 
     column: Callable[[Any], Any]
     plain: Callable[[Any], Any]
@@ -47,7 +47,7 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-#: Mostly objects that have the columns of the expressions.
+#: Values of messages. Most of them are objects with the columns of the expressions.
 VALUES = st.one_of(
     st.fixed_dictionaries({"a": JSON, "b": JSON}),
     st.fixed_dictionaries(
@@ -154,7 +154,7 @@ def _is_ours(error: HoldfastError) -> bool:
 
 
 def through(loop: Any, frame: StreamingDataFrame, value: Any) -> tuple[Any, str]:
-    """The values that pass a loop for one input value, and the text of its error. A filtered value is absent."""
+    """The values that pass a loop for one input value, and the text of its error. A filtered value is left out."""
     seen: list[Any] = []
     frame.update(seen.append)
     run = loop(frame.source, {}, Outboxes(), {})

@@ -1,4 +1,4 @@
-"""Numbers in the format of Kafka's own serializers, and msgpack: which values are read, written and refused."""
+"""Numbers in the format of Kafka's own serializers, and msgpack: values that are read, written and refused."""
 
 from __future__ import annotations
 

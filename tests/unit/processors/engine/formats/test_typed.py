@@ -1,4 +1,4 @@
-"""Typed topics: functions get instances, errors name the wrong field's path, dead letters keep raw bytes."""
+"""Typed topics. Functions get instances, errors name the path of the wrong field, dead letters keep the raw bytes."""
 
 from __future__ import annotations
 

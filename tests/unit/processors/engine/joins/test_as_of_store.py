@@ -1,4 +1,7 @@
-"""The store of an as-of join: a key's right messages share one record, older ones are sealed, and all expire."""
+"""The store of an as-of join.
+
+A key's newest right messages share one record, older ones are in sealed records. All expire.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,7 @@ def test_what_has_ended_leaves_with_the_next_message_of_its_key() -> None:
     cluster, app = world(), built(grace_ms=100)
     feed(cluster, "r", (1_000, 1), (1_050, 2), (1_200, 3), (1_201, 4))
     cluster.run(app)
-    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3], [1_201, 4]]  # the first message ended at 1,150
+    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3], [1_201, 4]]  # the first message expired at 1,150
 
 
 def test_what_has_ended_leaves_the_store_of_a_silent_key() -> None:

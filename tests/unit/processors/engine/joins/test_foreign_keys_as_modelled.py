@@ -1,4 +1,7 @@
-"""Joins by a foreign key equal a plain Python model, in any order of reading and over kills. Planted bugs are found."""
+"""Joins by a foreign key equal a plain Python model, in any order of reading and despite kills.
+
+The tests also find planted bugs.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def field_to(row: Any) -> Any:
 
 
 def joined(how: str, left: dict[bytes, Any], right: dict[bytes, Any]) -> dict[bytes, Any]:
-    """The rows that the join must have at the end, computed from both tables. A row that is None does not exist."""
+    """The rows that the join must have at the end, computed from both tables.
+
+    A row with the value None does not exist.
+    """
     rows = {}
     for key, row in left.items():
         foreign = field_to(row)
@@ -105,7 +111,7 @@ class OneContext:
 
 
 class Network:
-    """The four steps of a join, connected by queues. The queues are read at random, each in its order."""
+    """The four steps of a join, connected by queues. A random queue is read next; each queue is read in order."""
 
     def __init__(self, how: Any, random: Random) -> None:
         self.random = random
@@ -119,7 +125,7 @@ class Network:
         self.queues[kind, sum(key) % 3].append((key, time_ms, json.loads(json.dumps(value))))
 
     def step(self) -> bool:
-        """Process one message of a queue, or fire a timer. Returns False if there is neither."""
+        """Process one message of a queue, or fire a timer. Returns False if no message and no timer is left."""
         ready = [place for place, queue in self.queues.items() if queue]
         if self.timers and (not ready or self.random.random() < 0.3):
             key = self.random.choice(list(self.timers))
@@ -189,7 +195,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_changes(changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """Check that the last change of each key equals its row, and that each deletion follows a row."""
+    """Check that the last change of each key equals its row. Each deletion must follow a row."""
     by_key: dict[bytes, list[Any]] = defaultdict(list)
     for key, row in changes:
         assert row is not None or (by_key[key] and by_key[key][-1] is not None)

@@ -1,4 +1,4 @@
-"""Global tables on the in-memory cluster: loaded before the first message, updated, read by any key, and refused."""
+"""Global tables on the in-memory cluster: loaded before the first message, updated, read by any key, refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_row_that_can_not_be_read_is_told_when_it_is_loaded_and_named_by_the_m
         in (said["holdfast.error"])
     )
     assert "Write the row to planes again" in said["holdfast.error.action"]
-    # Carry out the action that the error recommends.
+    # Apply the action that the error recommends.
     feed(cluster, "planes", b"B", 7)
     cluster.produce("flights", letter.value, letter.key)
     cluster.run(app)
@@ -252,7 +252,7 @@ def test_partitions_that_are_added_are_read() -> None:
             for _ in range(3):
                 tables.follow()
             assert [planes.get("A"), planes.get("B")] == [1, None if wide == 1 else 2]
-        # the description of a broker that does not know the new partition yet
+        # the description of a topic by a broker that does not know the new partition yet
         tables.compare({"planes": topic_id}, {"planes": 1})
         tables.follow()
         assert not tables.told()["planes"]["loading"]
@@ -372,7 +372,7 @@ def test_another_field_is_another_version() -> None:
 
 
 def check_rows(seed: int, folder: Path) -> None:
-    """Rows and deletions at random, between runs. A flight must find the row that a plain dict has."""
+    """Change rows at random between runs. A flight must find the row that a plain dict has."""
     random, cluster = Random(seed), world(partitions=Random(seed).randint(1, 4))
     rows: dict[str, Any] = {}
     expected = []

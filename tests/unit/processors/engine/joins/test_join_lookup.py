@@ -1,4 +1,7 @@
-"""``join_lookup``: rows of another system, with a bounded cache that expires and also keeps that a row is missing."""
+"""``join_lookup`` reads rows of another system through a bounded cache.
+
+The cache also remembers missing rows, and expires.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +213,7 @@ class Clock:
 
 
 def ask(cache: CachedLookup, *keys: Any) -> list[Any]:
-    """The rows that the cache returns for these keys, asked one after the other like a task does."""
+    """The rows that the cache returns for these keys. The keys are requested one after the other, as a task does."""
 
     async def one(key: Any) -> Any:
         asked: Asked = LookupKey(None)(None, key, 0, None)

@@ -1,4 +1,4 @@
-"""Tables, one case per test: joined with streams, with each other and with themselves, and the changes they send."""
+"""Tables that are joined with streams, with each other and with themselves, and the changes that they send."""
 
 from __future__ import annotations
 

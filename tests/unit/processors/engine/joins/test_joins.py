@@ -1,4 +1,4 @@
-"""Joins of streams, one case per test: merging, self-joins, streams of two topics, and refused declarations."""
+"""Joins of streams: merging, self-joins, streams of two topics, and refused declarations."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) 
     cluster.run(app)
     left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
     assert left_over == (set() if join == "asof" else {(b"k", "l/000000000100000")})
-    # One index entry holds the end of a value, even if a row is sent at that time.
+    # One index entry has the expiry of a value, even if a row is sent at that time.
     entries = [name for key, name in cluster.state(app, "j") if key != b"k" and name != "__holdfast/clock"]
     assert len(entries) == len(left_over)
 

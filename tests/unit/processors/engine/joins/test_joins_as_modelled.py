@@ -1,4 +1,7 @@
-"""Joins on the engine equal a plain Python model, with messages in any order and over kills. Planted bugs are found."""
+"""Joins on the engine equal a plain Python model, with messages in any order and despite kills.
+
+The tests also find planted bugs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ KEYS = [b"a", b"b", b"", b"a/b"]
 
 
 def draw(random: Random, *, left: bool) -> list[Message]:
-    """The messages of one side: most are in order, some are late, and some have equal times."""
+    """The messages of one side. Most are in order, some are late, and some have equal times."""
     at, found = 0, []
     for _ in range(random.randint(0, 60)):
         at += random.choice([0, 1, 3, 10, 30, 200 if random.random() < 0.1 else 5])
@@ -81,7 +84,7 @@ def feeds_others(app: Application, topic: str) -> bool:
 def live_through(
     cluster: InMemoryCluster, app: Application, sides: tuple[list[Message], list[Message]], random: Random
 ) -> list[Message]:
-    """Feed both sides in parts and process each part over kills. Returns the messages in the order of reading."""
+    """Feed both sides in parts, and process each part despite kills. Returns the messages in the order of reading."""
     disk, order, parts = SimulatedDisk(), list[Message](), random.randint(1, 3)
     for part in range(parts):
         left, right = (side[len(side) * part // parts : len(side) * (part + 1) // parts] for side in sides)
@@ -110,19 +113,20 @@ def lived(
     for topic in ("l", "r"):
         cluster.create_topic(topic)
     left_first = random.random() < 0.5
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and are paused
+    with pytest.MonkeyPatch.context() as patch:  # small limits, so that inputs arrive in pieces and are paused
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
-        # One time must have several records, and times must leave memory: those before the floor, all but the last, or
-        # all but those of one key.
+        # One time must have several records, and times must be dropped from memory: those before the floor, all except
+        # the last, or all except those of one key.
         patch.setattr(joins, "TOGETHER_BYTES", random.choice([1, 40, 1_024]))
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
-        # so that a few messages are sealed, together or one by one, and sealed records are split again
+        # small limits, so that a few messages are moved to sealed records, which are split again when late messages
+        # come
         patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
         patch.setattr(as_of, "OPEN_KEPT", random.choice([1, 2]))
         patch.setattr(as_of, "OPEN_BYTES_MAX", random.choice([40, 80, 4_096]))
@@ -168,7 +172,7 @@ def check_interval(seed: int, tmp_path: Path) -> None:
             stored = held.pop((key, f"{'l' if left else 'r'}/{time_ms:015d}"))
             expected = [(each.value, tells and each.matched) for each in kept if each.time_ms == time_ms]
             assert repr([(value, tells and has) for value, has in stored]) == repr(expected)
-    for _, name in held:  # what is left has expired, and a later commit removes it
+    for _, name in held:  # the remaining records have expired, and a later commit removes them
         lasts = (model.forward if name[0] == "l" else model.backward) + model.grace
         assert int(name[2:]) + lasts < model.now
 

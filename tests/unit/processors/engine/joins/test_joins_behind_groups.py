@@ -1,6 +1,7 @@
-"""Joins behind ``group_by`` equal a plain Python model on all messages in the order of time. Planted bugs are found.
+"""Joins behind ``group_by`` equal a plain Python model on all messages in the order of time.
 
-Each partition of the topics is in order, but they are read in pieces, one far ahead of another, and workers are killed.
+Each partition of the topics is in order. Partitions are read in pieces, one far ahead of another, and workers are
+killed. The tests also find planted bugs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ KEYS = ["a", "b", "", "a/b"]
 
 
 class Sent(NamedTuple):
-    """A message: its side, the key by which it is grouped, its event time in milliseconds, its value."""
+    """A message: its side, the key by which it is grouped, its event time in milliseconds, and its value."""
 
     left: bool
     key: str
@@ -43,7 +44,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """How the two sides come to the join: both through ``group_by``, only one of them, or both from one topic."""
+    """How the two sides reach the join: both through ``group_by``, only one of them, or both from one topic."""
 
     grouped: tuple[bool, bool]
     one_topic: bool
@@ -144,7 +145,7 @@ def produce(cluster: InMemoryCluster, shape: Shape, given: list[Sent], random: R
 
 
 def lived(seed: int, join: Callable[[Any, Any], Any], tmp_path: Path) -> tuple[InMemoryCluster, Shape, list[Sent]]:
-    """Feed all messages in one to three parts, and process each part over kills."""
+    """Feed all messages in one to three parts, and process each part despite kills."""
     random, (cluster, _) = Random(seed), world()
     shape = Shape.draw(random)
     for left in (True, False):
@@ -152,7 +153,7 @@ def lived(seed: int, join: Callable[[Any, Any], Any], tmp_path: Path) -> tuple[I
         cluster.create_topic(shape.topic(left=left), partitions=shape.sources if grouped else shape.width)
     app = built(tmp_path, shape, join, left_first=random.random() < 0.5)
     given, parts, disk = draw(random), random.randint(1, 3), SimulatedDisk()
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and are paused
+    with pytest.MonkeyPatch.context() as patch:  # small limits, so that inputs arrive in pieces and are paused
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         for part in range(parts):
@@ -252,7 +253,7 @@ def check_interval(seed: int, tmp_path: Path) -> None:
 
 
 def now(shape: Shape, given: list[Sent], at: Sent) -> int:
-    """The final stream time of the message's task. A grouped side counts with all its partitions."""
+    """The final stream time of the message's task. For a grouped side, the times of all its partitions count."""
     return max(
         each.time_ms
         for each in given
@@ -340,7 +341,7 @@ def test_planted_bugs_are_found(
 
 
 def own_side(stream: Any, *, history: bool, twice: bool) -> Any:
-    """A stream that is joined with itself: each message with the newest message of its group."""
+    """A stream that is joined with itself: each message finds the newest message of its group."""
     left = stream.group_by("k")
     right = stream.group_by("k", "k-right") if twice else left
     if history:

@@ -1,4 +1,7 @@
-"""Many messages of one key in one millisecond: an interval join stores them in small records, and sends all rows."""
+"""Many messages of one key have the same millisecond.
+
+An interval join stores them in small records, and sends all rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tests.window_lives import carry_out, put_back, stored
 
 CHANGELOG = "g-j-changelog"
 NOON, HOUR = 1_690_000_000_000, 3_600_000
-#: Bytes of a value, and the changelog's `max.message.bytes`: a record has space for a few values.
+#: The size of a value in bytes, and the changelog's `max.message.bytes`. A record has space for a few values.
 SIZE, LIMIT = 100, 1_000
 
 
@@ -75,7 +78,7 @@ def kept(cluster: InMemoryCluster, app: Application) -> tuple[dict[str, Any], li
 
 
 def time_passes(cluster: InMemoryCluster, app: Application) -> None:
-    """Move the time an hour forward. Then the store must hold only the message that moved it."""
+    """Move the time an hour forward. Then the store must contain only the message that moved the time."""
     feed(cluster, "l", "later", at=NOON + HOUR)
     cluster.run(app)
     values, entries = kept(cluster, app)
@@ -87,7 +90,7 @@ def time_passes(cluster: InMemoryCluster, app: Application) -> None:
 def test_records_and_cost_do_not_grow_with_the_messages_of_a_time(
     cluster: InMemoryCluster, how: str, backend: str
 ) -> None:
-    """Each run restores the store of the former run from the changelog."""
+    """Each run restores the store of the former run from the changelog. Records and their cost must not grow."""
     app, costs, values = built(how, backend=backend), list[int](), list[str]()
     for part in range(6):
         made = [f"{part} {number} ".ljust(SIZE, "x") for number in range(20)]
@@ -189,7 +192,7 @@ def test_a_store_of_former_versions_is_read_joined_and_expires(
     assert (former, len(entries)) == ({place: [[left, False] for left in lefts[:4]]}, 1)
     feed(cluster, "l", *lefts[4:])
     cluster.run(app)
-    # the format changes even if no time has passed
+    # the stored format changes even if no time has passed
     assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2
     new = {f"{place}/000000001": [[left, False] for left in lefts[4:]]}
     if how == "outer":
@@ -218,7 +221,7 @@ def test_a_query_shows_no_message_of_a_time_that_is_over(
     shown: list[str] = []
 
     def errand(worker: Any, ticket: Any) -> Any:
-        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
+        worker.maintenance.waits = True  # the worker must wait for a while, so that the simulated time passes
         while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
             yield
         worker.maintenance.waits = False

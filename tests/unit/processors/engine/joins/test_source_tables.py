@@ -1,4 +1,4 @@
-"""Tables with ``changelog="source"``: after any kill, the rows are those of the topic up to the committed offset."""
+"""Tables with ``changelog="source"``. After any kill, the rows equal those of the topic up to the committed offset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.window_lives import Killed, carry_out, live, world
 
 SEEDS = variants(range(600), tested=8)
 VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": None}, None]
-#: Bytes that no deserializer accepts. Such a message goes to the dead letters.
+#: Bytes that no deserializer accepts. A message with these bytes becomes a dead letter.
 POISON = b"{"
 
 
@@ -52,7 +52,7 @@ def application(
 
 
 def held(cluster: InMemoryCluster, app: Application, folder: Path) -> dict[bytes, bytes]:
-    """The rows that a worker with an empty disk restores, as they are in its database."""
+    """Return the rows that a worker with an empty disk restores, as they are in its database."""
     alone = copy(app)
     alone.state_dir = folder
     found = carry_out(cluster, alone, Export(store="rows", all=True))["lines"]
@@ -69,7 +69,8 @@ def check(seed: int, folder: Path) -> None:
         folder / "unused", left_first=random.random() < 0.5, on_processing_error=lambda error, *_: "read" in str(error)
     )
     disk, at, rows, expected = SimulatedDisk(), 0, dict[bytes, tuple[Any, int]](), list[list[Any]]()
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and replays are interrupted
+    # small limits, so that inputs arrive in pieces and replays are interrupted
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(restore, "RECORDS_PER_STEP", random.choice([2, 10_000]))
@@ -207,7 +208,10 @@ def test_a_topic_that_loses_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_delete_that_is_gone_from_the_topic_brings_no_row_back(tmp_path: Path) -> None:
-    """The state is recent, but the records that it lacks were in the topic for longer than `delete.retention.ms`."""
+    """The local state is recent.
+
+    But the deletes that it lacks are older than `delete.retention.ms`, so they may be gone.
+    """
     cluster = filled(config={"delete.retention.ms": "1000000"})
     now = int(cluster.clock.time() * 1000)
     for key, value, ago_s in ((b"a", b"1", 2_000), (b"a", None, 1_900), (b"b", b"2", 1_800)):

@@ -1,4 +1,4 @@
-"""Tables with a history, one case per test: the row that a message finds, what is stored, upgrades of plain tables."""
+"""Tables with a history: the row that a message finds, the stored records, and upgrades of plain tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Windows of silent inputs close once without a next message, even if their commit, which moves no offset, fails."""
+"""Windows of silent inputs close once without a next message, even if the commit fails.
+
+That commit moves no offset.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import CheckpointSettings
 from tests.simulation.disk import SimulatedDisk
 
-#: Shorter than the time after which the broker aborts an open transaction.
+#: The time is shorter than the time after which the broker aborts an open transaction.
 IDLE_S = 6
 
 
@@ -141,7 +144,7 @@ def test_a_kill_at_each_step_of_the_commit_loses_and_doubles_nothing(
 
 
 class Faulty(Network):
-    """When armed, it loses or delays one request of this kind, or loses its answer."""
+    """When armed, it loses or delays one request of this kind, or loses the answer to it."""
 
     def __init__(self, request: str, fate: Fate) -> None:
         super().__init__()

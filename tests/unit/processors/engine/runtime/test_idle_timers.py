@@ -1,6 +1,6 @@
 """A commit that only fires timers moves no offset.
 
-A kill at any of its steps or a lost answer must not fire them twice.
+A kill at any step of the commit, or a lost answer, must not fire the timers twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.processors.engine.runtime.options import Start
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 
-#: Shorter than the time after which the broker aborts an open transaction.
+#: The time is shorter than the time after which the broker aborts an open transaction.
 AFTER_S = 6
 
 

@@ -1,4 +1,4 @@
-"""How often to commit: at short intervals while the worker keeps up, at long ones while it is behind."""
+"""Commits run at short intervals while the worker keeps up, and at long intervals while it has a backlog."""
 
 import pytest
 from hypothesis import given

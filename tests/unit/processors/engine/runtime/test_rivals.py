@@ -1,4 +1,4 @@
-"""Two workers with the same transactional id: each names the other in its first error, and one of them stops."""
+"""Two workers have the same transactional id. Each names the other in its first error, and one of them stops."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMe
 
 
 def test_a_former_membership_of_the_worker_itself_is_no_rival(cluster: InMemoryCluster) -> None:
-    """After a crash, a broker still has the worker's former membership until its session expires."""
+    """After a crash, the broker keeps the worker's former membership until the session expires.
+
+    It is no second worker.
+    """
     one = Side(cluster, "here")
     one.begin()
     one.committer._begun()

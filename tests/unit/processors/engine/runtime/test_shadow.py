@@ -1,4 +1,4 @@
-"""A shadow processes the inputs from their beginning with the processor's functions, up to bounds that it receives."""
+"""A shadow (a program that rebuilds a store) processes the inputs from their start, up to bounds that it receives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Asking(InlineProcess):
     def __init__(self, cluster: InMemoryCluster, app: Application, bounds: list[Mapping[int, int]]) -> None:
         super().__init__(cluster.clock)
         self.app, self.bounds = app, list(bounds)
-        #: Whether a request that was interrupted is sent again.
+        #: Whether an interrupted request is sent again.
         self.again = False
         self.asked: Mapping[int, int] = {}
         self.tickets: list[Ticket] = []
@@ -188,7 +188,7 @@ def test_what_was_read_further_and_workers_of_another_kind_are_refused(cluster: 
 
 
 class Unreliable(Network):
-    """A network that delays or loses requests and answers, so that the outcome of transactions is unknown."""
+    """A network that delays or loses requests and answers. So the outcome of transactions is unknown."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Nothing is committed after an exception that the worker does not know.
 
-A serializer's error fails its own message only.
+An error of a serializer fails only its own message.
 """
 
 import json
@@ -109,7 +109,7 @@ def test_what_a_serializer_can_not_give_fails_its_message_alone(bad: str, part: 
 
 
 def test_a_producer_that_cannot_abort_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output topic was missing for a moment, so the transaction never began, and Kafka refuses to abort it."""
+    """An output topic was missing for a moment. So the transaction never began, and Kafka refuses to abort it."""
     refusals = [KafkaFailed("INVALID_TXN_STATE", action="-")]
     aborting, sending = InMemoryProducer.abort, InMemoryProducer.send_offsets
 

@@ -1,4 +1,4 @@
-"""Wrong declarations of schedules are refused at once with the line to write. Right ones are in the topology."""
+"""Wrong declarations of schedules are refused at once with the line to write. Correct ones are in the topology."""
 
 from __future__ import annotations
 

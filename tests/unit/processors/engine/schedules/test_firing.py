@@ -1,4 +1,7 @@
-"""Schedules fire once for each slot on the worker's clock, over kills, lost answers, pauses and new versions."""
+"""Schedules fire once for each slot (scheduled time) of the worker's clock.
+
+Kills, lost answers, pauses and new versions do not change this.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def started(made: InMemoryCluster, partitions: int = 1) -> InMemoryCluster:
 
 
 def sent(cluster: InMemoryCluster) -> list[list[int]]:
-    """The outputs: slot in seconds, total, number of calls, number of missed slots."""
+    """The outputs, as (slot in seconds, total, number of calls, number of missed slots)."""
     return [json.loads(record.value or b"") for _, record in cluster.read("out")]
 
 
@@ -166,12 +169,14 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     cluster, disk, make = started(InMemoryCluster()), SimulatedDisk(), lambda: build(tmp_path)
     live(cluster, disk, make, InlineProcess(cluster.clock), 5.0)
     with pytest.raises(Killed):
-        live(cluster, disk, make, Doomed(cluster, point), 15.0)  # the first commit of this process is that of the slot
+        # the first commit of this process is the commit of the slot
+        live(cluster, disk, make, Doomed(cluster, point), 15.0)
     away(cluster, 60)
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))  # the state has exactly these calls
+    # the state has exactly these calls of the schedule's function
+    assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))
     assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10
 
@@ -210,7 +215,7 @@ def test_a_failed_slot_is_put_aside_and_its_writes_are_undone(cluster: InMemoryC
     assert headers["holdfast.schedule"] == b"broken"
     assert headers["holdfast.kind"] == b"schedule"
     assert headers["holdfast.error"] == b"at slot"
-    assert slots(cluster) == []  # its outputs are not sent
+    assert slots(cluster) == []  # outputs of this call are not sent
     kept = cluster.state(failing(), "in-schedules")
     assert [place for place in kept if place[0] != OWN_KEY] == []
     assert kept[OWN_KEY, f"{SCHEDULES}broken"]["fired"] == 2
@@ -223,7 +228,7 @@ def test_without_a_dead_letter_topic_a_failed_slot_stops_the_worker_and_stays(cl
         cluster.run(failing(), quiet_s=25)
     assert "Correct the function of the schedule" in failed.value.action
     assert slots(cluster) == []
-    # messages before the slot are processed
+    # messages that arrived before the slot are processed first
     assert cluster.state(failing(), "totals") == {(b"a", "total"): 4, (b"b", "total"): 2}
     assert cluster.state(failing(), "in-schedules")[OWN_KEY, f"{SCHEDULES}broken"]["last"] is None
 

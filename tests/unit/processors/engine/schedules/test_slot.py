@@ -1,4 +1,4 @@
-"""What a schedule's function can read and send: ranges of stores equal plain Python, and other uses are refused."""
+"""A schedule's function reads ranges of stores, which equal plain Python, and sends outputs. Other uses are refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Calls:
         self.cluster.produce("in", json.dumps(values).encode(), key)
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` returns in the next slot."""
+        """Return the result of ``call`` in the next slot (scheduled time)."""
         found: list[Any] = []
         self.call = lambda slot: found.append(call(slot))
         self.cluster.run(self.build(), quiet_s=11)

@@ -1,6 +1,6 @@
-"""The slots of intervals and cron expressions, also at clock changes.
+"""The slots (scheduled times) of intervals and cron expressions, also at clock changes.
 
-Wrong arguments are refused in the declaration.
+Wrong arguments are refused when the schedule is declared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inferred columns follow their values: a column gets a wider type, or is replaced by a new column of the same name."""
+"""Inferred columns follow their values. A column gets a wider type, or is replaced by a new column of the same name."""
 
 from holdfast.processors.engine.schema.evolution import (
     Add,
@@ -14,7 +14,7 @@ from holdfast.processors.engine.schema.types import FLOATING, TEXT, WHOLE, Colum
 
 
 def table_of(described: str) -> Record:
-    """The typed columns of a table whose values had this description."""
+    """Return the typed columns of a table for values with this description."""
     schema = inferred_schema(described)
     return Record(tuple(Member(each.name, each.type, False, (each.name,)) for each in schema.columns))
 

@@ -260,7 +260,10 @@ def test_a_secret_that_the_user_writes_out_is_kept() -> None:
 
 
 def test_what_types_tell_is_not_read_back() -> None:
-    """For types whose values always come back, `set` reads no value again: that would cost more than the write."""
+    """If values of a type are always read back equal, `set` reads no value again.
+
+    That would cost more than the write.
+    """
 
     class Line(BaseModel):
         sku: str
@@ -328,7 +331,10 @@ class Aliased:
 
 @pytest.mark.parametrize("model", [Swapped, Chosen, Named, Aliased])
 def test_a_column_is_read_from_the_names_that_its_model_reads(model: Any) -> None:
-    """A column holds what pydantic reads from the JSON, and not the value of another field with that name."""
+    """A column has the value that pydantic reads from the JSON.
+
+    It does not have the value of another field with the column's name.
+    """
     names = ["a", "b", "c", "x", "y"]
     adapter, columns = pydantic.TypeAdapter(model), schema_of(model).columns
     for chosen in range(2 ** len(names)):

@@ -1,4 +1,4 @@
-"""Which requests a worker's HTTP server admits, and which token they need."""
+"""A worker's HTTP server admits only some requests, and some need a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are removed: only those that nobody needs, even if several workers write to one folder."""
+"""Only checkpoints that no task needs are removed, even if several workers write to one folder."""
 
 import json
 from pathlib import Path

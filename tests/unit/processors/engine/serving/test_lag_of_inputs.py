@@ -1,4 +1,4 @@
-"""A worker's status: an input that is read to its end has no lag, and an input that others wait for is named."""
+"""A worker's status. An input that is read to its end has no lag. An input for which others wait is named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seen_of(
 
 
 def test_an_idle_repartition_topic_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end is behind the position because of a transaction's marker. A marker is no record, so the lag is 0."""
+    """The end offset is after the position, because of a transaction marker. A marker is no record, so the lag is 0."""
     monkeypatch.setattr(PastMarkers, "move", lambda *_, **__: None)
     monkeypatch.setattr(PastMarkers, "rest", lambda *_: None)
 

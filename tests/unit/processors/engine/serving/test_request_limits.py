@@ -1,4 +1,4 @@
-"""Limits of the HTTP server: a bounded number of threads, and an allowance that refills over time."""
+"""Limits of the HTTP server: a bounded number of threads, and an allowance of requests that refills over time."""
 
 from __future__ import annotations
 

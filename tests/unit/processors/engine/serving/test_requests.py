@@ -1,4 +1,4 @@
-"""HTTP requests that are too long, too slow, malformed or too many; over real sockets."""
+"""HTTP requests over real sockets that are too long, too slow, malformed or too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coherence guard, as a table: which state may be used, from which offset it is replayed, and what is refused."""
+"""Checks of local state at startup, as a table: the state that may be used, its replay offset, and refused state."""
 
 from dataclasses import replace
 

@@ -165,12 +165,13 @@ def test_damage_that_can_not_be_moved_aside_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Path, part: float) -> None:
-    """Offsets and data stay consistent. Lost batches are replayed from the offset that remains."""
+    """Offsets and data stay consistent. Lost batches are replayed from the offset that is left in the database."""
     store = opened(tmp_path / "task")
     for transaction in range(1, 201):
         store.write([(key(number), b"%d" % transaction) for number in range(20)], TaskMeta(transaction=transaction))
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "task", copy)  # a copy like that of a killed process; closing would empty the log
+    # a copy of the files as after a kill, because a normal close would empty the log
+    shutil.copytree(tmp_path / "task", copy)
     store.close()
     (log,) = (file for file in copy.glob("*.log") if file.stat().st_size)
     with log.open("r+b") as damaged:
@@ -186,7 +187,7 @@ def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Pa
 
 @pytest.mark.parametrize("flushed", [0, 1, 120])
 def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
-    """The result is the same as with a write-ahead log: lost batches are replayed from the offset that remains."""
+    """The result is the same as with a write-ahead log. Lost batches are replayed from the offset that is left."""
     store = opened(tmp_path / "task")
     store.begin_bulk(100_000)
     for transaction in range(1, 201):
@@ -195,7 +196,7 @@ def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_p
         if transaction == flushed:
             store.flush()
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "task", copy)  # a copy like that of a killed process; closing would flush
+    shutil.copytree(tmp_path / "task", copy)  # a copy of the files as after a kill, because a normal close would flush
     store.close()
     again = opened(copy)
     meta = again.meta()

@@ -1,4 +1,4 @@
-"""Many databases share the memory for writes: their empty buffers stay within it, so a write flushes no file."""
+"""Many databases share the memory for writes. Their empty buffers fit into this memory, so a write flushes no file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The ids of state folders, their names, and whether a process uses them."""
+"""The ids of state folders, their names, and the check whether a process uses them."""
 
 import json
 import socket
@@ -58,7 +58,8 @@ def test_another_process_with_the_id_of_an_ended_holder_does_not_use_its_slot(tm
     assert StateFolder.in_use(slot)  # this process holds the folder and is running
     write_identity(slot / HOLDER, replace(ours, mark="1"))
     assert not StateFolder.in_use(slot)
-    # An older version wrote no identity of the holder. Then any process with the recorded process id counts.
+    # An older version recorded no identity of the holder. Then any process with the recorded process id counts as
+    # holder.
     (slot / HOLDER).unlink()
     assert StateFolder.in_use(slot)
 

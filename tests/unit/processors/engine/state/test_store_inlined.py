@@ -18,7 +18,7 @@ RECORD_BYTES_MAX = 60
 
 
 class Called(StoreState):
-    """The same store, but it calls ``_load`` and ``_store``."""
+    """The same store, but with calls of ``_load`` and ``_store``."""
 
     def get(self, key, default=None):
         raw = self._load(key)
@@ -54,7 +54,7 @@ def store_of(kind):
 
 
 def done(store, backend, step):
-    """What a step returned, or the error that it raised."""
+    """The result of a step, or the error that it raised."""
     name, *arguments = step
     if name == "commit":
         store.keep_message()

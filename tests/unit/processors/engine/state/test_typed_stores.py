@@ -1,4 +1,4 @@
-"""Stores with models: functions get instances, older values are upgraded, and what does not fit fails its message."""
+"""Stores with models. Functions get instances, older values are upgraded, and a value that does not fit fails."""
 
 from __future__ import annotations
 

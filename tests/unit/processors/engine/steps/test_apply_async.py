@@ -1,4 +1,4 @@
-"""``apply_async``: many calls run at once, messages keep their order, and a failed call fails its message."""
+"""``apply_async`` runs many calls at once. Messages keep their order, and a failed call fails only its message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sent(cluster: InMemoryCluster, topic: str = "out") -> list[Any]:
 class Service:
     """An external system that answers after a random time.
 
-    It records the calls, the largest number at once, and their order.
+    It records the calls, their order, and the largest number of simultaneous calls.
     """
 
     def __init__(self, fails: Callable[[int], bool] = lambda number: False) -> None:

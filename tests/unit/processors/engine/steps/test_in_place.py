@@ -1,6 +1,6 @@
 """A function that changes its value in place affects no other branch, match, window or store.
 
-One that only reads is free.
+A function that only reads its value costs no copy.
 """
 
 from __future__ import annotations
@@ -397,7 +397,7 @@ class Sealed:
 
 
 class Opened(Sealed):
-    """The same value with the method that the error recommends, so that it can be copied."""
+    """The same value with the method that the error recommends. So it can be copied."""
 
     def __deepcopy__(self, memo: Any) -> Opened:
         return Opened(self.raw)

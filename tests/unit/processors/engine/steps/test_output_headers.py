@@ -1,4 +1,4 @@
-"""Headers travel with their message; ``headers=`` and ``key=`` of ``to_topic`` replace them."""
+"""Headers are passed on with their message. ``headers=`` and ``key=`` of ``to_topic`` replace headers and key."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""A new kind of step is one class. No general module knows it, and everything that it needs comes with the class."""
+"""A new kind of step is one class.
+
+No general module knows the class, and the class contains everything that it needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count windows on the engine equal a plain Python model, over kills and restarts. Planted bugs are found."""
+"""Count windows on the engine equal a plain Python model, despite kills and restarts. Planted bugs are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows whose results a function sends early, and results that `suppress` holds back."""
+"""A function sends results of windows early, and `suppress` holds results back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A key may have any number of open windows: record sizes and costs do not grow, and all records are removed."""
+"""A key may have any number of open windows.
+
+Record sizes and costs do not grow, and all records are removed at the end.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def written(cluster: InMemoryCluster, app: Application, since: int) -> tuple[int
 def test_neither_records_nor_reads_grow_with_what_a_key_has_open(
     cluster: InMemoryCluster, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes late messages, which belong to windows in the middle of the open ones."""
+    """Neither records nor reads grow with the open windows of a key. Late messages belong to windows in the middle."""
     reads: list[bytes] = []
     former = StoreState.stored
 

@@ -1,4 +1,4 @@
-"""Sessions in an application: their bounds, their columns, what they refuse, and what their store keeps."""
+"""Sessions in an application: their bounds, their columns, refused declarations, and the content of their store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sliding windows in an application: their bounds, their columns, what they refuse, and what their store keeps."""
+"""Sliding windows in an application: their bounds, their columns, refused declarations, and their store."""
 
 from __future__ import annotations
 

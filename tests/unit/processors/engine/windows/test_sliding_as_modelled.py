@@ -1,4 +1,7 @@
-"""Sliding windows on the engine equal a plain Python model, in any order and over kills. Planted bugs are found."""
+"""Sliding windows on the engine equal a plain Python model, in any order of messages and despite kills.
+
+The tests also find planted bugs.
+"""
 
 from __future__ import annotations
 

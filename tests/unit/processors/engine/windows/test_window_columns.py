@@ -1,4 +1,7 @@
-"""Windows on columns give the same bytes as message by message: results, failures and state. Planted bugs are found."""
+"""Windows on columns give the same bytes as message by message: results, failures and state.
+
+The tests also find planted bugs.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ class Drawn:
         return app
 
     def run(self, state_dir: Path) -> dict[str, Any]:
-        """Everything that a run leaves: outputs, dead letters, late messages and the changelog."""
+        """The results of a run: outputs, dead letters, late messages and the changelog."""
         cluster, random = InMemoryCluster(), Random(1)
         self.late.clear()
         cluster.clock.skew_s = 100_000 - 1_700_000_000
@@ -108,27 +111,27 @@ class Drawn:
         for first in range(0, len(self.messages), 300):
             for key, raw, at in self.messages[first : first + 300]:
                 cluster.produce("in", raw, key, timestamp_ms=at)
-            # a restart finds its disk, or restores from the changelog
+            # a restart uses its disk, or restores from the changelog
             cluster.run(self.application(state_dir / str(random.randrange(2))))
         changelog = [(r.key, r.value) for _, r in cluster.read("g-w-changelog") if (r.key or b"")[:1] != b"\x00"]
         return {
             "out": [(r.key, r.value, r.timestamp_ms, r.headers) for _, r in cluster.read("out")],
             "dead": [(r.key, r.value, r.headers) for _, r in cluster.read("dead")],
             "late": list(self.late),
-            # A window that opens and leaves within one commit may leave a deletion, which has no effect. So drop
-            # deletions.
+            # A window that opens and is removed within one commit may leave a tombstone, which has no effect. So
+            # tombstones are dropped.
             "changelog": {key: value for key, value in dict(changelog).items() if value is not None},
         }
 
 
 def both(seed: int, tmp_path: Path) -> int:
-    """Compare both ways. Returns how many messages were processed on columns."""
+    """Compare columns with message by message. Returns the number of messages that were processed on columns."""
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_time, "CLOSED_AT_ONCE", (3, 5_000)[seed % 2])
         patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed // 2 % 2])
         patch.setattr(columns, "RUN_MIN", (2, 2, 2, 48)[seed // 4 % 4])
-        patch.setattr(columns, "REST_MAX", 0)  # try columns for every run of messages
+        patch.setattr(columns, "REST_MAX", 0)  # use columns for batches of any size
         take = WindowedStream.take
 
         def taken(self: WindowedStream, batch: Any, first: int, last: int) -> bool:

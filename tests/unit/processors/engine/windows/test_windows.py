@@ -1,4 +1,4 @@
-"""Windows in an application: what they refuse, how late messages are handled, and what their store keeps."""
+"""Windows in an application: refused declarations, the treatment of late messages, and the content of their store."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_a_function_is_told_of_each_window_that_is_missed(cluster: InMemoryClust
     for at in (11_500, 3, 6_000):
         send(cluster, at, at)
     cluster.run(build(place))
-    # 3 belongs to the windows from -5,000 and 0. 6,000 belongs to those from 0 and 5,000, and the last one is still
-    # open.
+    # The message at 3 belongs to the windows from -5,000 and 0. The message at 6,000 belongs to the windows from 0 and
+    # 5,000; the last one is still open.
     assert told == [
         (3, b"k", T + 3, 5_500, T - 5_000, T + 5_000, "w", "in", 0, 1),
         (3, b"k", T + 3, 500, T, T + 10_000, "w", "in", 0, 1),
@@ -315,7 +315,7 @@ def test_outputs_and_state_have_the_extracted_time(cluster: InMemoryCluster) -> 
 
 
 def test_an_extractor_that_returns_seconds_is_named_once(cluster: InMemoryCluster) -> None:
-    """The messages are still processed, because real data of early 1970 looks the same."""
+    """The error is logged once. The messages are still processed, because real data of early 1970 looks the same."""
 
     def in_seconds(value: Any, headers: Any, timestamp: int, kind: int) -> int:
         return T // 1000 + int(value)

@@ -1,6 +1,6 @@
-"""Windows on the engine equal a plain Python model, in any order and over kills and restarts.
+"""Windows on the engine equal a plain Python model, in any order of messages and despite kills and restarts.
 
-Planted bugs are found.
+The tests also find planted bugs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
 
 
 def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict[tuple[bytes, str], Any]]:
-    """One run over kills: the model, the results in the output topic, and the store in the changelog."""
+    """One run with kills. Returns the model, the results in the output topic, and the store in the changelog."""
     random, (cluster, now_ms) = Random(seed), world()
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
@@ -76,7 +76,8 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
 
 
 def check(seed: int, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # so that windows that end at once are closed in several commits
+    # small limits, so that windows that end at once are closed in several commits
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "RUN_MIN", (1, 48)[seed // 2 % 2])  # on columns, or message by message
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)

@@ -1,4 +1,4 @@
-"""Whether a new version sends too many messages to the dead-letter topic, decided from worker statuses alone."""
+"""Decides from worker statuses alone whether a new version sends too many messages to the dead-letter topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workers of two versions after an interrupted rollout: each report shows both, and the action leaves one version."""
+"""Workers of two versions run after an interrupted rollout.
+
+Each report shows both; the named action leaves one version.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: An
 
 
 def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
-    """The two releases have the same version, so the workers' own statuses do not show the difference."""
+    """The two releases have the same version. So the workers' own statuses do not show the difference."""
     stage.acts({"version": "v1"})
     deploy(stage.rollout, stage.world, timeout_s=30)
     book, now = stage.registry.releases, datetime.now(UTC)

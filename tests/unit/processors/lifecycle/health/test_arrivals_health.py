@@ -1,4 +1,4 @@
-"""Whether messages arrive, decided from worker statuses alone, and when a tick of the sensor reports the result."""
+"""Decides from worker statuses alone whether messages arrive, and when a tick of the sensor reports the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partition a rehearsal restores, what its result means, and what is remembered: decisions only."""
+"""A rehearsal restores one partition as a test. Tests the choice of the partition, the verdict, and the memory."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_nothing_is_replayed_from_the_end_on(end: int, left: list[int]) -> None:
 
 
 def test_the_tasks_of_a_worker_beyond_the_record_are_rehearsed_too(tmp_path: Path) -> None:
-    """An interrupted change of workers left a worker that the record does not name.
+    """An interrupted change of workers left a worker that the deployment record does not name.
 
-    It owns partitions like any worker.
+    This worker owns partitions like any other worker, so they are rehearsed.
     """
     installed = open_installation(tmp_path, slots=2)
     installed.registry.record_deployment(NAME, "v1", ["0"], NOW)

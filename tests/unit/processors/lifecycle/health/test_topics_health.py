@@ -1,4 +1,4 @@
-"""A transaction that holds back a changelog counts as hanging when it is older than the brokers' own limit."""
+"""A transaction that blocks readers of a changelog counts as hanging if it is older than the brokers' own limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in manifests, in listings and in the archive never lead a read or a deletion out of its folder."""
+"""Names in manifests, in listings and in the archive never lead a read or a deletion to a path outside its folder."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_answer_of_a_worker_names_only_its_own_checkpoints(tmp_path: Path, v
 
 @contextmanager
 def answering(body: bytes) -> Iterator[str]:
-    """The URL of a server that acts as a worker and answers every POST with these bytes."""
+    """Start a server that answers every POST with these bytes, like a worker. Returns its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""Which resources have no owner any more, decided from what exists and which processors are registered."""
+"""Finds resources without an owner. It gets the existing resources and the registered processors as data."""
 
 from __future__ import annotations
 

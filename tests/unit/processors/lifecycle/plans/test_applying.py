@@ -1,4 +1,4 @@
-"""Applying a plan on a real registry: in order, recorded, resumed after a kill, and by one run at a time."""
+"""A plan is applied on a real registry: stages in order, recorded, resumed after a kill, and by one run at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 class Doing:
-    """Records the stages that it carries out. It dies or fails in the stage with this number."""
+    """Records the stages that it carries out. In the stage with this number, it dies or fails."""
 
     def __init__(self, *, dies_in: int | None = None, fails_in: int | None = None) -> None:
         self.done: list[str] = []
@@ -156,7 +156,7 @@ def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(
 
     class Frozen(Doing):
         def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
-            if len(self.done) == 1:  # the first run wakes up after another run has carried out all stages
+            if len(self.done) == 1:  # the first run continues after another run has carried out all stages
                 database_clock.now_s += SILENT_S + 1
                 apply(clearing(), other, journal, who="bob", holder=OTHER)
             return super().__call__(processor, stage, tell)
@@ -197,7 +197,10 @@ def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> N
 
 
 def abandoned(plan: Plan, journal: ApplyJournal, *, dies_in: int) -> tuple[list[str], str]:
-    """Abandon an apply that died in this stage. Return the stages that this carries out, and the progress lines."""
+    """Abandon an apply that died in this stage.
+
+    Return the stages that the abandon carries out, and the progress lines.
+    """
     with pytest.raises(Killed):
         apply(plan, Doing(dies_in=dies_in), journal, who="ada", holder=ME)
     (record,) = journal.applies(open_only=True)
@@ -342,7 +345,7 @@ def test_a_long_stage_that_tells_nothing_keeps_its_hold(
 def test_a_lost_hold_stops_the_stage_at_its_next_step(
     registry: Registry, journal: ApplyJournal, database_clock: DatabaseClock
 ) -> None:
-    """The stage does not report progress. Its ports and its registry notice that another run has taken over."""
+    """The stage does not report progress. Its ports and its registry detect that another run has taken over."""
     hold, done = Hold(), list[str]()
 
     class Topics:

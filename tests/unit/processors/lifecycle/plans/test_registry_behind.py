@@ -1,4 +1,4 @@
-"""A registry that was replaced by an older copy: how it is detected, what stays untouched, and how it is corrected."""
+"""The registry was replaced by an older copy. Tests the detection, the refused changes, and the correction."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_deployment_known_from_changelogs_alone_is_recorded_as_stopped() -> No
 
 
 class NoPrograms:
-    """A supervisor without programs. It fails the test if something asks it to start one."""
+    """A supervisor without programs. The test fails if a program is started."""
 
     def running(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Group members that are not workers of this installation: how they are recognized, and which verbs they forbid."""
+"""Group members that are not workers of this installation. Tests their detection, and the verbs that they forbid."""
 
 from __future__ import annotations
 

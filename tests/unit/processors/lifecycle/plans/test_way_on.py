@@ -1,4 +1,4 @@
-"""Each report names a command for an open apply, and this command ends the apply."""
+"""Each report names a command for an open apply (an unfinished operation). This command ends the apply."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def broken_off(plan: Plan, installed: Installation, stage: int) -> ApplyRecord:
 
 
 def applied(plan: Plan, installed: Installation) -> list[object]:
-    """The stages that another run carries out for this plan after the first run is gone."""
+    """Return the stages that another run carries out for this plan after the first run is gone."""
     done: list[object] = []
 
     def execute(processor: str, each: object, tell: object) -> Done:

@@ -1,4 +1,4 @@
-"""Rows of a table that are restored into changelogs: which are accepted, how they are encoded and sent."""
+"""Rows of a table are restored into changelogs. Tests the accepted rows, their encoding, and their transfer."""
 
 from __future__ import annotations
 

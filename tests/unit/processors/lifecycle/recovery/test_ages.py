@@ -1,4 +1,4 @@
-"""The clock was six hours ahead and is correct again: recovery must not wait for recorded times in the future."""
+"""The clock was six hours ahead and is correct again. Recovery must not wait for recorded times in the future."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ def test_a_rollout_that_began_in_six_hours_is_under_way() -> None:
 
 
 def test_a_process_whose_start_lies_ahead_has_its_age_from_the_kernel(installed: Installation) -> None:
-    """The test's own process stands for a worker that never answers."""
+    """The age of a process whose start is in the future comes from the kernel.
+
+    The test's own process stands for a worker that never answers.
+    """
     installed.worker().pid = os.getpid()
     installed.worker().silent = True
     installed.worker().started_at = LATER

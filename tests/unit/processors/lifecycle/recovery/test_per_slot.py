@@ -1,6 +1,6 @@
 """Recovery decides for each slot separately.
 
-A slot that waits or needs a person does not stop the recovery of others.
+A slot that waits, or that needs a person, does not stop the recovery of other slots.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Disk(Conditions):
 
 
 def recovered(installed: Installation, conditions: Conditions | None = None) -> RecoveryResult | None:
-    """One tick of the sensor and the recovery run that it requests; None if it requests no run."""
+    """Run one tick of the sensor and the recovery run that it requests. Returns None if it requests no run."""
     used = conditions or Conditions()
     seen = notice(NAME, installed.world, LIMITS)
     incident = seen.incident or next(iter(installed.registry.open_incidents()), None)
@@ -92,7 +92,7 @@ def test_workers_that_die_while_one_asks_a_person_are_restarted_at_once(installe
 
 
 def test_a_worker_that_no_restart_helped_is_not_tried_again_with_the_others(installed: Installation) -> None:
-    """The worker has used its three attempts. A worker that dies later has three of its own."""
+    """The worker has used its three attempts. A worker that dies later has three attempts of its own."""
     installed.worker("0").kill()
     installed.worker("0").restarts = False
     result = recovered(installed)

@@ -1,4 +1,4 @@
-"""Recovery while another installation's workers run: it looks at the group first, and changes nothing."""
+"""Recovery while another installation's workers run. Recovery first checks the group's members, and changes nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def test_a_client_that_may_not_describe_the_group_recovers_as_before(tmp_path: P
 
 
 def test_a_broker_that_is_away_when_it_is_asked_for_members_uses_no_attempt(installed: Installation) -> None:
-    """An older version used up all three attempts here and closed the incident. Then nobody restarted the worker."""
+    """An older version used up all three attempts here and closed the incident.
+
+    Then no process restarted the worker.
+    """
 
     def away() -> tuple[str, ...]:
         raise BrokerUnreachable("No answer from Kafka within 20 s.", action="Check that the broker runs.")

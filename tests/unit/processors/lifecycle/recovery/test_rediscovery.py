@@ -1,4 +1,4 @@
-"""How a lost registry is filled again from the supervisor's programs and the workers' answers: decisions only."""
+"""A lost registry is filled again from the supervisor's programs and the workers' answers. Tests only the decisions."""
 
 from __future__ import annotations
 

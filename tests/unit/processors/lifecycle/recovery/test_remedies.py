@@ -1,4 +1,4 @@
-"""Tables of fault kinds and their remedies. Each error carries its kind from where it is raised."""
+"""Tables of fault kinds and their remedies. Each error gets its kind at the place where it is raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that does not answer, seen by an observer without memory of earlier looks."""
+"""A process does not answer. The observer has no memory of earlier checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor that runs but does not answer: its silence is reported, and no worker is treated as dead."""
+"""A supervisor runs but does not answer. Its silence is reported, and no worker is treated as dead."""
 
 from __future__ import annotations
 

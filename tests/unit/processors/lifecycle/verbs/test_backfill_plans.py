@@ -1,4 +1,7 @@
-"""Plans that fill a changelog from local state, or rebuild a store from its topics, decided from facts alone."""
+"""Plans of `backfill`: fill a changelog from local state, or rebuild a store from its topics.
+
+The planner gets facts as data, so the tests need no cluster.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +155,8 @@ def test_all_state_is_built_again_also_where_a_changelog_cannot_be_restored_from
         assert plan.stages[0].tasks == ("placed-0", "placed-1")
         assert "totals" in plan.stages[3].begin_empty
         assert plan.keys is None, "they are gone with the changelog"
-        # Without a changelog nothing can be exported. So the local copies that are set aside are the last ones, and
-        # must stay.
+        # Without a changelog nothing can be exported. The local copies that are set aside are then the last ones, so
+        # they must stay.
         assert not any(isinstance(each, DeleteStateAside) for each in plan.stages)
         assert "stays there until it is deleted as an orphan" in plan.stages[0].says
         plan = decide(msgspec.structs.replace(AGAIN, export=False), facts, TOPOLOGY)

@@ -1,4 +1,7 @@
-"""Plans of clears, decided from facts alone: who deletes keys, which offsets a rewind sets, and what is refused."""
+"""Plans of clears: the workers that delete keys, the offsets that are set, and refusals.
+
+The planner gets facts as data, so the tests need no cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether a version can use the state of another version. Tests every verdict, decided from shapes alone."""
+"""Whether a version can use the state of another version.
+
+Every verdict is decided from descriptions of stores alone.
+"""
 
 from __future__ import annotations
 
@@ -239,7 +242,7 @@ def test_a_store_spec_is_described_whole() -> None:
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # changes only the warehouse's table, not the state
     known |= {"meaning"}  # compared line by line: test_meaning_plans.py has a case for each line
-    known |= {"uses"}  # the lines of `columns` are computed from this data
+    known |= {"uses"}  # the lines of `columns` are computed from this field
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 

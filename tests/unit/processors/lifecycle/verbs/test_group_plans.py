@@ -1,4 +1,7 @@
-"""Verbs of a processor with ``group_by``: what is read again, and what is refused because it would count twice."""
+"""Verbs of a processor with ``group_by``.
+
+Tests the input that is read again, and what is refused as it would count twice.
+"""
 
 from __future__ import annotations
 

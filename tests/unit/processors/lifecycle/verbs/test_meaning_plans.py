@@ -1,4 +1,4 @@
-"""How changed arguments of steps affect existing state: a deployment refuses other keys, and reports other rules."""
+"""Changed arguments of steps affect existing state. A deployment refuses other keys, and reports other rules."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def test_another_function_as_key_is_refused_and_one_that_gives_the_same_keys_is_
 
     former = hash_of(by_day)
     made = verdict(shape(grouped(by_day)), shape(grouped(spaced)), "w")
-    assert made.change == "other keys"  # its name differs, so the comparison cannot know that it returns the same keys
+    # the function's name differs, so the comparison cannot know that it returns the same keys
+    assert made.change == "other keys"
     assert f'`@same_as("{former}")` over it' in made.action
     assert verdict(shape(grouped(by_day)), shape(grouped(same_as(former)(spaced))), "w").change == "same"
 

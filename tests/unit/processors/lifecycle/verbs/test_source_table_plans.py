@@ -1,4 +1,4 @@
-"""Tables that are restored from their own topic: what declarations, plans and deployments allow and refuse."""
+"""Tables that are restored from their own topic. Tests what declarations, plans and deployments allow and refuse."""
 
 from __future__ import annotations
 

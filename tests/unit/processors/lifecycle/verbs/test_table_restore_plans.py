@@ -1,4 +1,4 @@
-"""Plans of restores from tables: which snapshots are used, at which offsets input continues, and what is refused."""
+"""Plans of restores from tables: the snapshots that are used, the offsets where input continues, and refusals."""
 
 from __future__ import annotations
 

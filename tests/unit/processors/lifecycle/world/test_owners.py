@@ -1,4 +1,4 @@
-"""Which worker is asked for which partitions, if two subtopologies have different numbers of partitions."""
+"""Each worker is asked only for its own partitions, even if subtopologies have different numbers of partitions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Worker:
 
 @dataclass
 class Starting(Worker):
-    """A worker that was just started: its status has no partitions in the first two looks."""
+    """A worker that has just started. Its status has no partitions at the first two checks."""
 
     looks: int = 2
 
@@ -109,7 +109,7 @@ def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
 
 
 def test_a_change_waits_for_the_owner_of_each_task() -> None:
-    """After a worker has started, the group assigns all partitions again. So no worker owns any for a while."""
+    """After a worker has started, the group assigns all partitions again. So for a while no worker owns any."""
     starting = {slot: Starting(slot, each) for slot, each in OWNED.items()}
     client: Any = lambda processor, slot: starting[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}

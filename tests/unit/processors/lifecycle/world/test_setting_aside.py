@@ -1,4 +1,4 @@
-"""How many of the damaged state folders that recovery sets aside are kept."""
+"""Recovery sets damaged state folders aside. Tests how many of these folders are kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """With `latest`, a group starts at the end of its topics.
 
-A partition that is added later is read from its beginning.
+A partition that is added later is read from its start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which worker inherits a partition, computed from the group's description alone."""
+"""The worker that takes over a partition next (its heir), computed only from the group's description."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_processes_agree_whatever_order_they_are_told_the_members_in(group: 
 
 @given(groups())
 def test_the_next_heir_is_the_first_one_once_the_first_has_the_partition(group: GroupShares) -> None:
-    """With the range assignor, the first heir takes over from an owner that leaves.
+    """With the range assignor, the first heir takes over the partition when its owner leaves.
 
     The second heir then becomes the first.
     """
@@ -106,7 +106,7 @@ def test_an_assignment_that_is_cut_off_is_refused() -> None:
 
 
 def known(group: GroupShares) -> GroupShares:
-    """The group with the member ids that a broker creates from client ids."""
+    """Return the group with member ids as a broker creates them from client ids."""
     return GroupShares(group.assignor, {f"{name}-4f1c": owned for name, owned in group.members.items()})
 
 

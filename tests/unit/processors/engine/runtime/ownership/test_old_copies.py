@@ -1,4 +1,4 @@
-"""Old copies of tasks in a slot's folder when their changelogs were created again: which are kept, and for how long."""
+"""Old copies of tasks in a slot's folder, after their changelogs were created again. Some are kept for a while."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         return InlineProcess(self.cluster.clock)
 
     def copy(self, machine: str, name: str = "in-0") -> TaskMeta | None:
-        """The offsets in a task's copy, or None if there is no copy."""
+        """The offsets in a task's old copy, or None if there is no copy."""
         path = self.root / machine / "p" / "0" / name
         if not path.exists():
             return None
@@ -110,7 +110,7 @@ def test_an_old_copy_is_kept_also_where_another_store_was_dropped(world: World) 
 
 
 def test_a_checkpoint_does_not_take_the_place_of_an_old_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker dies after the checkpoint is unpacked. The new changelogs are not yet known to be complete."""
+    """The worker dies after the checkpoint is unpacked. At this moment, the new changelogs may still be incomplete."""
     monkeypatch.setattr(decision, "SPARES_AT_LEAST", 1)
     settings = load_settings(home=world.root / "home", checkpoints=CheckpointSettings(stop_wait_s=10.0))
     monkeypatch.setattr(

@@ -1,4 +1,7 @@
-"""Markers and aborted records at the end of an input are not records. If the log is emptied, none counts as lost."""
+"""Markers and aborted records at the end of an input are no records.
+
+If the log is emptied, no record counts as lost.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def application(state_dir: Path, *, stateful: bool) -> Application:
 
 
 def filled(*ends: bool) -> InMemoryCluster:
-    """A topic with one message in each transaction; the transactions are committed or aborted."""
+    """A topic with one message in each transaction. The transactions are committed or aborted."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     for commit in ends:

@@ -1,4 +1,4 @@
-"""When a new changelog is written from local state, and when that is refused."""
+"""A new changelog is written from local state, or this is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A restore that gets no new records is given up with a diagnosis.
+"""A restore that gets no new records is stopped with a diagnosis.
 
-Time in which the process was frozen does not count.
+The time during which the process was frozen is not counted.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a changelog counts as another topic than the one that the state belongs to."""
+"""A changelog may be another topic than the one to which the state belongs. Tests how this is detected."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ def test_a_running_tasks_changelog_has_the_id_that_its_state_says(tasks, seen, f
 
 
 class Kafka:
-    """A cluster with answers that the test sets, and a clock."""
+    """A cluster whose answers the test sets, and a clock."""
 
     def __init__(self):
         self.now, self.looks = 0.0, 0

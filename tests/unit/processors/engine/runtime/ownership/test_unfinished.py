@@ -1,6 +1,8 @@
-"""What Kafka left open of a finished transaction is settled as its coordinator decided.
+"""Kafka left a finished transaction open in some partitions.
 
-Other transactions stay untouched.
+It is committed or aborted there, as its coordinator decided.
+
+Other transactions are not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ GONE = "holdfast-group-0123456789ab-m0"
 
 
 class Forgetful(Network):
-    """A network whose coordinator does not write the markers to some topics and groups."""
+    """A network whose coordinator does not write its markers to some topics and groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +176,7 @@ def test_a_transaction_that_still_ends_is_waited_for(world):
 
 
 class Refusing:
-    """A client that may not see the producers of a topic."""
+    """A client without the right to see the producers of a topic."""
 
     def __enter__(self) -> Refusing:
         return self
@@ -258,7 +260,7 @@ def test_a_coordinator_that_never_finishes_is_told_in_time(world):
 
 
 class Uncarried(Refusing):
-    """A client whose settings have no counterpart in the second client library."""
+    """A client with settings that have no counterpart in the second client library."""
 
     def producer_state(self, transactional_id: str) -> None:
         raise ClientSettingsInvalid("sasl.mechanisms=OAUTHBEARER has no counterpart.", action="Use kafka-log-dirs.sh.")

@@ -1,4 +1,7 @@
-"""The order of reading repartition topics: joined rows come before the message that needs them, and nothing stalls."""
+"""The order of reading repartition topics.
+
+Joined rows are read before the message that needs them, and nothing stalls.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def message(time_ms: int) -> Record:
 def told(task: str, time_ms: int, *, idle_ms: int | None = None, stretch: int = 1) -> Record:
     """A record with a watermark of a task.
 
-    With ``idle_ms``, the task says how long it has been at the end of its input.
+    With ``idle_ms``, the watermark says how long the task has been at the end of its input.
     """
     return 0, word(task, time_ms, idle_ms, stretch)
 
@@ -37,13 +40,13 @@ def word(task: str, time_ms: int, idle_ms: int | None = None, stretch: int = 1) 
     return Watermark(task, time_ms, True, idle_ms, stretch)
 
 
-#: The idle times that a task writes in the watermarks of one silence.
+#: The idle times that a task writes into consecutive watermarks of one silence.
 IDLE = [int(number * REPEAT_S * 1000) for number in range(1, 8)]
 
 
 @dataclass
 class Reading:
-    """An order of reading over complete ``logs``. Their records arrive in pieces, unless a log is paused."""
+    """An order of reading over complete ``logs``. The records of a log arrive in pieces, unless the log is paused."""
 
     logs: dict[str, list[Record]]
     tasks: dict[str, frozenset[str]]
@@ -99,8 +102,8 @@ class Reading:
     def left(self) -> list[int]:
         """The times of messages that are not processed yet, for a check of the order.
 
-        A source has one time, of its next message, or none at its end. A grouped stream has the times of all messages
-        that have arrived.
+        A source has one time, that of its next message, or none at its end. A grouped stream has the times of all
+        arrived messages.
         """
         found = list[Record]()
         for name, log in self.logs.items():
@@ -110,7 +113,7 @@ class Reading:
 
 
 def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> list[Record]:
-    """A repartition topic in which each task writes its messages in order, and a watermark after every few messages."""
+    """Build a repartition topic. Each task writes its messages in order, and a watermark after every few messages."""
     of_task: dict[str, list[int]] = {task: [] for task in tasks}
     for time_ms in times:
         of_task[chance.choice(tasks)].append(time_ms)
@@ -151,10 +154,10 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         moved = reading.arrive(chance.choice(names), chance.randint(1, 20))
         for _ in range(chance.randrange(3)):
             moved |= reading.step(chance.randint(1, 30))
-        if chance.random() < 0.05:  # simulate an abort: messages that have arrived are read again
+        if chance.random() < 0.05:  # simulate an abort: messages that have already arrived are read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        elif not moved:  # now all that can arrive must lead to progress; if not, watermarks of idle tasks must
+        elif not moved:  # now all that can arrive must lead to progress, otherwise watermarks of idle tasks must
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them
             if not moved and not reading.step():
@@ -173,7 +176,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
 
 
-#: Maximum of idle watermarks that one test needs: more than ``IDLE_S`` takes, for each time that all is read.
+#: Maximum number of idle watermarks that a test needs. They must cover more than ``IDLE_S`` for each time that all is
+#: read.
 SILENCES_MAX = 200
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, {"orders": frozenset({"prices"})}
 
@@ -203,7 +207,7 @@ CHAIN = {"alerts": frozenset({"flights"}), "flights": frozenset({"weather"})}
 def all_read(times: dict[str, list[int]], rights: dict[str, frozenset[str]]) -> Reading:
     """Repartition topics that have arrived completely.
 
-    Each has one task, whose last watermark releases all messages.
+    Each topic has one task, whose last watermark releases all messages.
     """
     logs = {name: [*map(message, each), told("p-0", 99)] for name, each in times.items()}
     reading = Reading(logs, dict.fromkeys(times, frozenset({"p-0"})), rights)
@@ -268,7 +272,7 @@ def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     while reading.step():
         pass
     assert reading.done == [("orders", 50)]
-    assert reading.order.in_hand.all_ms < 0  # the next message may be older than all others
+    assert reading.order.in_hand.all_ms < 0  # the next message may be older than all buffered messages
     reading.arrive("orders", 1)
     reading.step()
     assert reading.order.in_hand.all_ms == 70
@@ -279,7 +283,7 @@ def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     assert reading.order.in_hand.all_ms < 0
     reading.arrived["orders"] = reading.positions["orders"] = 2
     reading.step()
-    assert reading.order.in_hand.all_ms > 70  # a source at its end holds nothing back
+    assert reading.order.in_hand.all_ms > 70  # a source at its end delays no other input
 
 
 def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
@@ -306,8 +310,7 @@ def test_a_task_at_its_end_holds_until_it_has_been_there_for_a_while() -> None:
         reading.logs["prices"].append(told("p-0", 40, idle_ms=idle_ms))
         reading.arrive("prices", 1)
         reading.step()
-        # The wait counts from the second watermark, because the first one may describe the time before the message
-        # came.
+        # The wait is counted from the second watermark, because the first one may describe the time before the message.
         assert (("orders", 50) in reading.done) is (idle_ms >= IDLE[1] + IDLE_S * 1000)
     assert reading.done == [("orders", 50)]
 
@@ -349,7 +352,7 @@ def test_a_task_that_never_told_anything_holds() -> None:
 
 
 def test_with_a_backlog_the_words_from_before_a_message_do_not_count_for_it() -> None:
-    """The idle watermarks that are read first describe silences from before the message came."""
+    """The first idle watermarks that are read describe silences before the message. They must not count for it."""
     log = [told("p-0", 20, idle_ms=idle_ms) for idle_ms in IDLE] + [told("p-0", 20), message(45), told("p-0", 60)]
     reading = silent(*log)
     for _ in log:

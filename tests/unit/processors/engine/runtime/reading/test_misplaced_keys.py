@@ -1,4 +1,4 @@
-"""Messages whose key belongs to another partition are counted, over restarts and aborted transactions."""
+"""Messages whose key belongs to another partition are counted, despite restarts and aborted transactions."""
 
 from __future__ import annotations
 

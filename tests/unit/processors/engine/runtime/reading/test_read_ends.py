@@ -1,4 +1,4 @@
-"""The end of an input counts only if it was fetched after the input's last pause, resume, seek or assignment."""
+"""The end of an input is valid only if it was fetched after the input's last pause, resume, seek or assignment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def committed(worker: Any) -> int:
 
 
 def interrupted(cluster: InMemoryCluster, app: Application, stop: str, meanwhile: Callable[[], None]) -> None:
-    """Run the application. After it has committed two messages it stops reading, and ``meanwhile`` writes more."""
+    """Run the application. After two committed messages it stops reading, and ``meanwhile`` writes more messages."""
 
     def errand(worker: Any, ticket: Any) -> Any:
         yield from until(worker, lambda: worker.assignment.tasks and committed(worker) >= 2)
@@ -143,7 +143,7 @@ def test_an_input_that_was_paused_because_its_buffer_was_full_is_at_no_end_until
 
 
 def test_windows_behind_group_by_lose_nothing_over_a_pause(tmp_path: Path) -> None:
-    """If a task reported an end from before the pause, younger messages would close windows too early."""
+    """If a task reported an end from before the pause, newer messages would close windows too early."""
     cluster = world(**{"in": 2})
     app = Application(
         "in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, state_dir=tmp_path, commit_every=5

@@ -35,7 +35,7 @@ def merged(inputs: Messages) -> list[tuple[str, int]]:
 
 
 class Reading:
-    """An order of reading with its inputs. It records which messages were processed."""
+    """An order of reading with its inputs. It records the processed messages."""
 
     def __init__(self, inputs: Messages, wait_s: float | None = None, *, weaves: bool = False) -> None:
         self.inputs = inputs
@@ -108,7 +108,7 @@ def test_an_empty_input_is_waited_for_until_the_wait_is_over() -> None:
     assert reading.step(now=101.9) == []
     assert reading.step(now=102.0)
     reading.arrive("left", 1)
-    assert reading.step(now=102.1)  # the wait for the other input was over at 102.0
+    assert reading.step(now=102.1)  # the wait for the other input ended at 102.0
     assert reading.done == [("left", 0), ("left", 1), ("left", 2)]
 
 

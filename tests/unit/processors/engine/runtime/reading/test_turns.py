@@ -1,4 +1,7 @@
-"""Messages that wait for asynchronous calls end the worker's turn. No later message is processed before them."""
+"""Messages that wait for asynchronous calls end the worker's turn.
+
+No later message is processed before these messages.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def application(**options: Any) -> Application:
 
 
 def fed(sides: tuple[str, ...], keys: int = 3, partitions: int = 1) -> InMemoryCluster:
-    """Messages in runs of up to three for each topic, with times that alternate between the topics."""
+    """Feed up to three consecutive messages of a topic at a time, with times that alternate between the topics."""
     cluster, random, at = InMemoryCluster(), Random(7), 0
     for side in sides:
         cluster.create_topic(side, partitions=partitions)
@@ -105,7 +108,10 @@ def test_messages_with_calls_are_joined_with_the_row_of_their_time(calls: Callab
 
 @pytest.mark.parametrize("calls", CALLS)
 def test_windows_behind_group_by_and_calls_count_every_message(calls: Callable[..., Any]) -> None:
-    """Behind ``group_by``, watermarks are between the messages. A watermark read too early would close windows."""
+    """Behind ``group_by``, watermarks are between the messages.
+
+    If a watermark were read too early, it would close windows.
+    """
     cluster, app = fed(("a",), partitions=2), application(commit_every=7)
     grouped = calls(app.dataframe(app.topic("a")).group_by("g"), "key")
     grouped.tumbling_window(10).agg(n=Count()).final().to_topic(app.topic("out"))
@@ -115,7 +121,7 @@ def test_windows_behind_group_by_and_calls_count_every_message(calls: Callable[.
 
 
 class Cut:
-    """A task that processes at most this many records of each run."""
+    """A task that processes at most this number of records in one call."""
 
     def __init__(self, most: int) -> None:
         self.positions = {"a": 0, "b": 0}
@@ -183,7 +189,7 @@ def test_calls_that_are_placed_are_over_in_as_many_timeouts_as_there_are_rounds(
 
 
 class Timed(InlineProcess):
-    """A worker that measures how long its transactions are open. It sends messages at given times."""
+    """A worker that measures how long its transactions are open. The test sends messages at given times."""
 
     def __init__(self, cluster: InMemoryCluster, messages: list[tuple[float, str]]) -> None:
         super().__init__(cluster.clock)
@@ -209,7 +215,7 @@ class Timed(InlineProcess):
 def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_path: Path, late_s: float) -> None:
     """The longest commit interval and the longest call together would keep a transaction open for 19 s.
 
-    Kafka allows 15 s.
+    Kafka aborts a transaction after 15 s.
     """
     cluster = InMemoryCluster()
     for topic in ("plain", "called"):
@@ -229,7 +235,7 @@ def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_pat
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """An event loop that skips waiting: its time jumps forward."""
+    """An event loop that does not wait. Its time jumps forward instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,9 +266,9 @@ class Jumping(asyncio.SelectorEventLoop):
 def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_own(
     order: str, calls: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First many keys, then many messages of one key.
+    """First many keys have calls, then many messages of one key.
 
-    If only rounds or only messages were limited, it would take twice as long.
+    If only rounds or only messages were limited, the calls would take twice as long.
     """
     loop = Jumping()
     monkeypatch.setattr(awaited, "_loop", lambda: loop)
@@ -287,4 +293,4 @@ def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_ow
     loop.close()
     assert numbers(cluster, "out") == list(range(300))
     assert max(loop.took) <= CALLS_WITHIN_MS / 1000
-    assert len(loop.took) < 60  # many calls still wait at the same time
+    assert len(loop.took) < 60  # many calls are still waiting at the same time

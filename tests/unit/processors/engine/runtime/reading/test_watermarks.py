@@ -1,4 +1,4 @@
-"""Watermarks in a repartition topic: what the tasks before it write, and which time a task behind it derives."""
+"""Watermarks in a repartition topic: the tasks before the topic write them, and a task behind it derives a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
 def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
-    """What a task behind the topic ``MAKERS`` knows of the tasks before it."""
+    """The state that a task behind the topic ``MAKERS`` has of the tasks before the topic."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
@@ -112,7 +112,7 @@ def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet()
     assert upstream.limit_ms() == 50
     upstream._stream.let_go_to(50)
     upstream._stream.advance(80)
-    upstream.begin()  # simulate a restart: what came before is committed, in an order that nobody knows
+    upstream.begin()  # simulate a restart: earlier messages are committed, in an order that is unknown
     assert in_hand.order_ms == 50
     in_hand.all_ms = 80
     assert upstream.limit_ms() == 90
@@ -135,7 +135,7 @@ def test_a_message_of_another_input_counts_when_the_silent_have_let_it_go() -> N
     for offset, value in enumerate(words):
         upstream.take(MAKERS, offset, value, 0.0)
     assert upstream.limit_ms() == 40
-    upstream._stream.advance(70)  # simulate the wait: stream time moves on
+    upstream._stream.advance(70)  # simulate the wait, in which stream time moves forward
     upstream.mark(MAKERS, len(words))
     upstream.look({MAKERS: len(words)})
     later = [watermark(task, 40, 9_000 + idle_ms) for idle_ms in IDLE for task in ("planes-0", "planes-1")]
@@ -184,7 +184,7 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
     assert broken == Watermark("planes-0", 40, False)
     assert {each.stretch for each in others} == {2}
     assert turns(2.0, work=2, at_end=False) == []
-    assert min(asked) >= REPEAT_S  # a task with new input does not fetch ends of topics
+    assert min(asked) >= REPEAT_S  # a task with new input does not ask for the ends of topics
 
 
 def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:

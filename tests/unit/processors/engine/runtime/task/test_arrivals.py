@@ -1,4 +1,4 @@
-"""Messages that arrive late, fail or are in the wrong partition are counted, over restarts, rebalances and aborts."""
+"""Messages that are late, fail or are in the wrong partition are counted, despite restarts, rebalances and aborts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def windowed() -> Application:
 
 
 def counts_of(cluster: InMemoryCluster, number: int = 1) -> Counts:
-    """The counts that the group's committed offset holds for one task."""
+    """The counts of one task that are stored with the group's committed offset."""
     offset = cluster._broker.group("shop").committed[Partition("orders", number)]
     return noted(f"orders-{number}", [offset]).arrivals
 

@@ -1,4 +1,4 @@
-"""Columns and the plain loop give the same bytes in every task that uses columns, whatever else the task reads.
+"""Columns and the plain loop give the same bytes in every task that uses columns, whatever other input the task reads.
 
 ``conftest.py`` makes all other tests of this folder use columns, too, wherever a stream can.
 """
@@ -150,14 +150,15 @@ TOPOLOGIES: list[Topology] = [
     a_current_window_of_two_streams,
     a_window_of_a_stream_and_of_groups,
 ]
-#: Topologies in which two streams end in one step. They use no columns, because each stream would hold its own rows.
+#: Topologies in which two streams end in one step. They do not use columns, because each stream would hold its own
+#: rows.
 CONCATENATED = TOPOLOGIES[-5:]
 #: Topologies without columns. In the last one, each of two windows closes between messages of the other window.
 WITHOUT_COLUMNS = [*CONCATENATED, beside_two_groups]
 
 
 def messages(random: Random, now_ms: int) -> list[tuple[str, bytes, bytes, int]]:
-    """Messages of both topics, slightly out of order; some have times around the worker's clock or ahead of it."""
+    """Messages of both topics, slightly out of order. Some have times near the worker's clock or ahead of it."""
     made = []
     for number in range(400):
         at = now_ms - 100_000 + 3 * number - random.choice([0, 0, 0, 20, 60])
@@ -170,7 +171,7 @@ def messages(random: Random, now_ms: int) -> list[tuple[str, bytes, bytes, int]]
 
 
 def run(topology: Topology, seed: int, folder: Path) -> dict[str, Any]:
-    """Everything that a run on the messages of a seed leaves: outputs, dead letters and state."""
+    """The results of a run on the messages of a seed: outputs, dead letters and state."""
     random = Random(seed)
     commit_every = random.choice([0, 7, 60])
 
@@ -206,11 +207,11 @@ def run(topology: Topology, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def both(topology: Topology, seed: int, folder: Path) -> int:
-    """Compare both ways. Returns how many messages were processed on columns."""
+    """Compare columns and the plain loop. Returns the number of messages that were processed on columns."""
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "RUN_MIN", (1, 2, 5)[seed % 3])
-        patch.setattr(columns, "REST_MAX", 0)  # try columns for every run of messages
+        patch.setattr(columns, "REST_MAX", 0)  # use columns for batches of any size
         take = ColumnarStream.take
 
         def taken(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:
@@ -236,7 +237,7 @@ def test_columns_and_the_plain_loop_leave_the_same(topology: Topology, seed: int
 
 
 def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
-    """A message that stream time has not reached yet must not release a held-back result of its key."""
+    """A message beyond stream time must not release a result of its key that is held back."""
     app = Application("in-memory", consumer_group="g", loglevel=None)
     frame = app.dataframe(app.topic("l"))
     windowed(frame).current("partition").suppress(every=100)
@@ -277,7 +278,10 @@ def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> 
 
 
 def gives_each_stream_rows_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: each of two streams with one aggregation holds its own rows, and does not see those of the other."""
+    """Plant a bug: each of two streams with one aggregation holds its own rows.
+
+    A stream then does not see the rows of the other stream.
+    """
     original = task.columnar_stream
     patch.setattr(task, "columnar_stream", lambda frame, frames, *limits: original(frame, [frame], *limits))
 

@@ -1,4 +1,4 @@
-"""A dead letter can be written for any error that a function raises: its headers are short and always bytes."""
+"""A dead letter can be written for any error that a function raises. Its headers are short and always bytes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""An error of a user's function fails its message: its state is undone, and it stops the worker or is a dead letter."""
+"""An error of a user's function fails its message.
+
+Its state is undone, and it stops the worker or becomes a dead letter.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Stream timers of several steps of a task fire in the order of time, whatever step set them. Commits do not matter."""
+"""Stream timers of several steps of a task fire in the order of time, whatever step set them, and despite commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = 1_690_000_000_000
 
 
 class Twice:
-    """Sets two timers with each message, and emits each of them when it fires."""
+    """Sets two timers with each message. Emits a result when a timer fires."""
 
     def __init__(self, *delays_ms: int) -> None:
         self._delays_ms = delays_ms
@@ -43,7 +43,7 @@ def test_timers_of_two_branches_fire_by_time(declared: tuple[tuple[int, int], ..
 
 
 def test_a_timer_that_is_set_for_the_past_goes_back_to_no_time() -> None:
-    """Otherwise a commit behind the earlier timer would decide whether a window is still open for this one."""
+    """Otherwise a commit after the earlier timer would decide whether a window is still open for the later timer."""
     stream = StreamTime()
     stream.look(T + 100_000)
     stream.advance(T + 13_300)

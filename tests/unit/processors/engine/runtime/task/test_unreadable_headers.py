@@ -1,4 +1,4 @@
-"""A header name that is not UTF-8 fails its own message by the failure policy, but only where headers are used."""
+"""A header name that is not UTF-8 fails only its own message by the failure policy, and only if headers are used."""
 
 from __future__ import annotations
 
@@ -147,7 +147,10 @@ def test_behind_a_call_a_message_that_fails_is_put_aside_with_its_headers() -> N
 
 
 def test_an_unreadable_message_is_asked_once() -> None:
-    """Asked for the second time, the client library returns a null pointer as the header's name."""
+    """At the second request, the client library returns a null pointer as the header's name.
+
+    So it is asked only once.
+    """
     asked: list[int] = []
 
     def once(message: int) -> Headers:

@@ -1,4 +1,7 @@
-"""The worker's clock is set back by an hour: nothing closes, fires or ends twice or too early, and nothing is lost."""
+"""The worker's clock is set back by an hour.
+
+Nothing closes, fires or expires twice or too early, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def test_a_window_closes_once_and_messages_of_now_count_when_the_clock_is_there_
     cluster.run(app)
     assert results(cluster) == [(b"k", now - 20_000, 1)]
     cluster.clock.skew_s -= HOUR_S
-    # one is late, one is in the open window, and one is ahead of the clock, so that it does not move the time
+    # one message is late, one is in the open window, and one is ahead of the clock, so that it does not move stream
+    # time
     for at in (now - 20_000, now - 9_000, now + 1):
         send(cluster, at)
     cluster.run(app)
@@ -86,7 +90,7 @@ def test_timers_of_a_running_worker_wait_for_the_clock_and_fire_once_in_their_or
     for seconds in (5, 60, 120):
         send(cluster, begin, seconds)
     cluster.clock.call_later(30, lambda: setattr(cluster.clock, "skew_s", -float(HOUR_S)))
-    # This message comes in the repeated hour, so its timer is due before the timers that already wait.
+    # This message arrives in the repeated hour. So its timer is due before the timers that already wait.
     cluster.clock.call_later(40, lambda: send(cluster, now_ms(cluster), 7))
     cluster.run(app, quiet_s=200)
     assert [name for *_, name in results(cluster)] == ["t5", "t7"]
@@ -107,7 +111,7 @@ def test_a_value_with_a_ttl_ends_once_and_stays_ended(cluster: InMemoryCluster) 
         return app
 
     now = now_ms(cluster)
-    for at in (now - 100_000, now - 30_000):  # the first value has ended, and the second one is set
+    for at in (now - 100_000, now - 30_000):  # the first value has expired, and the second value is set
         send(cluster, at)
     cluster.run(made())
     cluster.clock.skew_s -= HOUR_S

@@ -1,4 +1,4 @@
-"""Window stores of the former version: a key's open windows are in one record, and have no entries in the index."""
+"""Window stores of the former version. A key's open windows are in one record, and have no entries in the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A late message of a join reads only the times that it asks for, however many later times its key has."""
+"""A late message of a join reads only the times that it needs, however many later times its key has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream time: the largest event time of processed messages that the worker's clock has reached."""
+"""Stream time is the latest event time of processed messages that is not ahead of the worker's clock."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ T = 1_690_000_000_000
 
 
 class Told:
-    """A processor that carries out the calls in a message, ``[call, *arguments]``. Times count from ``T``."""
+    """A processor that carries out the calls in a message, ``[call, *arguments]``. Times are relative to ``T``."""
 
     def on_message(self, value: Any, context: Any) -> None:
         for name, *rest in value:
@@ -177,7 +177,7 @@ def test_a_timer_that_fails_goes_by_the_failure_policy(cluster: InMemoryCluster)
     [(_, dead)] = cluster.read("dead")
     assert (dead.key, json.loads(dead.value or b"")) == (b"a", {"timer": "x", "time": T + 5, "clock": "stream"})
     assert dict(dead.headers or ())["holdfast.timer"] == b"x"
-    assert own(cluster) == {(b"a", "then/x")}  # what the failed timer wrote is undone
+    assert own(cluster) == {(b"a", "then/x")}  # the writes of the failed timer are undone
 
 
 def test_without_dead_letters_a_timer_that_fails_stops_the_worker_and_stays(
@@ -431,7 +431,7 @@ def test_timers_of_several_tasks_are_told_together() -> None:
 
 
 class Reminds:
-    """Stores a value with a TTL for each message. Its timers emit what they read of it."""
+    """Stores a value with a TTL for each message. Its timers emit the value that they read."""
 
     def on_message(self, value: Any, context: Any) -> None:
         if value:
@@ -451,7 +451,7 @@ def counted(value: Any, state: Any) -> Any:
 def test_a_timer_that_fires_after_a_gap_sees_what_was_there_at_its_time(
     cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """This holds even if a commit comes between the timers, and also in later steps."""
+    """A timer that fires after a gap reads the values of its own time, even if a commit comes between the timers."""
     monkeypatch.setattr(task_timers, "FIRED_AT_ONCE", at_once)
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
     timers = app.dataframe(app.topic("in")).process(Reminds, store=app.store("s", ttl=100))
@@ -464,6 +464,6 @@ def test_a_timer_that_fires_after_a_gap_sees_what_was_there_at_its_time(
     seen = [json.loads(record.value or b"") for _, record in cluster.read("out")]
     assert [(each["at"], each["seen"], each["counted"]) for each in seen] == [
         *((50, 0, 1), (70, 0, 2), (99, 0, 3), (100, None, 4), (120, None, 5)),
-        (60, None, 1),  # the value ended before the message that set this timer
+        (60, None, 1),  # the value expired before the message that set this timer
     ]
     assert [each["keys"] for each in seen] == [["n"]] * 3 + [[]] * 3

@@ -1,6 +1,6 @@
-"""Timers and values with a TTL equal a plain Python model, over kills, lost disks and restarts.
+"""Timers and values with a TTL equal a plain Python model, despite kills, lost disks and restarts.
 
-Planted bugs are found.
+The tests also find planted bugs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build(ttl: int, state_dir: Path) -> Application:
 
 
 def run(seed: int, home: Path) -> tuple[Model, list[Any], dict[Any, Any]]:
-    """One run over kills: the model, the outputs, and the records of the store."""
+    """One run with kills. Returns the model, the outputs, and the records of the store."""
     random, (cluster, _) = Random(seed), world()
     cluster.create_topic("dead", config={"message.timestamp.after.max.ms": str(2**62)})
     ttl, events = draw(random)
@@ -79,7 +79,8 @@ def run(seed: int, home: Path) -> tuple[Model, list[Any], dict[Any, Any]]:
 
 
 def check(seed: int, home: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # so that timers and values that are due at once take several commits
+    # small limits, so that timers and values that are due at once take several commits
+    with pytest.MonkeyPatch.context() as patch:
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)
         model, sent, state = run(seed, home)

@@ -1,4 +1,4 @@
-"""Values with a TTL cannot be read from their end on. They are removed in bounded steps, and completely."""
+"""Values with a TTL cannot be read after their expiry. They are removed completely, in steps of bounded size."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_value_is_readable_up_to_its_end_and_not_from_there_on(cluster: InMemo
 def test_messages_of_other_keys_move_the_time(cluster: InMemoryCluster) -> None:
     send(cluster, 0, ["set", "n"])
     send(cluster, TTL, key=b"b")
-    send(cluster, 1)  # an older message does not see the ended value, either
+    send(cluster, 1)  # an older message does not read the expired value, either
     cluster.run(build())
     assert results(cluster) == [["n"], [], []]
 
@@ -155,7 +155,7 @@ def test_a_late_message_gives_no_end_to_a_value_that_has_none(cluster: InMemoryC
 
 
 def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many values may end at once, and a commit removes only a part of them. In this test it removes none."""
+    """Many values may expire at once, and a commit removes only a part of them. In this test, it removes none."""
     monkeypatch.setattr(task_time.TaskTime, "_remove", lambda self: None)
     send(cluster, 0, ["set", "n"], ["set", "m"])
     send(cluster, 500, ["set", "m"])
@@ -173,7 +173,7 @@ def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypat
         return {}
 
     cluster.run(app)
-    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # ended, but not removed yet
+    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # expired, but not removed yet
     app._errand = errand
     cluster.run(app)
     assert seen == ["__holdfast/ends/m", "m"]
