@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Name of the folder, beside a processor's releases, with the temporary files of a proof.
-PROOF = ".proof"
 #: Matches the names of the files and folders that Holdfast creates directly in a home folder. These include the
 #: journals and lock files of the registry's SQLite database.
 _OWN = re.compile(
@@ -158,10 +156,6 @@ class Paths:
     def releases(self, processor: str) -> Path:
         """Folder with copies of one processor's deployed code; it has a subfolder for each release."""
         return self.all_releases / processor
-
-    def proof(self, processor: str) -> Path:
-        """Folder for temporary files of a version that is tested before its deploy; it exists only meanwhile."""
-        return self.releases(processor) / PROOF
 
     def deployment_mark(self, processor: str) -> Path:
         """JSON file with a copy of the registry's row about the processor's deployment (``infra.deploy.marks``)."""

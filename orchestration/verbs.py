@@ -83,7 +83,7 @@ from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import Found, RunningOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.proof.prover import Prover
+from holdfast.processors.proof.prover import PROOF, Prover
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
@@ -376,7 +376,7 @@ class Verbs:
                 slots=self._slots,
                 stores=lambda name: tuple(spec.store for spec in self.definition(name).topology.changelogs),
                 rollout=self._rollout,
-                scratch=self._settings.paths.proof,
+                scratch=lambda name: self._settings.paths.releases(name) / PROOF,
             ),
             shadows=rebuilding,
             transactions=holding.fenced(self._transactions, holding.TRANSACTIONS, hold),

@@ -13,10 +13,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from holdfast.infra.paths import PROOF, Paths
+from holdfast.infra.paths import Paths
 from holdfast.infra.system.sizes import rotate
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.orphan_facts import Archived
+from holdfast.processors.proof.prover import PROOF
 
 #: Seconds after which the folder of a proof is left over, because the process of the proof has ended.
 PROOF_ENDED_S = 3_600.0

@@ -37,6 +37,8 @@ from holdfast.processors.proof import refusal
 from holdfast.processors.proof.documents import Material, Outcome
 from holdfast.processors.proof.gathering import last_messages, state_of
 
+#: Name of the folder, beside a processor's releases, for temporary files of the functions of a tested version.
+PROOF = ".proof"
 #: Python module that runs one version on the messages.
 PROGRAM = "holdfast.processors.proof.run"
 #: Maximum seconds that a version may run.

@@ -8,12 +8,16 @@ from pathlib import Path
 
 from holdfast.infra.paths import Paths
 from holdfast.orchestration.jobs.old_files import PROOF_ENDED_S, prune_proofs
-from holdfast.processors.proof.prover import LAST_WORDS_S, RUN_S
+from holdfast.processors.proof.prover import LAST_WORDS_S, PROOF, RUN_S
 
 
 def test_the_folder_of_a_killed_proof_is_pruned_and_no_other(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
-    killed, runs, release = paths.proof("orders"), paths.proof("routes"), paths.releases("orders") / "v1-0a1b2c3d"
+    killed, runs, release = (
+        paths.releases("orders") / PROOF,
+        paths.releases("routes") / PROOF,
+        paths.releases("orders") / "v1-0a1b2c3d",
+    )
     for folder in (killed, runs, release):
         folder.mkdir(parents=True)
         (folder / "written").touch()
