@@ -45,7 +45,7 @@ IMPORTABLE = "importable"
 def build_processor(
     definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None, began: datetime | None = None
 ) -> dg.Definitions:
-    """The assets and checks of one processor; those of its topics are left out, because processors share topics.
+    """The assets and checks of one processor, without the assets of its topics, because processors share topics.
 
     ``began`` has the same meaning as in ``build_assets``.
     """

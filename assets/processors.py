@@ -98,7 +98,8 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # without this result, the check's page would show only "did not run", and not the reason
+            # This result is yielded so that the check's page shows the reason. Otherwise the page would show only "did
+            # not run".
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)

@@ -100,7 +100,8 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # without this result, the check's page would show only "did not run", and not the reason
+            # This result is yielded so that the check's page shows the reason. Otherwise the page would show only "did
+            # not run".
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
@@ -153,7 +154,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
             "history_corrections": dg.MetadataValue.int(result.corrections),
             "versions_committed": dg.MetadataValue.int(int(result.committed)),
             "lag_seconds": dg.MetadataValue.float(round(max(0.0, time.time() - newest.taken_at), 1)),
-            # as text, because the id has more digits than a number in JavaScript can represent
+            # The id is a text, because it has more digits than a number in JavaScript can represent.
             "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
         }
         if log is not None:

@@ -17,7 +17,8 @@ class HoldfastError(Exception):
     Args:
         message: What happened, with values, and what was expected; one or two sentences.
         action: The one command or edit that repairs the failure, as an imperative sentence.
-        cause: The kind of fault. Default: the ``cause`` of the class; without one, the cause of the class's exit code.
+        cause: The kind of fault. Default: the ``cause`` of the class; if the class has none, the cause of its exit
+            code.
         fields: Facts of the failure (topic, partition, path, offset, ...) for logs and tests.
     """
 
@@ -51,7 +52,7 @@ class HoldfastError(Exception):
 
 
 def in_one_line(told: str) -> str:
-    """The first line of a recorded error text, for quoting in another error that has an action of its own.
+    """The first line of a recorded error text. Another error, which has its own action, quotes this line.
 
     ``What to do:`` becomes ``Before that:``, because the recorded action must be done first.
     """

@@ -74,4 +74,4 @@ def _other_project(note: Path, home: Path, project: Path) -> Path | None:
     try:
         return other if find_project(other, other) is not None else None
     except HoldfastError:
-        return None  # the other project was moved or deleted
+        return None  # The other project no longer exists at its recorded path, so it does not own the home folder.

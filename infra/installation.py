@@ -92,7 +92,7 @@ def check_extras(*extras: str) -> None:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package of a dotted name is missing
+    except ModuleNotFoundError:  # The package in front of the dot does not exist.
         return False
 
 

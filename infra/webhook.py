@@ -86,10 +86,12 @@ class _Exchange:
         thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         thread.start()
         thread.join(within_s)
-        in_time = self._answer  # read before the shutdown, because an interrupted response could look complete
+        # The answer is read before the shutdown, because an interrupted response could look complete.
+        in_time = self._answer
         if in_time is None:
             for connection in self._connections:
-                with suppress(OSError, AttributeError):  # not connected yet; the connect timeout will end the request
+                # The connection may not be open yet. Then the connect timeout ends the request.
+                with suppress(OSError, AttributeError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
         return in_time
 

@@ -234,7 +234,7 @@ def demo(
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    flights_file()  # called first, so that a missing data package is reported before a service starts
+    flights_file()  # This call comes first, so that a missing data package is reported before a service starts.
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
     )
@@ -324,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as failure:
-        show = getattr(failure, "show", None)  # only errors of the command-line parser have this method
+        show = getattr(failure, "show", None)  # Only errors of the command-line parser have the method ``show``.
         if show is None:
             raise
         _name_the_value(failure)

@@ -1,4 +1,4 @@
-"""The former place of ``LocalRunLauncher``; a ``dagster.yaml`` of an older Holdfast still names this module."""
+"""An alias module: ``LocalRunLauncher`` was here in an older Holdfast. A ``dagster.yaml`` may still name it."""
 
 from __future__ import annotations
 

@@ -184,12 +184,12 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # because a killed apply may leave an old mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an outdated mark
         return done
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the newest deployment by this object; None if it has carried out none."""
+        """The result of the newest deployment by this object; None if this object has carried out no deployment."""
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
@@ -213,7 +213,7 @@ class Verbs:
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
 
-        A processor that the apply paused is resumed. Workers that the apply started in pause are stopped or resumed.
+        A processor that the apply paused is resumed. Workers that the apply started paused are stopped or resumed.
         ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
 
         Raises:

@@ -131,7 +131,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     same = {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
     if settings.project is None:
         return same
-    former = os.environ.get("PYTHONPATH")  # tidy: allow-environment because it is Python's variable, and no setting
+    former = os.environ.get("PYTHONPATH")  # tidy: allow-environment because Python defines this variable
     return {**same, "PYTHONPATH": os.pathsep.join([str(settings.project), *([former] if former else [])])}
 
 

@@ -1,4 +1,7 @@
-"""The face (application, arguments, registration) over two wings: ``engine`` and ``lifecycle``. Imports ``infra``."""
+"""The processor packages: ``application`` (what users import), ``engine`` (the worker), and ``lifecycle`` (changes).
+
+The package imports ``infra``.
+"""
 
 if __name__ != "holdfast.processors":
     raise ImportError(

@@ -63,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one worker until it stops, and returns its exit code."""
     given = _parser().parse_args(arguments)
-    faulthandler.enable()  # a worker that dies in C code, for example by a bug in a package, logs where it died
+    # If the worker dies in C code, for example because of a bug in a package, Python logs the line where it died.
+    faulthandler.enable()
     if given.release is not None:
         sys.path.insert(0, given.release)
     log = structlog.get_logger("worker")
@@ -110,7 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _leave(settings: Settings | None, given: argparse.Namespace, error: dict[str, Any], began: float) -> None:
     """Writes the error to the worker's endpoint file, which recovery reads.
 
-    Without settings the place of that file is unknown: the error is in the log only. A shadow is not recovered.
+    Without settings the path of that file is unknown, so the error is only in the log. The error of a shadow is not
+    written, because recovery does not restart shadows.
     """
     if settings is not None and given.shadow is None:
         endpoint = settings.paths.endpoint(given.processor, given.slot)

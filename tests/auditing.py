@@ -1,4 +1,4 @@
-"""What tests of audits plant: wrong, missing, extra and doubled pairs in a store, a changelog and a table."""
+"""Test data for audits: wrong, missing, extra and duplicate pairs in a store, a changelog and an Iceberg table."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def stored(number: int) -> bytes:
 
 
 def placed(operated: Operated) -> list[StorePartition]:
-    """Where the owner is now: a new checkpoint's partitions."""
+    """Take a checkpoint. Return the store's partitions, each with the changelog offset that the checkpoint covers."""
     return store_partitions([operated.client.checkpoint()], STORE)
 
 
 def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
-    """The pairs that the changelog folds to, up to where the owner is."""
+    """The live pairs of the store according to its changelogs, read up to the offset of each partition."""
     found: Pairs = []
     for part in parts:
         records = read_range(operated.topics.bootstrap, part.changelog, part.partition, 0, part.offset)
@@ -51,7 +51,7 @@ def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
 
 
 def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> SnapshotManifest:
-    """The manifest of a snapshot that holds these pairs at these places."""
+    """The manifest of a snapshot that holds these pairs; each partition of the store ends at its changelog offset."""
     described = []
     for part in parts:
         print_ = fingerprint_of((key, value) for number, key, value in pairs if number == part.partition)
@@ -79,7 +79,7 @@ def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> Sn
 
 
 def publish(settings: Settings, group: str, pairs: Pairs, manifest: SnapshotManifest | None) -> None:
-    """Write a store's table as a snapshot does; without a manifest, as a stranger does."""
+    """Write pairs to a store's Iceberg table like a snapshot; without a manifest, like a foreign program."""
     settings.paths.warehouse.mkdir(parents=True, exist_ok=True)
     catalog = open_catalog(settings.paths)
     schema = Schema(
@@ -100,7 +100,7 @@ def publish(settings: Settings, group: str, pairs: Pairs, manifest: SnapshotMani
 
 
 def plant_in_store(operated: Operated, wrong: Mapping[str, int | None], partition_of: Mapping[str, int]) -> None:
-    """Change local state behind its owner's back; nobody may have it open. None deletes a key."""
+    """Write wrong values to local state while no worker has it open; the value None deletes a key."""
     databases = RocksDatabases()
     for name, number in wrong.items():
         (path,) = operated.settings.paths.state.glob(f"{operated.group}/*/*{partition_of[name]}")
@@ -112,7 +112,7 @@ def plant_in_store(operated: Operated, wrong: Mapping[str, int | None], partitio
 
 
 def plant_in_changelog(operated: Operated, wrong: Mapping[str, int | None], partition_of: Mapping[str, int]) -> None:
-    """Write to a changelog as a stranger. None deletes a key."""
+    """Write wrong values to the changelog with a producer that is not the owner; the value None deletes a key."""
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
     for name, number in wrong.items():
         value = None if number is None else stored(number)

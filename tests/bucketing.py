@@ -1,4 +1,4 @@
-"""Fingerprints of pairs in memory, by bucket and pair by pair."""
+"""Computes fingerprints of key-value pairs in memory: by bucket, or one pair at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.processors.engine.state.fingerprint import SEED, Fingerprint
 
 
 def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
-    """The fingerprints of the buckets of a set of pairs."""
+    """The fingerprint of each bucket for a set of pairs."""
     found = BucketPrints()
     held = list(pairs)
     found.add_pairs([key for key, _ in held], [value for _, value in held])
@@ -19,12 +19,12 @@ def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
 
 
 def pair_hash(key: bytes, value: bytes) -> int:
-    """The hash of one pair, unsigned 64 bits."""
+    """The hash of one key-value pair, as an unsigned 64-bit number."""
     return int(xxh64_intdigest(value, xxh64_intdigest(key, SEED)))
 
 
 def one_by_one(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
-    """The fingerprint of a set of pairs, added in the plainest way."""
+    """The fingerprint of a set of pairs, computed by adding one pair at a time."""
     found = Fingerprint()
     for key, value in pairs:
         hashed = pair_hash(key, value)

@@ -1,4 +1,4 @@
-"""Two keys with one hash: xxHash is no cryptographic hash, so they can be computed."""
+"""Computes two keys with the same hash. This is possible because xxHash is not a cryptographic hash."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import itertools
 from xxhash import xxh64_intdigest
 
 _FIRST, _SECOND, _MASK = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, (1 << 64) - 1
-#: Bytes that one of four lanes takes of a stripe, and of the whole stripe.
+#: xxh64 reads stripes of 32 bytes. Each of its four lanes takes 8 bytes of a stripe.
 _LANE, _STRIPE = 8, 32
 
 
 def colliding_texts() -> tuple[str, str]:
-    """Two texts of 64 letters, digits and signs whose UTF-8 have the same ``xxh64`` with seed 0.
+    """Two printable texts of 64 characters whose UTF-8 bytes have the same ``xxh64`` with seed 0.
 
-    A lane adds its 8 bytes of each stripe to what it has, times a number. So a change in the first stripe is undone by
-    one number in the second, and of some thousand changes one is undone by a number whose bytes are text, too.
+    A lane adds its 8 bytes of each stripe, multiplied by a constant. So 8 suitable bytes in the second stripe cancel a
+    change in the first stripe. The loop tries some thousand changes until those 8 bytes are printable, too.
     """
     one = bytearray(b"A" * 2 * _STRIPE)
     first = _after(bytes(one[:_LANE]))
@@ -34,6 +34,6 @@ def colliding_texts() -> tuple[str, str]:
 
 
 def _after(taken: bytes) -> int:
-    """The first lane after its bytes of the first stripe."""
+    """The state of the first lane after it has taken these 8 bytes of the first stripe."""
     mixed = (_FIRST + _SECOND + int.from_bytes(taken, "little") * _SECOND) & _MASK
     return ((mixed << 31 | mixed >> 33) * _FIRST) & _MASK

@@ -1,4 +1,4 @@
-"""What all tests share: tiers, markers by folder, no silent skips in CI, one real broker for each run."""
+"""Set-up of all tests: tiers, markers by folder, no silent skips in CI, one real broker for each run."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ from tests.mechanics.tiers import (
 from tests.parts import brokers
 from tests.parts.brokers import TrackedBroker, stop_all
 
-# A busy machine must not fail a property: no example has a deadline, and slow generation is no fault.
+# A slow machine must not fail a property-based test: examples have no deadline, and slow generation is no failure.
 hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("any-machine")
 
-# Started in the background, a process ignores SIGINT; Dagster then gives SIGTERM the same fate, for children, too.
+# A process that is started in the background ignores SIGINT. Dagster would then ignore SIGTERM as well, in its child
+# processes, too. So restore the default handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: Set to 1, a skipped test of the folders with real parts fails the run.
+#: If this variable is 1, a skipped test in a folder with real parts (brokers, Spark, browsers) fails the run.
 NO_SKIPS = "HOLDFAST_TEST_NO_SKIPS"
-#: Of a failed test's logs, the report shows so many files, and of each the last lines.
+#: The report of a failed test shows the last lines of its log files: at most 6 files, 80 lines of each.
 LOGS_SHOWN = 6
 LOG_LINES_SHOWN = 80
-#: What is compiled before a run. Tests start hundreds of processes; where PYTHONDONTWRITEBYTECODE is set, each of them
-#: would compile what it imports.
+#: Folders that are compiled to bytecode before a run. Tests start hundreds of processes. Where PYTHONDONTWRITEBYTECODE
+#: is set, each process would otherwise compile its imports again.
 COMPILED = ("holdfast", "infra", "processors", "orchestration", "assets")
 
 
@@ -91,17 +92,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Seconds(config.getoption("--write-seconds")))
-        for folder in COMPILED:  # before test processes start; what is compiled already takes a tenth of a second
+        # Compile before the test processes start. A folder that is already compiled takes 0.1 s.
+        for folder in COMPILED:
             compileall.compile_dir(TESTS.parent / folder, quiet=2)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
-    """Each test process collects all cases: keep what it rewrites, and look for garbage only afterwards.
+    """Cache the rewritten test modules as bytecode, and collect garbage only after the test cases are collected.
 
-    Rewritten tests become bytecode also where PYTHONDONTWRITEBYTECODE is set: to rewrite all takes 10 s of CPU. Later
-    it holds again: a module that a test changes twice within a second would be taken for its former version. What was
-    collected stays until the end, so that the garbage collector need not look at it.
+    Each test process collects all cases. To rewrite the assertions of all test modules takes 10 s of CPU, so the
+    bytecode is written even where PYTHONDONTWRITEBYTECODE is set. Afterwards the setting holds again: Python would
+    mistake stale bytecode for current if a test changed a module twice within a second. The collected cases stay in
+    memory until the end of the run, so they are frozen: the garbage collector skips them.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
@@ -114,14 +117,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the brokers of the run, also those of a test process that died."""
+    """Stop the brokers of the run, including brokers of a test process that died."""
     if not hasattr(config, "workerinput"):
         stop_all(config._tmp_path_factory.getbasetemp())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """After the test processes have ended: a run that left processes behind fails."""
+    """After the test processes have ended: a run that leaves processes behind fails."""
     yield
     config = session.config
     if hasattr(config, "workerinput") or config.option.collectonly:
@@ -133,7 +136,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 
 class Seconds:
-    """Counts how long files took, on all test processes; the report shows it by folder."""
+    """Counts the seconds of each test file, summed over all test processes. The report shows the sums by folder."""
 
     def __init__(self, write: bool) -> None:
         self.files: Counter[str] = Counter()
@@ -142,7 +145,7 @@ class Seconds:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.files[report.nodeid.partition("::")[0]] += report.duration
-        if report.when == "call":  # set-up is shared
+        if report.when == "call":  # set-up is not counted: test cases share it
             self.cases[report.nodeid] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -159,9 +162,9 @@ class Seconds:
 
 
 class FilesAndSpark(LoadFileScheduling):
-    """Each file goes to one worker, those of Spark all to the same: its JVM stays warm from file to file.
+    """Gives each test file to one test process, and all Spark files to the same one: its JVM stays warm between files.
 
-    Those of its model have a JVM of their own, and go to any worker.
+    Files in tests/spark/model start a JVM of their own, so any test process may run them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -175,7 +178,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpar
 
 @pytest.fixture(autouse=True, scope="session")
 def answers_fit_their_schemas() -> Iterator[None]:
-    """Whatever a test is about: the JSON that a command prints in its process is compared with the command's schema."""
+    """In every test, compare the JSON that a command prints in this process with the command's schema."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "as_text", compared_text(options.as_text))
         yield
@@ -183,13 +186,13 @@ def answers_fit_their_schemas() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def logging_begins_anew() -> None:
-    """What parts that are made once for a session, or for a module, set up in this process is not the next module's."""
+    """Reset structlog before each module: fixtures of an earlier module may have configured it in this process."""
     structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
 def logging_is_everybodys(logging_begins_anew: None) -> Iterator[None]:
-    """A command that runs in this process sets its own logging up; the next test's is as before."""
+    """Restore the logging configuration after each test: a command that runs in this process changes it."""
     before, configured = structlog.get_config(), structlog.is_configured()
     yield
     if configured:
@@ -200,7 +203,7 @@ def logging_is_everybodys(logging_begins_anew: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def secrets_and_umask_are_everybodys() -> Iterator[None]:
-    """A test's secrets are no secrets of the next one, and neither is the umask of a command that ran here."""
+    """Restore the remembered secrets and the umask after each test, so that they do not affect the next test."""
     umask = os.umask(0o022)
     os.umask(umask)
     with pytest.MonkeyPatch.context() as patch:
@@ -212,7 +215,7 @@ def secrets_and_umask_are_everybodys() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """Turn a skip of a test on real parts into a failure where skips are not allowed."""
+    """Turn a skip of a test with real parts into a failure if `HOLDFAST_TEST_NO_SKIPS` is 1."""
     report = yield
     real = any(item.get_closest_marker(folder) for folder in MARKED_FOLDERS)
     if report.skipped and not hasattr(report, "wasxfail") and real and os.environ.get(NO_SKIPS) == "1":
@@ -224,11 +227,11 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 def _logs_of(item: pytest.Item) -> list[tuple[str, str]]:
-    """What the processes of a failed test wrote: a rare failure is understood from this, or not at all."""
+    """The ends of the log files in a failed test's folder. Often nothing else explains a rare failure."""
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if folder is None:
         return []
-    # databases and a broker's partitions have files of that name, too
+    # RocksDB databases and a broker's partitions have binary files that also end in .log
     binary = {"state", "data"}
     logs = sorted(path for path in folder.rglob("*.log") if path.is_file() and not binary & {*path.parts})
     return [(str(path.relative_to(folder)), "".join(_last_lines(path))) for path in logs[:LOGS_SHOWN]]
@@ -241,17 +244,17 @@ def _last_lines(path: Path) -> deque[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A developer's own HOLDFAST_ settings must not decide what tests do; cache and mirror may stay.
+    """Remove a developer's own HOLDFAST_ settings, which would change the tests; those for cache and mirror may stay.
 
-    What runs with a developer's home folder keeps its checkpoints elsewhere.
+    Checkpoints go to a temporary folder, even in tests that use the developer's home folder.
     """
     kept = {"HOLDFAST_CACHE", "HOLDFAST_IVY_SETTINGS", NO_SKIPS}
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in kept]:
             patch.delenv(name)
-        patch.setenv("HOLDFAST_PROJECT", "")  # no project file above the checkout counts
+        patch.setenv("HOLDFAST_PROJECT", "")  # ignore a project file in folders above the checkout
         patch.setenv("HOLDFAST_CHECKPOINTS__URL", str(tmp_path_factory.mktemp("checkpoints")))
-        # Of several test processes, each has a folder of its own in the folder of the run.
+        # With several test processes, each has its own folder inside the folder of the run.
         mine = tmp_path_factory.getbasetemp()
         brokers.belong_to(mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine)
         yield
@@ -259,7 +262,7 @@ def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def java() -> Java:
-    """The machine's Java."""
+    """The Java installation of this machine."""
     return find_java()
 
 
@@ -277,7 +280,7 @@ def broker(broker_jars: tuple[Path, ...]) -> str:
 
 @pytest.fixture
 def own_broker(tmp_path: Path, broker_jars: tuple[Path, ...]) -> Iterator[TrackedBroker]:
-    """A real broker of the test's own: the test may freeze it, kill it and start it again."""
+    """A real broker for one test only: the test may freeze it, kill it and start it again."""
     with brokers.started_broker(tmp_path / "own-broker") as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""What the page of Quix Streams' examples says about tests, and what its examples run on."""
+"""Helpers for tests of the page quix-examples.md: which tests it names, and how to run one of its examples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.window_apps import T, build, send
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coming-from" / "quix-examples.md"
 
 MINUTE, HOUR = 60_000, 3_600_000
-#: A whole number of hours since 1970.
+#: A time in milliseconds that is a whole number of hours after 1970.
 START = T // HOUR * HOUR
 READINGS = [(100, {"celsius": 30}), (200, {"celsius": 29}), (300, {"celsius": 28})]
 
 
 def listed_under(*headings: str, page: Path = PAGE) -> set[str]:
-    """The tests that a page lists in the sections with these headings."""
+    """The names of the tests that the page lists in the sections with these headings."""
     sections = dict(
         re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     )
@@ -28,7 +28,10 @@ def listed_under(*headings: str, page: Path = PAGE) -> set[str]:
 
 
 def results(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> Any:
-    """What a step makes of messages, each with its milliseconds after ``START``; starts and ends are after it, too."""
+    """The outputs of a step for these messages.
+
+    Times of messages, window starts and window ends count in ms from ``START``.
+    """
     for at, value in messages:
         send(cluster, START - T + at, value)
     cluster.run(build(place))

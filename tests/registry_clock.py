@@ -1,4 +1,4 @@
-"""The clock of a registry's database, set by a test: a function of SQLite, or of a schema before Postgres's own."""
+"""A clock for the registry's database that a test sets: a SQL function in SQLite and in Postgres."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 
 class Clock:
-    """The clock of the database under test: a function of SQLite, or of a schema before Postgres's own."""
+    """The clock that the registry's database reads; the test moves it forward."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -28,7 +28,7 @@ class Clock:
 
 
 def url_with_clock(server: PostgresServer, database: str, clock: Clock) -> str:
-    """A database whose ``clock_timestamp()`` is the test's."""
+    """The URL of a Postgres database in which ``clock_timestamp()`` returns the test's time."""
     server.query(f"CREATE TABLE model_clock AS SELECT {clock.now_s}::float8 AS now_s", database)
     server.query(
         "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "

@@ -1,4 +1,4 @@
-"""Applications with one step between a topic ``in`` and a topic ``out``, and messages for them."""
+"""Builds applications with one step between the topics ``in`` and ``out``, and sends messages to them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 
-#: The first event time, long ago; the start of a window.
+#: The first event time in milliseconds: a time in the past at which a window starts.
 T = 1_690_000_000_000
 
 
 def build(place: Callable[[StreamingDataFrame], Any], **settings: Any) -> Application:
-    """The application with this step."""
+    """An application that reads ``in``, applies the step that ``place`` adds, and writes its output to ``out``."""
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **settings)
     place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
     return app
 
 
 def send(cluster: InMemoryCluster, at: int, value: Any = 1, key: bytes | None = b"k") -> None:
-    """One message with a JSON value, ``at`` milliseconds after ``T``."""
+    """Send one message with a JSON value; its timestamp is ``at`` milliseconds after ``T``."""
     cluster.produce("in", json.dumps(value).encode(), key, timestamp_ms=T + at)

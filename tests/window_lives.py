@@ -1,4 +1,4 @@
-"""Lives of an application with windows: kills at points that a seed chooses, lost disks, restarts, rebalances."""
+"""Runs an application with windows through random kills (from a seed), lost disks, restarts and rebalances."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ POINTS = (
     "commit:after",
 )
 
-#: A silence in which nothing closes, in seconds.
+#: Seconds without a message after which a process stops; too short for a window to close by silence.
 SHORT_S = 3.0
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Raised in place of a crash: the process ends here."""
 
 
 class Doomed(InlineProcess):
-    """Dies when it comes to a point for the n-th time."""
+    """A process that is killed when it reaches the given point for the n-th time."""
 
     def __init__(self, cluster: InMemoryCluster, point: str, times: int) -> None:
         super().__init__(cluster.clock)
@@ -56,7 +56,10 @@ class Doomed(InlineProcess):
 
 
 def world() -> tuple[InMemoryCluster, int]:
-    """A cluster whose world is 100,000 s old, so that event times may begin at 0; and its time in milliseconds."""
+    """A cluster whose clock starts at 100,000 s after 1970, so that event times may start at 0.
+
+    Also returns the time of that clock in milliseconds.
+    """
     cluster = InMemoryCluster()
     cluster.clock.skew_s = 100_000 - 1_700_000_000
     for topic in ("in", "out"):
@@ -67,10 +70,10 @@ def world() -> tuple[InMemoryCluster, int]:
 def live_through(
     cluster: InMemoryCluster, app: Application, events: Iterable[Event], random: Random, silence_s: float = SHORT_S
 ) -> list[tuple[bytes, Any]]:
-    """Several processes, one after the other, that process all events; the keys and values in the output topic.
+    """Process all events in several processes, one after the other; return keys and values of the output topic.
 
-    The last one ends by itself: after ``silence_s`` without a message, or in half of the lives that wait for nothing
-    else, with the last message: half of the messages come before it.
+    The last process ends after ``silence_s`` without a message. With the default ``silence_s``, half of the runs send
+    the second half of the messages late; their last process ends with the last message.
     """
     disk, waiting = SimulatedDisk(), list(events)
     held_back = waiting[len(waiting) // 2 :] if silence_s == SHORT_S and random.random() < 0.5 else []
@@ -99,7 +102,7 @@ def live(
     silence_s: float = SHORT_S,
     count: int = 0,
 ) -> None:
-    """One process: it dies at a point that the seed chooses, or processes everything, or ``count`` messages."""
+    """Run one process until it is killed at a random point, has read all messages, or has read ``count`` messages."""
     process = InlineProcess(cluster.clock)
     if random is not None and random.random() < 0.7:
         process = Doomed(cluster, random.choice(POINTS), random.randint(1, 8))
@@ -112,7 +115,7 @@ def live(
     finally:
         process.frozen = True
         disk.release(process)
-    InlineProcess(cluster.clock).sleep(60)  # until the session of a dead member has ended
+    InlineProcess(cluster.clock).sleep(60)  # wait until the session of a killed group member has expired
 
 
 def settings_of(home: Path) -> Settings:
@@ -120,11 +123,14 @@ def settings_of(home: Path) -> Settings:
 
 
 def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> dict[str, Any]:
-    """The result of an owner command, in a worker that is paused and stops afterwards; ``lines``: those of a file."""
+    """The result of a command for the owner, carried out by a paused worker.
+
+    ``lines`` holds the lines of the export file, if the command writes one.
+    """
     told: dict[str, Any] = {}
 
     def errand(worker: Owner, ticket: Ticket) -> Work:
-        worker.maintenance.waits = True  # so that time passes
+        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
         while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
             yield
         worker.maintenance.waits = False
@@ -142,7 +148,7 @@ def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> d
 
 
 def put_back(cluster: InMemoryCluster, app: Application, store: str, lines: Iterable[bytes]) -> dict[str, Any]:
-    """Gives a store the entries of an export file, as ``restore --from-file`` does."""
+    """Write the entries of an export file to a store, like ``restore --from-file``."""
     entries = [entry for number, line in enumerate(lines, 1) if (entry := entry_of(line, number)).store == store]
     changelog = f"{store}-export-{cluster.clock.monotonic()}"
     cluster.create_topic(changelog)
@@ -154,7 +160,7 @@ def put_back(cluster: InMemoryCluster, app: Application, store: str, lines: Iter
 
 
 def stored(cluster: InMemoryCluster, app: Application, store: str) -> dict[bytes, bytes]:
-    """The changelog keys and stored values of a store, by its changelog."""
+    """The latest stored value of each key of a store, read from its changelog."""
     found: dict[bytes, bytes] = {}
     changelog = app.topology().changelog_of(store)
     assert changelog is not None

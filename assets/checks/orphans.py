@@ -1,4 +1,4 @@
-"""The external asset `operations/orphans` and its check, which lists the resources that no store owns.
+"""The external asset `operations/orphans` and its check, which lists the orphans (resources that no store owns).
 
 Invariants:
     - The check changes nothing: it deletes and moves no resource.

@@ -16,7 +16,7 @@ from holdfast.processors.proof.refusal import judge_proven
 PROVEN = "proven"
 #: Number of newest applies among which the deploy of the running version is searched.
 _APPLIES_MAX = 200
-#: The name of the stage that tests (proves) a version, as applies are recorded.
+#: The name of the stage that tests (proves) a version, as it is recorded with an apply.
 _STAGE = "prove_version"
 
 
@@ -66,5 +66,5 @@ def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str]
 def _started(apply: ApplyRecord) -> set[str | None]:
     try:
         return {stage.release_id for stage in decode(apply.plan).stages if isinstance(stage, RunProcessor)}
-    except PlanUnreadable:  # another version of Holdfast wrote the plan
+    except PlanUnreadable:  # The plan is unreadable, because another version of Holdfast wrote it.
         return set()

@@ -132,7 +132,7 @@ def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals
 
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
-    """Records per second in the processor's newest rehearsal that measured a rate; None without one."""
+    """Records per second in the processor's newest rehearsal that measured a rate; None without a rehearsal."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:

@@ -65,10 +65,10 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The result of the check whether the registry has the processor's deployment from a deploy.
+    """The result of the check whether a deploy recorded the processor's newest deployment in the registry.
 
-    ``adopted`` is a text if the processor was entered into an empty registry (adopted), otherwise empty. ``old`` is the
-    finding that the registry lacks the newest deployment, otherwise None.
+    ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
+    empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.
     """
     key = keys.processor_key(processor)
     if old is not None:

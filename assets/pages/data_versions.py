@@ -1,8 +1,9 @@
 """The data versions of live assets, so that Dagster calls an asset "Unsynced" only if its deployed code is old.
 
 Dagster compares the data versions of an asset's inputs with those at its last materialisation. Topics, changelogs,
-workers and state change all the time, and the processor carries the changes on by itself. So these assets have one data
-version that never changes. Checks and freshness policies say whether the parts fit together.
+workers and state change all the time, and a running processor handles these changes by itself. So each of these assets
+has one data version, which never changes. Checks and freshness policies show whether the assets are consistent with
+each other.
 
     code of the files ≠ code that is deployed  ──► the processor is "Unsynced": deploy it
     everything else                            ──► synced
@@ -14,9 +15,9 @@ import dagster as dg
 
 from holdfast.assets import keys
 
-#: The data version of each asset that lives beyond Dagster's runs.
+#: The data version of every asset that changes outside of Dagster's runs.
 LIVE = dg.DataVersion("live")
-#: The data version that Dagster gives to an event without one, as those of topics are.
+#: Dagster's default data version for an event that has none. Events of topics have none.
 _UNKNOWN = "INITIAL"
 #: Dagster's tags of a materialisation, which it writes itself in a run.
 DATA_VERSION_TAG, CODE_VERSION_TAG = "dagster/data_version", "dagster/code_version"
@@ -31,7 +32,8 @@ def tags_of_live() -> dict[str, str]:
 def tags_of_deployed(code_version: str, parents: Iterable[dg.AssetKey]) -> dict[str, str]:
     """The tags that a run would give to a processor's materialisation: its deployed version and its inputs' versions.
 
-    Without these tags, Dagster compares times: a changelog that is provisioned later would make the processor old.
+    Without these tags, Dagster compares times, and a changelog that is provisioned later would make the processor look
+    outdated.
     """
     inputs: dict[str, str] = {}
     for parent in parents:

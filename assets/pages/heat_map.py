@@ -6,7 +6,7 @@ from holdfast.assets.pages.drawing import document, markdown
 from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
-# tidy: allow-crumb because it is pure, and a picture of its own
+# tidy: allow-crumb because this module is pure and draws a separate picture
 #: Maximum number of rows; if there are more, only the rows with the most differences are drawn.
 ROWS_MAX = 64
 _CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18

@@ -46,7 +46,8 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)
     at = max((status.heartbeat_at for status in statuses), default=0.0)
-    # rates are differences of totals, so they are only computed if no worker was started since the last observation
+    # A rate is the difference of two totals. So rates are computed only if no worker was started since the last
+    # observation.
     started = sorted(status.started_at for status in statuses)
     if before and before.get("started") == started and at > before.get("at", at):
         seconds = at - before["at"]

@@ -37,7 +37,7 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # otherwise Spark could broadcast a small table, which is also an exchange between tasks
+    # Without this setting, Spark could broadcast a small table, which also exchanges rows between tasks.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 #: Spark settings for queries with few rows. Interpreting a plan is then faster than generating and compiling Java code.

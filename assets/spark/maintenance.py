@@ -163,7 +163,7 @@ def commits_since_compaction(spark: SparkSession, table: str) -> int:
 
 
 def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
-    """Rewrite small files and files with deleted rows, at the earliest ``every`` commits after the last time."""
+    """Rewrite small files and files with deleted rows, if at least ``every`` commits followed the last compaction."""
     if commits_since_compaction(spark, table) < every:
         return {}
     options = "map('min-input-files', '2', 'delete-file-threshold', '1', 'partial-progress.enabled', 'false')"

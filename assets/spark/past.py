@@ -186,7 +186,9 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        base = None  # the base has other columns, so values of present columns would be null
+        # The base lacks a present column or has a former one, so present columns would be null. Such a base is not
+        # used.
+        base = None
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)

@@ -39,8 +39,8 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # The branch starts from the version in ``seen``.
-        # If another run records a snapshot after this read, publishing the branch fails.
+        # The branch starts from the version in ``seen``. If another run records a snapshot after this read, the branch
+        # cannot be published.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -127,7 +127,7 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]
     parsed = F.from_json(F.lit(json.dumps(rows)), f"array<struct<{shape}>>", {"mode": "FAILFAST"})
     made = spark.range(0, 1, 1, 1).select(F.inline(parsed)).selectExpr(*columns)
-    # each store partition becomes a file; one task must not write too many files
+    # Each store partition becomes one file. The rows are split, because one Spark task must not write too many files.
     if len(rows) > _FILES_OF_A_TASK:
         made = made.repartition(-(-len(rows) // _FILES_OF_A_TASK))
     writer = made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true")

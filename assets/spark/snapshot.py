@@ -224,7 +224,9 @@ def feed_history(work: Work) -> None:
     )
     if not work.coded and any(each.coded for each in fed.values()):
         history.add_decoded(work.spark, table)
-        feed_history(work)  # again, on another branch of the history: the first one lacks the decoded values
+        # The first branch lacks the decoded values, so the changes are appended again, on another branch of the
+        # history.
+        feed_history(work)
         return
     if work.counted_ranges() == work.feeds():
         work.counted = fed
@@ -279,7 +281,8 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     shapes.reshape(spark, work.target, shape)
     if inferred and work.schema is not None:
         work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
-        # Compare with the plan, because an earlier attempt or another run may have changed the columns since then.
+        # The columns are compared with the plan, because an earlier attempt or another run may have changed the columns
+        # since then.
         whole = plan.builds_on is not None and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
@@ -354,7 +357,8 @@ def _compared(work: Work) -> DataFrame:
     work.appended = found["number"]
     if work.coded or not found["coded"]:
         return both
-    both.unpersist()  # only the checkpoint has values that SQL can't decode, so the history lacks the column
+    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet.
+    both.unpersist()
     history.add_decoded(work.spark, work.history)
     return _compared(work)
 
@@ -377,7 +381,8 @@ def seal(work: Work, measured: Prints) -> None:
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        work.corrections = 0  # this attempt appended nothing, and no other run has written to the history
+        # This attempt appended nothing to the history, and no other run has written to it. So there are no corrections.
+        work.corrections = 0
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()

@@ -292,7 +292,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
-    if values:  # the store's internal records have no model
+    if values:  # The store's internal records have no model, so no reason is reported for them.
         cases.append((OWN_RECORD, "NULL"))
     by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
     begin = [_begins(each) for each in values if each.prefixes]
@@ -366,7 +366,7 @@ def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, 
     match kind:
         case Number():
             cast = f"try_cast({parsed} AS {kind.sql})"
-            # compare with the exact number, because try_cast rounds without an error
+            # The parsed value is compared with the exact number, because try_cast rounds without an error.
             test = f"({cast} IS NULL OR try_cast({parsed} AS decimal(38,18)) <> {cast})"
             yield f"{parsed} IS NOT NULL AND {test}", f"{where} is no {kind.sql}"
         case Scalar(sql, allowed):

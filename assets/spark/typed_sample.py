@@ -65,7 +65,8 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
             found += misread
         elif misread:
             without[row["store_partition"], key] = misread
-    if without:  # rows in the quarantine do not count, because their values do not fit and they have no typed columns
+    # Rows in the quarantine are left out, because their values do not fit, and so they have no typed columns.
+    if without:
         plain = sample.select("store_partition", "key", "value", "state_key", "json")
         for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():
             found += without.get((row["store_partition"], bytes(row["key"])), [])

@@ -39,7 +39,7 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
     scd2, feed = views_of(processor, store)
     queries = (scd2, scd2_query(history, schema, coded=coded)), (feed, feed_query(history, schema, coded=coded))
     for view, query in queries:
-        # replace a view only if its query changed, because each replacement adds a file to the warehouse
+        # A view is replaced only if its query changed, because each replacement adds a file to the warehouse.
         if query not in view_queries(spark, view):
             spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
@@ -53,7 +53,7 @@ def _changes(history: str, *, coded: bool) -> str:
     before = ("op", "value", DECODED) if coded else ("op", "value")
     lags = ", ".join(f"lag({name}) OVER ({_ORDER}) AS {name}_before" for name in before)
     rows = f"SELECT *, {lags} FROM {history}"
-    # a row from a full snapshot with the same value as before is not a change
+    # A row from a full snapshot is no change if its value equals the previous value.
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
         f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "

@@ -8,7 +8,7 @@ __all__ = ["StreamingDataFrame", "StreamingSeries"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a class at its first use: ``holdfast.dataframe.windows`` alone needs neither."""
+    """Imports a class at its first use, because ``holdfast.dataframe.windows`` needs none of these classes."""
     import holdfast
 
     if name in __all__:

@@ -1,4 +1,7 @@
-"""Clients outside of streams, under the import path that Quix Streams uses. ``app.get_consumer()`` makes one."""
+"""The clients for use outside of streams, under the import path that Quix Streams uses.
+
+Use ``app.get_consumer()`` and ``app.get_producer()`` to create clients.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The registry's records of plans and applies. With these records, a killed apply can be resumed.
 
 Invariants:
-    - Each processor has at most one open apply, because a unique index of the database refuses a second one.
+    - Each processor has at most one open apply, because a unique index of the database refuses a second open apply.
     - Every write to an apply compares its token (``leases``). So a run that is no longer the holder can't change the
       apply.
     - An apply begins or gets a holder only if no live recovery run holds the processor.
@@ -62,13 +62,13 @@ class ApplyJournal:
         rows = self._database.rows(select(tables.plans.c.plan).where(tables.plans.c.plan_hash == plan_hash))
         return rows[0].plan if rows else None
 
-    def begin_apply(  # tidy: allow-wide because each is a column of the record
+    def begin_apply(  # tidy: allow-wide because each parameter is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
         """Create an apply and hold it, unless the processor has an open apply.
 
-        Returns the open apply, and whether this call created it. A recovery run that holds the processor loses it if
-        its last heartbeat is older than ``SILENT_S``.
+        Returns the open apply, and whether this call created it. A recovery run that holds the processor loses its hold
+        if its last heartbeat is older than ``SILENT_S``.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -110,7 +110,7 @@ class ApplyJournal:
             return token if connection.execute(statement.values(values)).rowcount == 1 else None
 
     def beat_apply(self, apply_id: int, token: int) -> bool:
-        """Record a heartbeat of the process that carries out the apply; returns False if another one took it over."""
+        """Record a heartbeat of the process that carries out the apply; returns False if another process took over."""
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
@@ -131,7 +131,8 @@ class ApplyJournal:
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
         """Close an apply with an outcome; returns False if the caller no longer holds the apply.
 
-        A deployment that the apply left in the state ``deploying`` becomes ``deployed``, because nobody deploys it.
+        If the apply left its deployment in the state ``deploying``, the state becomes ``deployed``, because no deploy
+        is in progress.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 
@@ -140,7 +141,7 @@ class ApplyJournal:
     ) -> tuple[ApplyRecord, ...]:
         """The newest ``limit`` applies, newest first.
 
-        Only applies of ``processor``, or only open applies, if the arguments say so.
+        ``processor`` limits the result to one processor, and ``open_only`` to open applies.
         """
         query = _RECORD
         if processor is not None:

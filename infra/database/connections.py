@@ -67,7 +67,7 @@ class Connections:
             return connection.execute(query).all()
 
     def changed(self, statement: Any) -> bool:
-        """Execute an update in a transaction of its own; returns whether exactly one row was changed."""
+        """Execute an update in a separate transaction; returns whether exactly one row was changed."""
         with self.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
@@ -75,7 +75,7 @@ class Connections:
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
         """Insert a row, or find the existing row by the query ``there``; returns it, and whether it was inserted.
 
-        The table must have a unique index that refuses a second row like this. If two processes insert at the same
+        The table must have a unique index that refuses a second row of this kind. If two processes insert at the same
         moment, the index lets only one process succeed.
         """
         while True:
@@ -87,7 +87,7 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # The existing row was closed between the refused insert and the query, so try again.
+                # The existing row was closed between the refused insert and the query, so the loop tries again.
 
     @contextmanager
     def reported(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ from holdfast.infra.database.writes import insert_into
 #: of Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
-#: Two parts of sentences about the reason why a holder counts as dead.
+#: The two reasons why a holder counts as dead, each as the end of a sentence.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 

@@ -68,7 +68,8 @@ def what_to_do(engine: Engine) -> str:
             "pg_stat_activity` on the server, and let it finish or end it; then repeat the command."
         )
     file = Path(engine.url.database or "")
-    locked = (file.with_name(f"{file.name}-shm"), file)  # in WAL mode, a process that writes has locked the `-shm` file
+    # In WAL mode, the lock of a writing process is on the `-shm` file.
+    locked = (file.with_name(f"{file.name}-shm"), file)
     holders = dict.fromkeys(name for part in locked for name in lock_holders(part))
     who = " or ".join(holders) or "another process"
     return f"Let {who} finish, which holds its lock, or end it; then repeat the command."

@@ -36,7 +36,7 @@ def prune_registry(database: Connections, before: datetime) -> Pruned:
     applies, incidents, actions = tables.applies, tables.incidents, tables.actions
     ended = (applies.c.finished_at.is_not(None), applies.c.finished_at < before)
     closed = (incidents.c.closed_at.is_not(None), incidents.c.closed_at < before)
-    # a failed incident can be deleted only after an operator has acknowledged it
+    # A failed incident is deleted only after an operator has acknowledged it.
     answered = (incidents.c.outcome != "failed") | incidents.c.acknowledged_at.is_not(None)
     return Pruned(
         _prune(database, applies, applies.c.processor, *ended),

@@ -104,7 +104,7 @@ class Registry:
     def open_incident(
         self, processor: str, kind: str, detail: Mapping[str, Any], now: datetime
     ) -> tuple[Incident, bool]:
-        """Open an incident, unless the processor has one; returns the open incident and whether this call opened it."""
+        """Open an incident, unless the processor has an open one. Returns the open incident, and whether it is new."""
         values = {"processor": processor, "kind": kind, "detail": dict(detail), "opened_at": now}
         there = select(tables.incidents).where(_INCIDENT.processor == processor, _IS_OPEN)
         row, is_new = self._database.find_or_insert(there, tables.incidents, values)
@@ -259,7 +259,7 @@ class Registry:
         with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values, after)
 
-    def adopt_deployment(  # tidy: allow-wide because each is a column of the record
+    def adopt_deployment(  # tidy: allow-wide because each parameter is a column of the record
         self,
         processor: str,
         code_version: str,

@@ -28,7 +28,7 @@ class ReleaseBook:
     def __init__(self, database: Connections) -> None:
         self._database = database
 
-    def record(  # tidy: allow-wide because each is a column of the record
+    def record(  # tidy: allow-wide because each parameter is a column of the record
         self,
         processor: str,
         release_id: str,

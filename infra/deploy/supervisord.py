@@ -189,7 +189,8 @@ class Supervisord:
                 return "down"
             return "up"
 
-        answer = wait_until(known, BETWEEN_S)  # waits because a starting or ending supervisord has no socket
+        # A supervisord that is starting or ending has no socket for a moment, so wait for an answer.
+        answer = wait_until(known, BETWEEN_S)
         if not answer:
             raise silent[-1]
         return answer == "up"
@@ -242,8 +243,8 @@ class Supervisord:
         return changed
 
     def start_program(self, name: str) -> None:
-        # Wait first: between two processes of one program, supervisord would answer "already started" and start
-        # nothing.
+        # Wait while the program has no stable state. In that time, supervisord would answer "already started", but
+        # start nothing.
         wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)

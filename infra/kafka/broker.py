@@ -165,7 +165,8 @@ class EmbeddedBroker:
                 log lines.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._folder / "start.lock"):  # a parallel second start waits, then finds the running broker
+        # If two processes start the broker, the second process waits, and then finds the running broker.
+        with locked(self._folder / "start.lock"):
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
@@ -201,7 +202,7 @@ class EmbeddedBroker:
             return self.running() or self.start()
         except BrokerAlreadyRunning:
             there = self.running()
-            if there is None:  # the broker that another process has started meanwhile has ended again
+            if there is None:  # Another process has started a broker, but that broker has already ended.
                 raise
             return there
 

@@ -127,7 +127,7 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
 
 
 def listening_at(bootstrap: str) -> str | None:
-    """The first bootstrap address at which a program accepts connections, even if it is no broker; None without one."""
+    """The first bootstrap address at which a program accepts connections, even if it is no broker; otherwise None."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

@@ -1,4 +1,4 @@
-"""Creates the engine's clients for one real Kafka cluster; the simulation replaces this module by a simulated one."""
+"""Creates the engine's clients for one real Kafka cluster; a simulation uses a simulated module in its place."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ class GroupConsumer:
             _, high = self._consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), cached=True
             )
-        except (KafkaException, RuntimeError):  # nothing was fetched yet, or the consumer is closed
+        except (KafkaException, RuntimeError):  # Either no record was fetched yet, or the consumer is closed.
             return None
         return int(high) if high >= 0 else None
 
@@ -447,7 +447,9 @@ class GroupConsumer:
             )
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
-            if partition not in self._moved:  # this end was reached before a seek, so it is out of date
+            # If the partition was sought during this poll, the reported end is from before the seek, so it is out of
+            # date.
+            if partition not in self._moved:
                 self._ends.told(partition, message.offset())
         else:
             _log.warning("input error", error=error.str(), next="the client library retries")

@@ -54,7 +54,7 @@ class TransactionAborted(KafkaFailed):
 
 
 class ProducerFenced(KafkaFailed):
-    """A newer producer with the same transactional id fenced this one; the worker drops all its tasks and rejoins."""
+    """A newer producer with the same transactional id fenced this producer; the worker drops its tasks and rejoins."""
 
     cause = "fenced"
 

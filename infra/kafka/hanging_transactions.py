@@ -28,7 +28,8 @@ class OpenTransaction:
     partition: Partition
     producer_id: int
     producer_epoch: int
-    #: Offset of the transaction's first record in the partition. The next field is the seconds since its last record.
+    #: Offset of the transaction's first record in the partition. The next field: seconds since the transaction's last
+    #: record.
     start_offset: int
     since_write_s: float
     #: Facts from the coordinator: transactional id, state, seconds since the start, and timeout in seconds. All are
@@ -59,8 +60,9 @@ def state_of(transaction: OpenTransaction) -> TransactionState:
     """Classifies a transaction.
 
     ``open``: a coordinator knows the transaction. ``hanging``: no coordinator knows it, and it has been open for longer
-    than the maximum timeout plus ``SLACK_S``. ``unexplained``: no coordinator knows it, but it has not been open for so
-    long. It may have begun or ended during the inspection, or this client has no right to see its transactional id.
+    than the maximum timeout plus ``SLACK_S``. ``unexplained``: no coordinator knows it, but it has been open for a
+    shorter time. It may have begun or ended during the inspection, or this client has no right to see its transactional
+    id.
     """
     if transaction.transactional_id is not None:
         return "open"

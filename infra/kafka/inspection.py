@@ -192,7 +192,7 @@ class Inspector:
         try:
             what, right = "describe the brokers' configuration", Right("DescribeConfigs", "cluster")
             return int(self._ask(ask, what, right)) / 1000
-        except (AccessRefused, LookupError, ValueError):  # brokers omit settings that this client may not read
+        except (AccessRefused, LookupError, ValueError):  # Brokers leave out settings that this client may not read.
             return MAX_TIMEOUT_S
 
     def abort(self, transaction: OpenTransaction) -> bool:
@@ -306,7 +306,8 @@ class Inspector:
             ]
         )
 
-        async def send() -> None:  # private calls, because kafka-python's public call can only write abort markers
+        # Private methods are used, because kafka-python's public method can only write abort markers.
+        async def send() -> None:
             leaders = await self._admin._async_get_leader_for_partitions([spec.topic_partition])
             response = await self._admin._manager.send(request, node_id=next(iter(leaders)))
             self._admin._abort_transaction_process_response(response, spec)

@@ -30,7 +30,7 @@ class BadLines(HoldfastError):
 
 
 class _Unfit(Exception):
-    """One line can't become a record; the text of the error is the reason."""
+    """A line that can't become a record; the text of the error is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

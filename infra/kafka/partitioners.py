@@ -148,7 +148,8 @@ def placing_of(keys: KeysOf, count: int) -> Placing:
     fits = {name: {at for at in seen if place(at[1], count) == at[0]} for name, place in PARTITIONERS.items()}
     whole = [name for name, those in fits.items() if those == seen]
     by, chance = UNKNOWN, 1.0
-    if len(whole) == 1:  # if both hash functions match, for example with one partition, the result stays UNKNOWN
+    # If both hash functions match all keys, for example with one partition, the result stays UNKNOWN.
+    if len(whole) == 1:
         by, chance = whole[0], (1 / count) ** len(seen)
     elif not whole:
         union = set().union(*fits.values())

@@ -222,7 +222,8 @@ class EngineProducer:
                 deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
-                # The queue is full. The last record taken from the iterator was not queued, so continue there.
+                # The queue is full, so the last record that was taken from the iterator was not queued. The loop
+                # continues with this record.
                 first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
@@ -268,7 +269,8 @@ class EngineProducer:
             if self._refused is not None:
                 return self._refusal()
             try:
-                self._producer.commit_transaction(0)  # always fails; called because its error tells the reason
+                # This call always fails. It is made because its error contains the reason.
+                self._producer.commit_transaction(0)
             except KafkaException as reason:
                 error = reason.args[0]
             if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
@@ -289,7 +291,7 @@ class EngineProducer:
     def _fatal(self, what: str) -> KafkaFailed:
         """The error to raise after a fatal error, from which the producer can't recover.
 
-        librdkafka tells the reason only in its next call, so this method makes a call.
+        librdkafka reports the reason only in the error of its next call, so this method makes a call.
         """
         try:
             self._producer.begin_transaction()
@@ -322,7 +324,8 @@ class EngineProducer:
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        except (KafkaException, SystemError) as failure:  # a fenced producer raises here too; its queue is empty
+        # A fenced producer raises an error here, too. Its queue is already empty.
+        except (KafkaException, SystemError) as failure:
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 
     def _until_answered(self, call: Callable[[float], None], what: str, *, within_s: float | None = None) -> None:
@@ -344,7 +347,7 @@ class EngineProducer:
     def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
         """Make a call, and mark the producer's epoch as doubtful if librdkafka may have sent the request twice.
 
-        This is so if the call took longer than ``DOUBTFUL_AFTER_S``.
+        librdkafka may have done this if the call took longer than ``DOUBTFUL_AFTER_S``.
         """
         began = time.monotonic()
         try:
@@ -355,7 +358,7 @@ class EngineProducer:
                 self.doubts += 1
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has a timeout of its own; abandon the call ``HANG_AFTER_S`` seconds after this timeout."""
+        """Make a call that has its own timeout; abandon the call ``HANG_AFTER_S`` seconds after this timeout."""
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:

@@ -85,13 +85,14 @@ class ChangelogConsumer:
         self._former: set[Partition] = set()
 
     def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
-        # librdkafka keeps a pause across assignments, so resume first. The resume must come before the assignment: a
-        # resume during the start of fetching can make librdkafka lose the start (librdkafka issues 2190 and 5591).
+        # librdkafka keeps a pause across assignments, so the partitions are resumed first. A resume while librdkafka
+        # starts to fetch a partition can prevent the fetch (librdkafka issues 2190 and 5591). So the resume must be
+        # before the assignment.
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics, self._timed = {partition.topic for partition in starts}, timed
         # librdkafka ends the previous fetch later, in another thread. Until then, it reports the old position, as if
-        # records had been replayed already. So remember the partitions that have an old position now.
+        # records had been replayed already. So the partitions that have an old position now are remembered.
         self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:

@@ -47,7 +47,7 @@ _LEADERLESS = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError._NOENT,  # the client found no leader of any requested partition
+    KafkaError._NOENT,  # The client found no leader for any of the requested partitions.
 )
 _ABSENT = (
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -259,8 +259,8 @@ class Topics:
                     if answer is not None:
                         found[place.topic][place.partition] = answer.offset
             except LeaderMoving:
-                # The error means either that all these topics are gone, or that partitions have no leader. Only the
-                # second is raised.
+                # This error has two possible causes: all these topics are gone, or partitions have no leader. It is
+                # raised only in the second case.
                 if self.describe(partitions):
                     raise
 
@@ -326,7 +326,7 @@ class Topics:
         for known in groups:
             if known.members or known.error is not None or known.state == "Dead":
                 raw = [member.assignment for member in known.members] if known.protocol_type == "consumer" else []
-                with contextlib.suppress(KafkaFailed):  # another program's assignor may use another format
+                with contextlib.suppress(KafkaFailed):  # The assignor of another program may use another format.
                     found[known.id] = frozenset()
                     found[known.id] = frozenset(place.topic for each in raw for place in decode_assignment(each))
         return found
@@ -373,7 +373,8 @@ class Topics:
                 error = None if message is None else message.error()
                 errors.append(error)
                 if error is not None and error.code() in REFUSALS:
-                    self._readers.pop(group).close()  # replaced, because a reader reports a refusal only once
+                    # This reader is replaced, because a reader reports a refusal only once.
+                    self._readers.pop(group).close()
                     raise refused(what, right, self._principal) from None
                 raise
 

@@ -1,4 +1,4 @@
-"""Avro: confluent-kafka's (de)serializers with a schema registry, and fastavro's without one."""
+"""Avro: confluent-kafka's (de)serializers if a schema registry is used, otherwise fastavro's."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _quick(
     """Wraps a deserializer so that it is five times as fast from the second message of a schema on.
 
     The first message of each schema is read by ``read``, confluent-kafka's deserializer. This deserializer prepares
-    rules again for each message. A schema with rules or references is always read by it.
+    rules again for each message. Messages of a schema with rules or references are always read by confluent-kafka's
+    deserializer.
     """
     from fastavro import schemaless_reader
 

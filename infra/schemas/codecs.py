@@ -157,7 +157,7 @@ class RegistryReader(Connected):
 
 
 def _text_of(failure: BaseException) -> str:
-    """The text of a library's error; errors of jsonschema also have the path of the invalid part, which is added."""
+    """The text of a library's error. For an error of jsonschema, the path of the invalid part is added."""
     text, seen = str(failure) or type(failure).__name__, failure.__cause__ or failure.__context__
     path = getattr(seen, "json_path", None)
     return text if path is None else f"{text} - at `{path}`"

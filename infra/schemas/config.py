@@ -53,7 +53,8 @@ class SchemaRegistryClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            value = value.get_secret_value() if hasattr(value, "get_secret_value") else value  # pydantic's SecretStr
+            # pydantic's type ``SecretStr`` has this method
+            value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
             if value is not None and not isinstance(value, str):
                 raise SchemaRegistryInvalid(
                     f"`{each.name}` of SchemaRegistryClientConfig is {type(value).__name__}, expected a text.",
@@ -96,7 +97,7 @@ class SchemaRegistryClientConfig:
                 "A topic needs a schema registry, and no URL is set.",
                 action="Set `HOLDFAST_SCHEMA_REGISTRY__URL`, or pass `SchemaRegistryClientConfig(url=...)`.",
             )
-        # no retries in the library, because `PatientRegistry` retries
+        # The library makes no retries, because `PatientRegistry` retries.
         return {"timeout": REQUEST_TIMEOUT_S, "max.retries": 0, **chosen}
 
 

@@ -1,4 +1,4 @@
-"""JSON with a schema: confluent-kafka's (de)serializers with a schema registry, and jsonschema's check without one."""
+"""JSON with a schema: confluent-kafka's (de)serializers if a schema registry is used, otherwise jsonschema's check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf: confluent-kafka's (de)serializers with a schema registry, and Google's library without one."""
+"""Protobuf: confluent-kafka's (de)serializers if a schema registry is used, otherwise Google's library."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Ca
         message = message_of(value)
         try:
             made: bytes = message.SerializeToString(deterministic=deterministic)
-        except Exception as failure:  # for example, a required field is missing
+        except Exception as failure:  # The message is invalid, for example because a required field is missing.
             raise ValueError(str(failure)) from failure
         return made
 

@@ -42,7 +42,7 @@ _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
 
 @dataclass(slots=True)
 class Patience:
-    """Says how long calls wait for a registry, and what they do meanwhile; a worker sets the values at its start."""
+    """The limits for a call to a registry that does not answer. A worker sets these values at its start."""
 
     #: Maximum seconds that a call waits for an answer; then it fails.
     limit_s: float = 0.0

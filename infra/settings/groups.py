@@ -271,7 +271,7 @@ class SparkSettings(Group):
         min_length=16,
         description=f"Secret of a standalone cluster, its {AUTHENTICATE_SECRET}.",
     )
-    # not shown (repr=False), because it may contain passwords, for example of object stores
+    # repr=False, because the value may contain passwords, for example of object stores
     conf: Properties = Field(
         default_factory=dict,
         repr=False,

@@ -147,7 +147,7 @@ def _text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as failure:
         if path.name == _SHARED:
-            return None  # not an error, because the file may have nothing to do with Holdfast
+            return None  # This is no error, because the file may have nothing to do with Holdfast.
         reason = failure.strerror if isinstance(failure, OSError) else str(failure)
         raise ProjectInvalid(
             f"{path} can't be read: {reason}.",

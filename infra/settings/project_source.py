@@ -71,7 +71,7 @@ def project_of(given: Mapping[str, Any]) -> ProjectFile | None:
     chosen = given["project"] or "" if "project" in given else os.environ.get(VARIABLE)
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # the working directory was deleted
+    except FileNotFoundError:  # The working directory was deleted, so no folder above it can be searched.
         return None if chosen is None else find_project(Path("/"), chosen)
     return find_project(here, chosen)
 

@@ -223,7 +223,8 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        raise _invalid(invalid, project) from None  # without the cause, because the cause's text shows all values
+        # The cause is left out, because its text shows all values, also secrets.
+        raise _invalid(invalid, project) from None
     remember(settings.secrets())
     remember(value for name in _FOREIGN_SECRETS if (value := os.environ.get(name)))
     check_memory_bound(settings.memory_max_mb << 20)
@@ -258,7 +259,8 @@ def _warn_of_unknown(settings: Settings) -> None:
         if name in _warned:
             continue
         _warned.add(name)
-        if not structlog.is_configured():  # without configuration, structlog writes to stdout, which has the results
+        # An unconfigured structlog writes to stdout, where commands print their results.
+        if not structlog.is_configured():
             configure_logging(settings.log_level, settings.log_format)
         _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
 

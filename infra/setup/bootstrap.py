@@ -132,7 +132,7 @@ def _compile() -> None:
 
 
 def _fits() -> bool:
-    """Whether ``.venv`` was created by this version of Python and in this folder, not copied from another one."""
+    """Whether ``.venv`` was created by this version of Python and in this folder, not copied from another folder."""
     if not PYTHON.exists():
         return False
     ask = "import sys; print(sys.version.split()[0], sys.prefix)"
@@ -165,7 +165,7 @@ def _for_uv() -> tuple[dict[str, str], list[str]]:
     options = pip_options(_pip("config", "list"))
     system = ssl.get_default_verify_paths()
     certificates = bool(system.cafile or system.capath)
-    # tidy: allow-environment because the variables of pip and uv are theirs
+    # tidy: allow-environment because pip and uv define these variables
     return uv_variables(options, os.environ, system_certificates=certificates), uv_flags(options)
 
 

@@ -291,7 +291,7 @@ def _ivy_jar() -> Path:
 
 def _trust(java: Java) -> list[str]:
     """The JVM option for the system's trust store; empty if the user or the Java installation chose a trust store."""
-    options = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because Java defines this variable
     if "trustStore" in options or (java.home / "lib/security/cacerts").is_symlink():
         return []
     store = next((store for store in _SYSTEM_TRUST_STORES if store.exists()), None)

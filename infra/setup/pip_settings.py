@@ -62,7 +62,8 @@ def uv_variables(
             told[variable] = ("," if option == "find-links" else " ").join(words)
     if system_certificates and "SSL_CERT_FILE" not in {**told, **environment}:
         told["UV_SYSTEM_CERTS"] = "true"
-    # uv then chooses the best version from all indexes, as pip does. This is safe, because the lock has hashes.
+    # With this strategy, uv chooses the best version from all indexes, as pip does. This is safe, because the lock has
+    # hashes.
     told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {**told, **environment}
 

@@ -69,7 +69,7 @@ def record_classes(settings: Settings) -> Path:
         try:
             with TemporaryDirectory(prefix="holdfast-recording-") as folder:
                 _record(settings, Path(folder), recording)
-        except Exception as failed:  # any type of exception, because Spark's client raises its own types
+        except Exception as failed:  # Every type of exception is caught, because Spark's client raises its own types.
             why = failed
         if why is not None or not archive.keep():
             raise ClassesNotArchived(

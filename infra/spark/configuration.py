@@ -113,7 +113,7 @@ def jvm_configuration(
         "spark.executorEnv.PYTHONPATH": python_path(),
         "spark.sql.warehouse.dir": str(folder / "tables"),
         "spark.sql.extensions": EXTENSIONS,
-        # set as a property, because Hadoop ignores the umask of the process
+        # The umask is a property, because Hadoop ignores the umask of the process.
         "spark.hadoop.fs.permissions.umask-mode": f"{process_umask():03o}",
         **guarded_ports(settings),
         **session_configuration(settings),

@@ -61,7 +61,8 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     if re.search(LOCKED, "\n".join(texts)):
         from holdfast.infra.warehouse.catalog import locked_by  # imported late because it loads the Iceberg library
 
-        with suppress(HoldfastError):  # invalid settings must not hide Spark's failure
+        # If the settings are invalid, the catalog is not named. Invalid settings must not hide Spark's failure.
+        with suppress(HoldfastError):
             settings = load_settings()
             message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings.catalog)}"
     return kind(message, action=action, doing=doing)
@@ -75,11 +76,12 @@ def _is_sparks(failure: BaseException) -> bool:
 
 def _texts(failure: BaseException) -> list[str]:
     """All texts of an exception: gRPC's details, the exception's message, and the server's stack trace."""
-    # only gRPC's errors have it; it is the message without a list of fields
+    # Only gRPC's errors have ``details``: the message without a list of fields.
     details = getattr(failure, "details", None)
     texts = [str(details() or "") if callable(details) else "", str(failure)]
-    trace = getattr(failure, "getStackTrace", None)  # over Spark Connect, only the stack trace contains the causes
-    with suppress(Exception):  # the call fails if the JVM has ended
+    # Over Spark Connect, only the Java stack trace contains the causes.
+    trace = getattr(failure, "getStackTrace", None)
+    with suppress(Exception):  # The call fails if the JVM has ended.
         texts.append(str(trace() or "") if callable(trace) else "")
     return texts
 
@@ -88,7 +90,7 @@ def _cause(texts: list[str]) -> str:
     """The innermost cause that the texts contain; if they contain no cause, the first line."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
-    # causes that are only the name of an exception class are skipped, because they say nothing
+    # A cause that is only the name of an exception class is skipped, because it explains nothing.
     with_text = [cause for cause in causes if not re.fullmatch(r"[\w.$]+(Exception|Error)?:?( null)?", cause)]
     own = [line.lstrip(": ") for line in lines if not line.startswith(("An error occurred while calling", "at "))]
     return with_text[-1] if with_text else causes[-1] if causes else own[0] if own else "its JVM gave no answer"
@@ -96,7 +98,7 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of most actions. It says that the failed run did not change any published version.
+#: The end of most actions; it states that the failed run did not change any published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (
@@ -147,7 +149,7 @@ _KNOWN: tuple[_Known, ...] = (
         f"Check that the catalog's database and the object store run and are reachable, {_AGAIN}",
     ),
     (
-        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark also raises it if the metadata of an existing table can't be read
+        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark also raises this error if it can't read the metadata of an existing table.
         WarehouseFailed,
         "Materialise the snapshot of that table. If the table existed before: check that the catalog's database and "
         f"the object store run and are reachable, {_AGAIN}",
@@ -171,7 +173,7 @@ _KNOWN: tuple[_Known, ...] = (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
         r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext|"
-        # the only text in py4j's error if the connection to the JVM broke during a call
+        # py4j's error has only this text if the connection to the JVM broke during a call.
         r"\A\s*An error occurred while calling \S+\s*\Z",
         SparkUnavailable,
         "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "

@@ -135,7 +135,8 @@ def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
     """Stop the warm Spark server; it is killed after ``within_s`` seconds. Returns False if it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
-        with suppress(ProcessLookupError):  # after a kill, the server's Python workers may still run in its group
+        # After the server was killed, its Python workers may still run in its process group.
+        with suppress(ProcessLookupError):
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
     identity_beside(_file(settings)).unlink(missing_ok=True)

@@ -78,7 +78,7 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
 
 def _open(settings: Settings, app_name: str) -> SparkSession:
     prepare_catalog(settings)
-    # silenced, because this logger prints a page of JSON for each failed query, which only repeats the exception
+    # This logger prints a page of JSON for each failed query, which only repeats the exception. So it is silenced.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
@@ -106,7 +106,7 @@ def stop_spark(session: Any) -> None:
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if process.stdin is not None:
-        process.stdin.close()  # makes the JVM end, because it ends when its standard input is closed
+        process.stdin.close()  # The JVM ends when its standard input is closed.
     try:
         process.wait(END_WITHIN_S)
     except subprocess.TimeoutExpired:

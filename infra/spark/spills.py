@@ -54,13 +54,13 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that created this folder for spilled data is still alive."""
+    """Whether the process that created this folder (for Spark's spilled data) is still alive."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock file, so an older version created the folder; its name has process id and start mark
+    except OSError:  # Without a lock file, an older version created the folder; its name has process id and start mark.
         pid, _, mark = folder.name.partition("-")
         return pid.isdecimal() and is_running(int(pid), mark)
     return False

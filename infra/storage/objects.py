@@ -72,10 +72,12 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            # raises errors now; for a folder this is skipped, because it needs no check and fsspec imports slowly
+            # The driver is opened now, so that errors are raised here. A local folder needs no check, and fsspec
+            # imports slowly.
             _ = self._driver
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
-        if ignored and self._is_folder:  # checked here, because fsspec's driver of folders accepts every option
+        # Options are checked here, because fsspec's driver for folders accepts every option.
+        if ignored and self._is_folder:
             raise StorageUnusable(
                 f"The checkpoint store {self.shown} is a folder; its options {', '.join(ignored)} have no effect.",
                 action="Unset `HOLDFAST_CHECKPOINTS__OPTIONS`, or set `HOLDFAST_CHECKPOINTS__URL` to the object store.",
@@ -178,7 +180,8 @@ class FsspecObjects:
             self._files.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 return self._files.open(target, "wb", block_size=size)
-            except FileNotFoundError:  # another process deleted the folder together with its last object; try again
+            # Another process deleted the last object and its folder in this moment; try again.
+            except FileNotFoundError:
                 if last:
                     raise
         return None

@@ -22,7 +22,8 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
         return None
     try:
         limit, used = int((cgroup / "memory.max").read_text()), int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):  # not in a container, or the container has no limit (the file says "max")
+    # This process is in no container, or the container has no limit (the file says "max").
+    except (OSError, ValueError):
         return free
     return max(0, min(free, (limit - used) // MIB))
 

@@ -49,7 +49,7 @@ def listens_at(pid: int, port: int) -> bool | None:
 
 def _sockets_of(pid: int) -> Iterator[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # the process closed the file after it was listed
+        with suppress(FileNotFoundError):  # The process closed the file after this loop had listed it.
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 yield target[len("socket:[") : -1]

@@ -23,7 +23,7 @@ import structlog
 
 from holdfast.infra.paths import Paths
 
-# not imported at run time, because processes that only start other processes do not need the settings
+# Not imported at run time, because a process that only starts another process does not need the settings.
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 

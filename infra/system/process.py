@@ -152,7 +152,7 @@ def recorded_runs(file: Path, pid: int, mark: str) -> bool:
     """
     identity = read_identity(identity_beside(file))
     if identity is None or (identity.pid, identity.mark) != (pid, mark):
-        return is_running(pid, mark)  # no identity: an older version of Holdfast wrote the JSON file
+        return is_running(pid, mark)  # The JSON file of an older version of Holdfast has no identity file.
     return fate_of(identity) == "running"
 
 

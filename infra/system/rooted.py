@@ -31,7 +31,8 @@ def inside(root: Path, name: str | Path) -> Path:
         seen = path.resolve()
         if ".." not in Path(name).parts and seen != root.resolve() and seen.is_relative_to(root.resolve()):
             return path
-    except (OSError, ValueError, RuntimeError) as failure:  # loop of symbolic links, null byte, or too long name
+    # The path has a loop of symbolic links, a null byte, or a too long name.
+    except (OSError, ValueError, RuntimeError) as failure:
         raise _outside(root, name, str(failure)) from failure
     raise _outside(root, name, str(seen))
 

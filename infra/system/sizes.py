@@ -63,7 +63,7 @@ def rotate(log: Path, max_bytes: int) -> bool:
     except FileNotFoundError:
         return False
     former = log.with_name(log.name + ROTATED)
-    with suppress(OSError):  # the copy fails on a full disk; then free space is more important than the old lines
+    with suppress(OSError):  # On a full disk, the copy fails. Then free space is more important than the old lines.
         shutil.copyfile(log, former)
     os.truncate(log, 0)
     return True

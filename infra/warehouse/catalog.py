@@ -229,7 +229,7 @@ def short_errors(catalog: str) -> Iterator[None]:
             f"The warehouse's catalog {catalog} can't be used: {answer.rstrip('.')}.{locked}",
             action=action,
             catalog=catalog,
-        ) from None  # without the cause, because its text may contain the password
+        ) from None  # The cause is left out, because its text may contain the password.
 
 
 def _verdict(answer: str) -> tuple[type[CatalogUnavailable | CatalogUnusable], str]:

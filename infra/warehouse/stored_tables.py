@@ -114,7 +114,8 @@ def _readable(table: str) -> Iterator[None]:
         yield
     except HoldfastError:
         raise
-    except Exception as failure:  # any type, because pyiceberg passes on errors of storage, parsers and databases
+    # Every type of exception is caught, because pyiceberg passes on errors of storage, parsers and databases.
+    except Exception as failure:
         lines = str(failure).strip().splitlines()
         raise TableUnreadable(
             f"Table {table} can't be read: {type(failure).__name__}: {lines[0][:300] if lines else 'no reason given'}.",

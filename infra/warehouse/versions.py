@@ -24,10 +24,10 @@ class VersionReader:
         self.name = ".".join(table.name())
 
     def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and its ancestors; None if none has it.
+        """The newest value of a property in the summaries of this version and its ancestors; None if no summary has it.
 
         Ancestors are searched, because versions that maintenance or other programs wrote lack Holdfast's properties. If
-        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result is
+        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result tells
         whether this version itself has the property. ``counts`` decides whether a value from another version is valid.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))

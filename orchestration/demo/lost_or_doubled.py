@@ -44,7 +44,8 @@ def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, i
     """
     records = disordered = 0
     last: dict[str, int] = {}
-    odd: dict[str, set[int]] = {}  # key -> its numbers, only for keys whose numbers did not arrive as 1, 2, 3, …
+    # Key -> its sequence numbers, only for keys whose numbers did not arrive in the order 1, 2, 3, …
+    odd: dict[str, set[int]] = {}
     for key, number in updates:
         records += 1
         before = last.get(key, 0)

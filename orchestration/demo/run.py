@@ -150,7 +150,7 @@ def run_demo(
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        # stderr goes to the log until all services have ended, because they write to stderr when they end.
+        # The redirection ends after all services have ended, because services write to stderr when they end.
         with stderr_to(log), ExitStack() as running:
             demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)

@@ -107,7 +107,8 @@ def _available() -> int | None:
     except (OSError, KeyError, ValueError):
         return None
     group = Path("/sys/fs/cgroup")
-    # no memory limit is set for the group, or the system has no control groups (v2)
+    # The file is missing or has no number if the group has no memory limit, or if the system has no control groups
+    # (v2).
     with suppress(OSError, ValueError):
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return max(0, min(limits))

@@ -109,7 +109,8 @@ def _secret_entries(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, 
 
 
 def _holds_secret(name: str, value: str) -> bool:
-    if name in ("env", "key"):  # their values are the name of a variable and the key of a tag, so no secrets
+    # The values of these entries are no secrets: they name an environment variable, or the key of a tag.
+    if name in ("env", "key"):
         return False
     return is_secret_name(name) or ("://" in value and any(secrets_of_url(value)))
 

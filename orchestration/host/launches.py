@@ -61,14 +61,14 @@ def restate(instance: DagsterInstance, run_id: str) -> None:
         event, run = records[-1].dagster_event, instance.get_run_by_id(run_id)
         if event is None or run is None or run.status is TOLD[event.event_type]:
             return
-        # the loop then reads the events again, because the run may have ended at this moment
+        # The caller's loop then reads the events again, because the run may have ended in this moment.
         instance.run_storage.handle_run_event(run_id, event, datetime.fromtimestamp(records[-1].timestamp, UTC))
 
 
 def sql_run_storage(instance: DagsterInstance) -> SqlStorage | None:
     """The SQL storage in which the instance keeps its runs; None if the storage is not SQL."""
     found = instance.run_storage
-    # a combined storage contains the storage of runs
+    # A combined storage contains the storage of runs.
     found = getattr(getattr(found, "_storage", None), "run_storage", found)
     return found if isinstance(found, SqlStorage) else None
 

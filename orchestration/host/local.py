@@ -138,7 +138,8 @@ def prepare(settings: Settings) -> Path:
     config = home / "dagster.yaml"
     if not config.exists() or hashlib.sha256(config.read_bytes()).hexdigest()[:16] in FORMER_DEFAULTS:
         replace_text(config, (files("holdfast.infra") / "dagster" / "local.yaml").read_text())
-    with suppress(UnicodeDecodeError):  # not reported here, because ``check_dagster_config`` refuses such a file
+    # A file that is not UTF-8 is not reported here, because ``check_dagster_config`` refuses it.
+    with suppress(UnicodeDecodeError):
         text = config.read_text(encoding="utf-8")
         for former, now in _FORMER_STORAGE:
             text = former.sub(now, text)

@@ -1,4 +1,4 @@
-"""The former place of ``LocalInstance``; a ``dagster.yaml`` of an older Holdfast still names this module."""
+"""An alias module: ``LocalInstance`` was here in an older Holdfast. A ``dagster.yaml`` may still name this module."""
 
 from __future__ import annotations
 

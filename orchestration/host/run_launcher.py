@@ -102,7 +102,7 @@ class LocalRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
         except DagsterUserCodeUnreachableError as lost:
             if NEVER_REACHED in str(lost):
-                raise  # no process was started, and this error makes Dagster queue the run again
+                raise  # No process was started. This error makes Dagster queue the run again.
             if ANSWERS_LATE in str(lost):
                 # On a busy machine, the run's process may start late. If not, Dagster's `run_monitoring` fails the run.
                 self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
@@ -128,7 +128,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         process = self._own_process(run)
         try:
             asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
-        # the code server is gone or hangs; the run's process is ended in the next step
+        # The code server has ended or hangs. The next step ends the run's process.
         except Exception as unreachable:
             if process is None:
                 raise
@@ -193,7 +193,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         """Write the identity of a run's process to the run's log. Returns this identity; None if the process ended."""
         identity = identity_of(pid)
         ours = _dagster_home("self")
-        # if DAGSTER_HOME differs, the run's process has ended, and another program got its process id
+        # If DAGSTER_HOME differs, the run's process has ended, and a process of another program has the same id now.
         if identity is None or (ours and _dagster_home(str(pid)) not in (ours, None)):
             return None
         run = self._instance.get_run_by_id(run_id)

@@ -66,7 +66,7 @@ def recover_one(
 ) -> None:
     """Recover the processor, then log the result as an observation of the processor's asset.
 
-    Without an incident in the config, the op opens one.
+    If the config names no incident, the op opens an incident.
     """
     incident_id = config.incident
     if not incident_id:

@@ -29,7 +29,7 @@ DELETING_S = 600.0
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Delete each kind of old data. If one kind can't be deleted, the others still are, and then the run fails."""
+    """Delete each kind of old data. If one kind can't be deleted, all other kinds still are, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
     # The check is also updated before the deletions, because the deletions may fail on a full disk.
@@ -38,13 +38,16 @@ def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> N
     for name, prune in _parts(context, settings, lifecycle).items():
         try:
             context.log.info(f"{name}: deleted {prune()}.")
-        except Exception as failure:  # for example a locked database; the remaining kinds must still be deleted
+        # An error, for example a locked database, must not prevent the deletion of the remaining kinds.
+        except Exception as failure:
             context.log.error(f"{name} could not be pruned: {failure}")
             failed.append(f"{name}: {failure}")
     found = room_result(settings)
     context.instance.report_runless_asset_event(found.evaluation())
     context.add_output_metadata({"room": found.description, **found.metadata})
-    if had_room and not found.passed:  # fails the run, so that the full disk is logged and sent to the webhook once
+    # The run fails only at the first check that finds a full disk, so the full disk is logged and posted to the webhook
+    # once.
+    if had_room and not found.passed:
         failed.append(found.description)
     if failed:
         raise dg.Failure(description=" ".join(failed), allow_retries=False)

@@ -43,8 +43,8 @@ class AssetFacts:
     materialized: bool
     #: Whether a Dagster run can materialise the asset; False for example for a topic.
     runnable: bool
-    #: Names of checks that did not run since the last materialisation. Those in ``checks_alone`` can run without the
-    #: asset; those in ``checks_inside`` only run together with a materialisation.
+    #: Names of checks that did not run since the last materialisation. The checks in ``checks_alone`` can run without a
+    #: materialisation. The checks in ``checks_inside`` run only together with one.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
     #: For an asset that stands for a topic: whether the topic exists. True for all other assets.
@@ -100,9 +100,9 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. If False, it is requested later, because other sensors may soon make it
-    #: unnecessary or larger. They may report these checks, or an asset that a command deployed and whose checks this
-    #: run can execute.
+    #: Whether the run is requested now. False postpones it, because other sensors may soon make it unnecessary or
+    #: larger. They may report these checks, or they may report an asset that a command deployed. Then this run can also
+    #: execute the checks of that asset.
     at_once: bool = True
 
     @property

@@ -38,7 +38,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: Maximum seconds to wait for reports of other sensors; then the run is requested without them.
+#: Maximum seconds to wait for reports of other sensors. After this time, the run is requested without these reports.
 OTHERS_WAIT_S = 45.0
 #: Minimum seconds between two observations of a topic. It is long because each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
@@ -176,7 +176,7 @@ class _Reading:
         run = self._checks.get(check)
         event = None if run is None or run.event is None else run.event.dagster_event
         if run is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return False  # only planned: its run has not executed the check yet, or failed before it
+            return False  # The check is only planned: its run has not executed it yet, or failed before.
         if last is None or run.run_id == last.run_id:
             return True
         target = event.asset_check_evaluation_data.target_materialization_data
@@ -241,7 +241,7 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
         if facts["records"] == records or (records >= 0 and abs(now - at) < OBSERVE_EVERY_S):
             continue
         rate = {}
-        if records >= 0 and now > at:  # no rate if the clock was set back
+        if records >= 0 and now > at:  # If the clock was set back, no rate can be computed.
             rate = {"records_per_s": round(max(0, facts["records"] - records) / (now - at), 2)}
         events.append(dg.AssetObservation(keys.topic_key(name), metadata={**facts, **rate}))
         memo.observed[name] = (facts["records"], now)
@@ -260,19 +260,21 @@ _ChecksOf = Callable[[dg.AssetKey], Iterable[dg.AssetCheckKey]]
 def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.RunRequest:
     selected = [dg.AssetKey.from_user_string(each) for each in wanted.assets]
     checks = [dg.AssetCheckKey(dg.AssetKey.from_user_string(asset), name) for asset, name in wanted.checks]
-    if checks:  # if a request lists checks, Dagster runs only these, so the checks of the assets are added
+    # If a request lists checks, Dagster runs only the listed checks. So all checks of the selected assets are added.
+    if checks:
         checks += [check for key in selected for check in sorted(checks_of(key))]
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,
-        asset_selection=selected,  # an empty list, not None: None selects every asset, so the run would deploy
+        # The list may be empty but not None, because None selects every asset, and the run would deploy.
+        asset_selection=selected,
         asset_check_keys=checks or None,
         tags={GREEN_TAG: "first"},
     )
 
 
 def _memo(cursor: str | None) -> Memo:
-    """Decodes the cursor of the last tick; returns an empty one if another version of Holdfast wrote it."""
+    """The memo in the last tick's cursor; an empty memo if another version of Holdfast wrote the cursor."""
     try:
         return msgspec.json.decode(cursor or "{}", type=Memo)
     except msgspec.MsgspecError:

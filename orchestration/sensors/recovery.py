@@ -62,7 +62,8 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 RECOVERY_SENSOR = "processor_recovery"
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: Seconds between two observations if no figure changed much. Long, because each one takes 5 KB of Dagster's log.
+#: Seconds between two observations if no figure changed much. The value is large, because each observation takes 5 KB
+#: of Dagster's log.
 OBSERVE_EVERY_S = 300.0
 #: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000

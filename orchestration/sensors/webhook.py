@@ -71,14 +71,14 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states = _states(lifecycle, settings, former)
-        except HoldfastError as failed:  # messages that do not need the registry are still sent
+        except HoldfastError as failed:  # Without the registry, only the messages that do not need it are sent.
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
             unread = {each.need.subject for each in former.values() if each.need.processor is not None}
             states = state_messages.follow(former, needs, unread, now_utc())
         else:
-            if known is None:  # at the first tick, messages about ended incidents count as sent
+            if known is None:  # In the first tick, all messages about ended incidents count as sent.
                 outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
@@ -100,7 +100,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # without the registry, it is unknown which ids the next ticks need
+        if is_readable:  # Without the registry, it is unknown which ids the next ticks need. So no id is forgotten.
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states)
         _store(context, cursor)
@@ -111,7 +111,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
 
 
 def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed]) -> dict[str, SeenNeed]:
-    """Problems that need a person: those known from the last tick, updated with the facts of this tick.
+    """The problems that need a person: the problems of the last tick, updated with the facts of this tick.
 
     The problems of a processor whose status can't be read stay unchanged.
     """
@@ -215,7 +215,7 @@ def _send(message: Notification, settings: Settings) -> Answer:
     render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
     try:
         document = render(message, _link(message, settings))
-    except Exception as failed:  # a message that can't be rendered must not block the messages after it
+    except Exception as failed:  # An error while one message is rendered must not block the messages after it.
         return Answer(None, f"the message cannot be written: {type(failed).__name__}: {failed}", unsendable=True)
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 

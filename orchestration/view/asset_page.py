@@ -49,7 +49,7 @@ class Execution(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Check(msgspec.Struct, frozen=True, rename="camel"):
-    """One asset check. ``execution_for_latest_materialization`` is None if the check did not run since that time."""
+    """One asset check. ``execution_for_latest_materialization`` is its execution since the last materialisation."""
 
     name: str
     execution_for_latest_materialization: Execution | None

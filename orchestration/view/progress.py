@@ -72,7 +72,7 @@ def _queued(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs:
         return Progress(f"run {run.short} is queued: Dagster's daemon starts it next", behind)
     pools = sorted(_shared(run, before))
     why = f": each needs the pool {', '.join(pools)}, which one run has at a time" if pools else ""
-    # ages of the runs are left out, because they change each second
+    # The ages of runs are left out of ``state``, because they change each second.
     runs = ", ".join(f"{each.short} ({each.what or 'a job'})" for each in before[:_NAMED])
     return Progress(f"run {run.short} is queued behind {runs}{more}{why}", behind)
 

@@ -35,7 +35,7 @@ _MISSED = {
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
-#: How an action begins that needs no person.
+#: The first word of an action that needs no person.
 NO_ACTION = "Nothing"
 #: The action for the user if the sensor `kept_green` will soon make the asset green by itself.
 _SOON = (
@@ -58,7 +58,7 @@ class Reason:
 
     @property
     def by_itself(self) -> bool:
-        """Whether the subject is grey and turns green without a person."""
+        """Whether the subject is grey and will turn green without an action of a person."""
         return self.colour == "grey" and self.action.startswith(NO_ACTION)
 
 
@@ -220,7 +220,7 @@ def _of_check(subject: str, check: Check, dagster: str) -> Reason | None:
 def _is_told(page: AssetPage, check: Check) -> bool:
     """Whether the line about the processor already contains the result of this check.
 
-    The line about the processor contains no warning (growing lag), so the check reports a warning.
+    The line about the processor does not contain a mere warning (growing lag), so the warning of the check is reported.
     """
     warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
     return page.key[0] == PROCESSORS and check.name == WORKING and not warns

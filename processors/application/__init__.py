@@ -1,1 +1,1 @@
-"""The package with which users declare an application. It also imports declarations, and starts a worker for one."""
+"""The package with which users declare an application. It also imports declarations, and starts workers."""

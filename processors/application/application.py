@@ -256,7 +256,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             timeout: The run ends after this many seconds without a message; 0 means never. Messages in tasks before a
                 repartition topic extend this time by 10 seconds.
             collect: Whether to return the values behind the last steps of all streams; needs ``count`` or ``timeout``.
-            metadata: Whether these have the fields of the message, too, as those of ``ListSink`` have.
+            metadata: Whether each returned value also gets fields with the message's key, timestamp, headers, topic,
+                partition and offset.
 
         Raises:
             HoldfastError: The error that stopped the worker. All earlier messages are committed.
@@ -444,7 +445,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """Sets options that a deployed worker receives on its command line, in place of those of the declaration.
+        """Replaces options of the declaration by options from the deployed worker's command line.
 
         Raises:
             ApplicationInvalid: ``start`` asks to re-seed a store without a changelog.
@@ -470,7 +471,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
-        made._streams = Streams(made.consumer_group, made._frames)  # no schedules, no sources: not messages
+        # Schedules and sources are left out, because a rebuild from messages can't run them.
+        made._streams = Streams(made.consumer_group, made._frames)
         made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}
         made._renamed_stores = {new: old for new, old in self._renamed_stores.items() if old in part.stores}

@@ -160,7 +160,7 @@ class ApplicationClients:
         return self._consumer(lambda: nullcontext(self.cluster(self._settings())), commits=auto_commit_enable)
 
     def get_consumer_on(self, cluster: Cluster, auto_commit_enable: bool = True) -> Consumer:
-        """Like ``get_consumer``, on a given cluster."""
+        """Returns a consumer as ``get_consumer`` does, but for the Kafka cluster that the caller passes."""
         return self._consumer(lambda: nullcontext(cluster), commits=auto_commit_enable)
 
     def _consumer(self, connect: Callable[[], AbstractContextManager[Cluster]], *, commits: bool) -> Consumer:

@@ -7,15 +7,15 @@ from typing import Any, Self
 
 from holdfast.infra.errors import BadConfiguration
 
-#: How names of settings begin that belong to a connection.
+#: Prefixes of the librdkafka settings that belong to a connection, in Python's spelling.
 _BEGINNINGS = ("security_protocol", "sasl_", "ssl_", "enable_ssl_", "enable_sasl_", "client_id", "oauth_cb")
-#: Parts of names whose values are secret.
+#: A setting is secret if its name contains one of these texts.
 _SECRET = ("password", "secret", "_pem")
 SHOWN = "**********"
 
 
 class ConnectionInvalid(BadConfiguration):
-    """A setting of a connection is unknown."""
+    """A connection has an unknown setting, or no bootstrap servers."""
 
 
 class ConnectionConfig:
@@ -45,7 +45,7 @@ class ConnectionConfig:
 
     @classmethod
     def from_librdkafka_dict(cls, config: Mapping[str, Any], ignore_extras: bool = False) -> Self:
-        """Makes a connection of settings with librdkafka's names.
+        """Returns a connection built from a dict of librdkafka settings.
 
         Args:
             config: The settings, with ``bootstrap.servers``.
@@ -83,5 +83,5 @@ class ConnectionConfig:
 
 
 def connection_of(given: str | ConnectionConfig | None) -> ConnectionConfig | None:
-    """The connection to these brokers; None where the settings say it."""
+    """Returns the connection to the given brokers; None means that the settings name the brokers."""
     return given if given is None or isinstance(given, ConnectionConfig) else ConnectionConfig(given)

@@ -1,4 +1,4 @@
-"""``app.get_consumer()``: messages that a program reads from topics itself, outside of streams."""
+"""``app.get_consumer()``: a consumer for a program that reads topics in its own loop, outside of streams."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 #: Seconds between two commits of stored offsets.
 COMMIT_S = 5.0
-#: Seconds of a poll without a timeout; a poll returns with the first message.
+#: Maximum seconds of one internal poll if the caller gives no timeout. A poll returns earlier if a message arrives.
 POLL_S = 60.0
-#: Maximum messages that the consumer keeps ready.
+#: Maximum number of messages that one poll fetches.
 READY_MAX = 500
 
 OnPartitions = Callable[["Consumer", list[Partition]], None]
 
 
 class ConsumerInvalid(HoldfastError):
-    """A consumer can't be used so."""
+    """The consumer can't be used in this way, for example because it is closed or its application has streams."""
 
 
 class ConsumedMessage:
-    """One message, with the methods of the client library's messages."""
+    """One message. Its methods have the same names as those of confluent_kafka's ``Message``."""
 
     __slots__ = ("_batch", "_index")
 
@@ -64,17 +64,17 @@ class ConsumedMessage:
         return 1, self._batch.timestamps[self._index]
 
     def error(self) -> None:
-        """Always None: errors of Kafka are raised."""
+        """Always None, because the consumer raises Kafka's errors as exceptions."""
 
     def __len__(self) -> int:
         return len(self.value() or b"")
 
 
 class Consumer:
-    """A member of the application's consumer group; ``app.get_consumer()`` makes one, for a ``with`` block.
+    """A member of the application's consumer group. ``app.get_consumer()`` returns it, for use in a ``with`` block.
 
-    It reads committed messages only. It begins at the group's committed offsets, and without one at the application's
-    ``auto_offset_reset``.
+    The consumer reads committed messages only. A partition starts at the group's committed offset. Without a committed
+    offset, it starts as ``auto_offset_reset`` says.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Consumer:
 
         Args:
             topics: The names of the topics.
-            on_assign: Called with the consumer and the partitions that it gets.
-            on_revoke: Called with the consumer and the partitions that it gives back; stored offsets are committed
-                after it.
-            on_lost: Called with the consumer and the partitions that another member has already; None means
-                ``on_revoke``.
+            on_assign: Called with the consumer and the partitions that are assigned to it.
+            on_revoke: Called with the consumer and the partitions that are revoked. Stored offsets are committed after
+                this call.
+            on_lost: Called with the consumer and the partitions that already belong to another member. None calls
+                ``on_revoke`` instead.
 
         Raises:
-            ConsumerInvalid: The application has streams, or the consumer is closed or subscribed already.
+            ConsumerInvalid: The application has streams, or the consumer is closed or already subscribed.
         """
         if isinstance(topics, str) or not topics or not all(isinstance(each, str) for each in topics):
             raise ConsumerInvalid(
@@ -166,13 +166,13 @@ class Consumer:
         )
 
     def poll(self, timeout: float | None = None) -> ConsumedMessage | None:
-        """The next message, or None if none came in time.
+        """Returns the next message, or None if no message arrives before the timeout.
 
         Args:
-            timeout: Maximum seconds to wait; None waits for a message.
+            timeout: Maximum seconds to wait; None waits without limit.
 
         Raises:
-            ConsumerInvalid: The consumer is not subscribed, or closed.
+            ConsumerInvalid: The consumer is closed or not subscribed.
             KafkaFailed: Kafka refused a request.
         """
         while True:
@@ -181,14 +181,14 @@ class Consumer:
                 return found
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[ConsumedMessage]:
-        """The next messages, at most ``num_messages``; fewer if ``timeout`` seconds pass without a further one."""
+        """Returns at most ``num_messages`` messages; fewer if no further message arrives within ``timeout`` seconds."""
         found: list[ConsumedMessage] = []
         while len(found) < num_messages and (message := self.poll(timeout)) is not None:
             found.append(message)
         return found
 
     def store_offsets(self, message: ConsumedMessage) -> None:
-        """Marks a message as processed: the next commit covers it and all before it in its partition."""
+        """Marks a message as processed. The next commit covers it and all earlier messages of its partition."""
         place = Partition(message.topic(), message.partition())
         if place in self._assigned:
             self._stored[place] = message.offset() + 1
@@ -197,22 +197,22 @@ class Consumer:
         """Commits stored offsets, and waits for Kafka's answer.
 
         Args:
-            message: A message that is marked as processed before; None for stored offsets only.
+            message: The message to mark as processed before the commit; None commits only the stored offsets.
             asynchronous: Ignored; accepted for code that was written for Quix Streams.
 
         Raises:
-            MembershipLost: Another member has the partitions already.
+            MembershipLost: The partitions already belong to another member.
         """
         if message is not None:
             self.store_offsets(message)
         self._commit_stored()
 
     def assignment(self) -> list[Partition]:
-        """The partitions that the consumer has now."""
+        """Returns the partitions that are assigned to this consumer now."""
         return sorted(self._assigned)
 
     def close(self) -> None:
-        """Commits stored offsets, if the consumer commits by itself, and leaves the group."""
+        """Leaves the group. With ``auto_commit_enable``, commits the stored offsets first."""
         if self._closed:
             return
         try:
@@ -242,7 +242,7 @@ class Consumer:
         return next(self._ready, None)
 
     def _begin(self, cluster: Cluster, member: GroupMember) -> None:
-        """Read partitions that were assigned, from their committed offsets or from where the application begins."""
+        """Starts to read newly assigned partitions, at their committed offsets or as ``auto_offset_reset`` says."""
         partitions, self._new = self._new, []
         committed, topics = member.committed(partitions), cluster.topics()
         ends: Mapping[str, Mapping[int, int]] = {

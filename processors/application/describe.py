@@ -147,7 +147,7 @@ def describe(app: Declared) -> Topology:
         repartitions=_grouped(app.frames, feeds),
         source_logs=tuple(app.source_logs),
     )
-    _check_circles(described, [name for name in feeds if app.frames[name].topic.of_join])
+    _check_circles(described, [app.frames[name].topic for name in feeds if app.frames[name].topic.of_join])
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
@@ -160,7 +160,7 @@ def describe(app: Declared) -> Topology:
 def _users_of(
     app: Declared, nodes: Mapping[str, Sequence[Node]]
 ) -> tuple[dict[str, list[str]], dict[str, TopicSpec], dict[str, list[str]]]:
-    """The streams that use each store, the output topics, and the streams that write each repartition topic."""
+    """The streams of each store, the output topics, and the streams that write to each repartition topic."""
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}
@@ -179,14 +179,15 @@ def _users_of(
 def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
-    Rows that older messages wrote would be missing, results would reach systems behind sinks, and sources would run.
+    False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
+    missing. Also False with a sink, because results would reach the system behind the sink, and with a source.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of those steps whose text does not show them: ``before<at kind``, with numbers of steps."""
+    """Returns the positions of steps whose text does not show their position: ``before<at kind``, with step numbers."""
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
     return [
@@ -198,7 +199,8 @@ def _places(steps: Sequence[Node]) -> list[str]:
 
 def _scheduled(app: Declared) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
     """Maps each store of schedules to its input topic and its schedules."""
-    if not app.streams.schedules.by_name or not app.frames:  # without an input, the start of a worker is refused
+    # An application without an input cannot start a worker, so its schedules never run.
+    if not app.streams.schedules.by_name or not app.frames:
         return {}
     return app.streams.schedules.by_store({name: frame.topic.label for name, frame in app.frames.items()})
 
@@ -265,16 +267,22 @@ def _grouped(
     )
 
 
-def _check_circles(described: Topology, topics: Iterable[str]) -> None:
+def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
     """Raises JoinInvalid if the tasks that read one of these topics also write its messages."""
-    for name in topics:
+    for topic in topics:
+        name = topic.name
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)
+            in_another_task = (
+                "Join a table with its own groups by a key inside the row: `table.join(groups, on='status')`"
+                if topic.of_table_groups
+                else "Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`"
+            )
             raise JoinInvalid(
                 "The tables of a join with `on=`, or a table and its groups, share stores in another way, too: "
                 f"{name} would be read by tasks that its messages come from. A task of {inputs} would wait for itself.",
-                action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`; or send "
-                "the results of a step to a topic, and read that topic in another application.",
+                action=f"{in_another_task}; or send the results of a step to a topic, and read that topic in another "
+                "application.",
                 topic=name,
             )
 

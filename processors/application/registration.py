@@ -24,7 +24,7 @@ from holdfast.processors.engine.topology import Topology
 
 
 class ProcessorUnknown(HoldfastError):
-    """None of the definitions that were imported without an error has this name."""
+    """No definition has this name, among the definitions that were imported without an error."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -126,7 +126,7 @@ def _in_the_way(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition],
     conflicts: Sequence[NameConflict],
 ) -> BrokenDefinition:
-    """Returns a ``BrokenDefinition`` in place of a definition whose names conflict with an earlier definition."""
+    """Returns the ``BrokenDefinition`` that replaces a definition whose names conflict with an earlier definition."""
     reasons = [conflict.text for conflict in conflicts]
     if isinstance(found, ProcessorDefinition):
         both = (each for each in loaded if isinstance(each, ProcessorDefinition) and each.name == found.name)
@@ -164,7 +164,11 @@ def _first_paragraph(text: str | None) -> str:
 
 
 def _defined(target: str, application: object, spoken: str) -> ProcessorDefinition | BrokenDefinition:
-    """``spoken`` describes the processor if its ``description`` is empty: the docstring of a module of its own."""
+    """Returns the definition of an application; a ``BrokenDefinition`` if ``application`` is not an ``Application``.
+
+    ``spoken`` describes the processor if its ``description`` is empty. It is the docstring of a module with only one
+    processor, otherwise an empty text.
+    """
     if not isinstance(application, Application):
         return BrokenDefinition(target, f"{target} is a {type(application).__name__}, expected an Application")
     topology = application.topology()

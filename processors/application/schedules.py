@@ -1,4 +1,4 @@
-"""The methods of ``Application`` that declare schedules: work without a key, by the worker's clock."""
+"""The methods of ``Application`` that declare schedules: functions that run at clock times, without a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.engine.schedules.slot import Slot
 from holdfast.processors.engine.schedules.times import Cron, Every, ScheduleInvalid, Times
 from holdfast.processors.engine.steps.topic import Topic
 
-#: The function of a schedule; a decorator returns it unchanged.
+#: The type of a schedule's function. The decorators return the function unchanged.
 Function = TypeVar("Function", bound=Callable[[Slot], Any])
 
 
@@ -67,9 +67,9 @@ class ApplicationSchedules:
         Args:
             expression: Five fields: minute, hour, day of the month, month, day of the week; or six, with the second
                 first.
-            timezone: The name of the expression's time zone, for example ``Europe/Berlin``. Where clocks go forward, a
-                slot in the gap comes at its end. Where clocks go back, a slot with a fixed hour comes once. This
-                holds for five fields without ``*/n``.
+            timezone: The name of the expression's time zone, for example ``Europe/Berlin``. When clocks go forward, a
+                slot in the skipped time fires at the end of that time. When clocks go back, a slot with a fixed hour
+                fires once. Both rules hold only for five fields without ``*/n``.
             name: As for ``every``.
             per: As for ``every``.
             missed: As for ``every``.

@@ -115,7 +115,7 @@ class ApplicationTables:
         return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:
-        """Returns the error for a topic for which a second stream or table is declared."""
+        """The error for a topic that already has a stream or a table."""
         if is_table := topic in self._table_topics:
             action = (
                 "Keep the first `app.table(topic)` in a variable and use it again; `table.to_stream()` is its stream."

@@ -20,13 +20,13 @@ from holdfast.processors.engine.steps.step import StoreForm
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 
-#: A result: value, key, timestamp, headers.
+#: One result of ``sdf.test``: value, key, timestamp, headers.
 Result = tuple[Any, Any, int, Headers]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The message of one ``sdf.test``; ``state`` has the values of its key, and gets what the functions leave."""
+    """The message of one ``sdf.test``. ``state`` has the state of the message's key; the functions change it."""
 
     value: Any
     key: Any
@@ -38,9 +38,9 @@ class Trial:
 def trial_of(
     frame: StreamingDataFrame, value: Any, key: Any, timestamp: int, headers: Any, state: dict[str, Any] | None
 ) -> list[Result]:
-    """Returns the results of all steps that this stream has; raises what a function raises.
+    """Returns the results of the stream's last steps. An error of a function is raised unchanged.
 
-    ``headers`` are names with bytes, texts or None.
+    ``headers`` has names with their values; each value is bytes, text or None.
 
     Raises:
         StepInvalid: State is given, and the stream has no store, or several. Or the stream begins behind a step that

@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """Which copy of a key differs: the one that is unlike two equal copies, both of two copies, or all three."""
+    """Names the copy whose value differs: the copy unlike two equal copies, both of two copies, or all three."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -173,7 +173,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
 
 
 def classify(entries: Mapping[Side, Entry]) -> Odd | None:
-    """Names the differing copies of one key; None if they are equal, or if there is only one copy."""
+    """Names the copies in which one key differs; None if all copies are equal, or if there is only one copy."""
     groups: dict[tuple[bytes, ...], list[Side]] = {}
     for side, entry in entries.items():
         groups.setdefault(entry.values, []).append(side)

@@ -173,7 +173,7 @@ class ChangelogCopy:
         next audit.
         """
         if self._log is not None:
-            # a table's source topic has other writers, and its records at `end` or later are not processed yet
+            # The source topic of a table has other writers. Their records at `end` or later are only not processed yet.
             return None
         count, first = 0, (0, 0)
         for batch in read_batches(
@@ -247,7 +247,7 @@ def _reaching(topics: Topics, partition: Partition, end: int) -> int:
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # the records exist, but for a short time after the commit their transaction can still be open
+        try:  # The records exist. Their transaction can stay open for a short time after the commit was answered.
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

@@ -32,7 +32,7 @@ class Subject:
     changelog: str
     #: The instruction for taking a full snapshot, without a full stop.
     full_snapshot: str
-    #: The source topic that restores the table, if the store has no changelog of its own; otherwise None.
+    #: The source topic from which the table is restored, if the store has no own changelog; otherwise None.
     log: SourceLog | None = None
 
 

@@ -51,7 +51,7 @@ def _key(key: bytes) -> tuple[str, str]:
     try:
         message_key, state_key = split_key(key)
         return message_key.decode(), state_key
-    except Exception:  # a key in an unknown format is shown as hexadecimal bytes
+    except Exception:  # If the key has an unknown format, its bytes are shown as hexadecimal digits.
         return f"0x{key.hex()}", ""
 
 
@@ -68,7 +68,7 @@ def _value(value: bytes) -> str:
     try:
         shown = json_text(value)
         text = f"0x{value[HEAD_SIZE:].hex()}" if shown is None else json.dumps(json.loads(shown), ensure_ascii=False)
-    except Exception:  # a value in an unknown format is shown as hexadecimal bytes
+    except Exception:  # If the value has an unknown format, its bytes are shown as hexadecimal digits.
         text = f"0x{value.hex()}"
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
 

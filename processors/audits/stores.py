@@ -102,7 +102,7 @@ class StoreAudit:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """All comparisons: first those at the checkpoint's offsets, then those at the table's offsets."""
+        """All comparisons: first at the checkpoint's offsets, then at the table's offsets."""
         return (*(each.moment for each in self.partitions), *self.earlier)
 
     @property
@@ -360,7 +360,7 @@ def _earlier(
         elif now.get(number) != place:
             changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
-            # the folder may be gone, because taking a newer checkpoint deletes the oldest one
+            # The folder can be missing, because taking a newer checkpoint deletes the oldest checkpoint.
             if (number, place) in kept and kept[number, place].path.is_dir():
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
             copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}

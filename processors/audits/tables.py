@@ -36,7 +36,7 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """The changelog topic id and offset up to which the table has a partition's state; None if it has none."""
+        """The changelog topic id and offset up to which the table has a partition's state; None without such state."""
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 

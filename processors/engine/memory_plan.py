@@ -35,7 +35,8 @@ class MemoryPlan:
 
 def plan_memory(total: int) -> MemoryPlan:
     """Divides the memory limit of a process, ``total`` bytes, into shares; raises MemoryTooSmall."""
-    # Imported here, because the import takes 0.2 s and the declaration of an application does not need settings.
+    # The settings are imported here, because the import takes 0.2 s. The declaration of an application does not need
+    # them.
     from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 
     check_memory_bound(total)

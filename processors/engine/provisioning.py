@@ -47,7 +47,7 @@ _CAUSES_OF_MISSING = {
 
 
 class TopicWorld(Protocol):
-    """The admin requests that provisioning needs."""
+    """The requests to Kafka's admin interface that provisioning needs."""
 
     def ping(self) -> int:
         """Returns the number of brokers."""
@@ -89,7 +89,7 @@ class CreateTopic:
         return self.role == SOURCE
 
     def sentence(self) -> str:
-        """Describes the stage in words."""
+        """Describes the stage as a sentence for the user."""
         meant = f": is {self.nearest} meant, which exists?" if self.nearest else ""
         empty = f"; it did not exist before{meant}" if self.is_input else ""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
@@ -111,7 +111,7 @@ class RepairConfig:
     role: str = "changelog"
 
     def sentence(self) -> str:
-        """Describes the stage in words."""
+        """Describes the stage as a sentence for the user."""
         parts = [f"{name} from {self.seen.get(name, 'unset')} to {value}" for name, value in self.expected.items()]
         return f"set on {self.role} {self.topic}: {'; '.join(parts)}"
 

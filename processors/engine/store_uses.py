@@ -74,7 +74,7 @@ class ScheduleUse:
 
     Attributes:
         name: The name of the schedule.
-        parts: The text about its slots, for whom they fire, and which missed slots fire later.
+        parts: The parts of a text about the slots, how often each slot fires, and the rule for missed slots.
     """
 
     name: str

@@ -16,7 +16,8 @@ COMPACTION_LAG_MIN_MS = 3_600_000
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
     """Returns a warning with an action for each topic of a table that loses rows. ``facts`` has the existing topics."""
-    restored_from = {log.topic for log in topology.source_logs}  # the function ``forgetful`` refuses these topics
+    # topics that also serve as changelogs get no warning, because the function ``forgetful`` refuses them
+    restored_from = {log.topic for log in topology.source_logs}
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
     found = [

@@ -23,7 +23,7 @@ from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
 #: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
-#: The kind of a store with the last slots of schedules, and the values that their functions keep.
+#: The kind of a store that holds the last slots of schedules, and the values that the schedules' functions keep.
 SCHEDULES = "schedules"
 #: The kind of a store with the state of a source, and what it has sent. Its only input is the source's topic.
 SOURCE = "source"
@@ -165,7 +165,7 @@ class Topology:
     def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
         """Returns the groups of subtopologies that are connected by repartition topics.
 
-        In a group, upstream comes first.
+        In a group, upstream subtopologies are listed before downstream subtopologies.
 
         To read a subtopology again from the beginning, its whole group must be read again.
         """
@@ -250,7 +250,10 @@ class Topology:
         return tuple(sub.task(number) for sub in self.subtopologies for number in range(sub.width(partitions)))
 
     def tasks_with(self, stores: Sequence[str], partitions: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-        """Returns the tasks that have all of these stores, as (name of the subtopology, partition)."""
+        """Returns the tasks that have all of these stores.
+
+        Each task is a pair: name of the subtopology, and partition.
+        """
         subs = [sub for sub in self.subtopologies if set(stores) <= set(sub.stores)]
         return frozenset((sub.name, number) for sub in subs for number in range(sub.width(partitions)))
 
@@ -297,15 +300,15 @@ def code_version_of(topology: Topology, code: str) -> str:
     described = asdict(topology)
     for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
-    if not topology.global_tables:  # without this, the version of every processor without global tables would change
+    if not topology.global_tables:  # removed, so that processors without global tables keep their former version
         described.pop("global_tables")
     for name in ("repartitions", "source_logs"):
-        if not described[name]:  # descriptions of earlier Holdfast versions lack this field
+        if not described[name]:  # an empty field is removed, because descriptions of earlier Holdfast versions lack it
             described.pop(name)
     for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
         store.pop("schema")
-        store.pop("meaning")  # the rules of steps and the functions' source are hashed, and include the meaning
-        store.pop("uses")  # the lines of ``columns`` are hashed, and include the uses
+        store.pop("meaning")  # the hash covers ``meaning`` through the rules of the steps and the functions' source
+        store.pop("uses")  # the hash covers ``uses`` through the lines of ``columns``
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -42,13 +42,14 @@ class World:
     """The objects through which deployment and recovery read and change the outside world."""
 
     deployer: Deployer
-    #: Function of processor and slot that returns the status source of that instance.
+    #: Function of processor and slot that returns the object which reads the status of that instance.
     statuses: Callable[[str, str], ProcessorStatusSource]
     registry: Registry
     paths: Paths
     clock: Callable[[], datetime] = now_utc
-    #: Function of a processor that returns its newest generation and code version, from its changelogs' meta records.
-    #: Returns None without a meta record, or if reading would take too long, as in a sensor's tick.
+    #: Function of a processor that returns its newest generation (deployment number) and code version, from its
+    #: changelogs' meta records. It returns None without a meta record, or where a read would take too long, as in a
+    #: sensor's tick.
     logged: Callable[[str], tuple[int, str] | None] = lambda processor: None
     #: Function of a processor that returns the members of its group that are workers of another installation, as texts.
     #: Empty if unknown, because no request is made or Kafka does not answer.

@@ -85,7 +85,7 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
 
 def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
     """The result of a proof that passed, as text; its prefix says whether everything, a part or nothing was tested."""
-    if new.broken:  # both versions fail to run in memory, so they cannot be compared
+    if new.broken:  # Both versions failed to run in memory, so their results cannot be compared.
         return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
     sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
     made = f"version {version} processed {count_of(new.processed, 'message')}, outputs: {sent}"
@@ -104,7 +104,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """A text for each topic to which only the running version, not the new one, sent outputs for these messages."""
+    """A text for each topic that got outputs for these messages from the running version, not from the new version."""
     if running is None or running.broken:
         return []
     return [

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings()
         configure_logging("ERROR", settings.log_format)
         outcome = prove(find_processor(settings, material.processor).application, material)
-    except Exception as failed:  # any error of the user's code becomes the outcome
+    except Exception as failed:  # Any error of the user's code is reported as the result of this run.
         text = failed.message if isinstance(failed, HoldfastError) else str(failed)
         outcome = Outcome(broken=f"ended with {type(failed).__name__}: {masked(text)}")
     with os.fdopen(given.result, "wb") as file:
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prove(application: Application, material: Material) -> Outcome:
     """Process the messages with an application that starts from the state of their keys."""
-    application.state_dir = None  # so that the running worker's state is never used
+    application.state_dir = None  # Without a state folder, this process never opens the state of the running worker.
     application.with_run_overrides(slot=None, auto_create_topics=True)
     replay = _Replay(application, material)
     failures: list[Failure] = []
@@ -126,7 +126,7 @@ class _Replay:
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # taken before ``StepCoverage``, which adds counting steps
+        self._topology = application.topology()  # The topology is read before ``StepCoverage`` adds its counting steps.
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
@@ -163,7 +163,8 @@ class _Replay:
         try:
             cluster.run(self._application, databases=MemoryDatabases(export))
         except ProcessingFailed as failed:
-            if isinstance(failed.__cause__, SchemaRegistryFailed):  # no message is at fault
+            # The schema registry failed, so no message caused the error.
+            if isinstance(failed.__cause__, SchemaRegistryFailed):
                 return _Tried(0, broken=f"ended with {type(failed.__cause__).__name__}: {failed.__cause__.message}")
             found = [_failure(failed)]
         except HoldfastError as failed:

@@ -69,7 +69,7 @@ class StepCoverage:
 
 
 def named(node: Node) -> str:
-    """The step as text, in the notation of the user's code."""
+    """The step as text with its place in the user's code, for example ```filter(is_late)` (orders.py, line 12)``."""
     if node.topic is not None:
         return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
     if node.window is not None:

@@ -230,7 +230,7 @@ def is_same(seen: Any, said: Any) -> bool:
         return len(seen) == len(said) and all(map(is_same, seen, said))
     if isinstance(seen, str) and isinstance(said, str):
         return seen == said or _same_time(seen, said) or _same_number(seen, said)
-    if isinstance(seen, str):  # a text column shows stored values that are no text, for example numbers, as JSON
+    if isinstance(seen, str):  # A text column shows a stored value that is no text, for example a number, as JSON.
         try:
             return is_same(_without_nulls(json.loads(seen)), said)
         except (ValueError, RecursionError):

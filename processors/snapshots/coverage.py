@@ -123,13 +123,13 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 def _span(begin: float, end: float) -> str:
     """A covered time span as text.
 
-    The span of a first snapshot, and of a snapshot after a gap, is a single point in time.
+    The span is a single point in time for a first snapshot, and for a snapshot after changes that the history lacks.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
-    """Why the history lacks changes around the time ``at``, and how to avoid such gaps."""
+    """The reason why the history lacks changes around the time ``at``, and the way to avoid this, as text."""
     taken = [each for each in manifests if not each.from_history]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)

@@ -27,7 +27,7 @@ from holdfast.processors.snapshots.names import table_name
 #: margin, because the broker's clock may differ from this machine's.
 WINDOW_PART_SAFE = 0.75
 #: Maximum seconds between two full snapshots, because an error in an incremental snapshot lasts until the next full
-#: one.
+#: snapshot.
 FULL_EVERY_S = 7 * 86_400.0
 _CHECKPOINT_FIRST = (
     "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
@@ -151,7 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: No source, or not the requested source, certainly gives the state of the checkpoint.
+        SnapshotImpossible: Neither the requested source nor, without a request, any source certainly gives the state of
+            the checkpoint.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -204,7 +205,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history gets every change since the base, because compaction cannot have removed one."""
+    """Whether the history gets every change since the base, because compaction cannot have removed a change."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False

@@ -316,7 +316,7 @@ class InMemoryCluster:
         """Yields the connection of a new process, and settings with a temporary home and without checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
-            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member keeps its partitions until its session times out
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # A killed member keeps its partitions until its session times out.
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
             application.configure_logging(settings)
@@ -324,7 +324,7 @@ class InMemoryCluster:
                 yield self.connect(process), settings
             finally:
                 process.frozen = True
-                process.sleep(1.0)  # waits until the last transaction markers are written
+                process.sleep(1.0)  # This wait lets the coordinator write the last transaction markers.
 
     @cached_property
     def _settings(self) -> Settings:

@@ -60,7 +60,7 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
-            for _ in range(len(self._asked)):  # each request is answered at most once in this poll
+            for _ in range(len(self._asked)):  # One poll looks at most once for the answer to each request.
                 if batches := self._look(records_max):
                     return batches
             self._process.sleep(timeout_s)
@@ -193,7 +193,7 @@ class InMemoryMember(GroupMember):
         if self._was_thrown_out(member):
             return
         if self._group.preparing and not member.joined:
-            member.given = None  # the assignment belongs to the previous generation of the group
+            member.given = None  # This assignment belongs to the previous generation of the group, so it is dropped.
             if self._broker.assignor != "cooperative-sticky":
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):

@@ -85,7 +85,7 @@ class Group:
         self.pending: dict[int, dict[Partition, int]] = {}
 
     def join(self, process: Process, topics: tuple[str, ...], client_id: str) -> Member:
-        """Adds a member and starts a rebalance. The member gets its partitions when the rebalance is completed."""
+        """Adds a member and starts a rebalance. The member receives its partitions at the end of the rebalance."""
         self._numbers += 1
         member = Member(f"member-{self._numbers:06d}", process, topics, client_id, seen_at=self._clock.monotonic())
         self.members.append(member)

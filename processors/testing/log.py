@@ -64,11 +64,11 @@ class PartitionLog:
 
     @property
     def last_stable(self) -> int:
-        """The first offset of the oldest open transaction; without one, the end of the log."""
+        """The first offset of the oldest open transaction; the end of the log if no transaction is open."""
         return min((entries[0].offset for entries in self._open.values() if entries), default=self.end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """Returns the offset of the first record at or after this time; without one, the end of the log."""
+        """Returns the offset of the first record at or after this time; without such a record, the end of the log."""
         found = (each.offset for each in self._entries if not each.control and each.timestamp_ms >= timestamp_ms)
         return next(found, self.end)
 

@@ -1,4 +1,4 @@
-"""The producer of the in-memory cluster, with or without transactions. ``Network.fate`` decides about each request."""
+"""The producer of the in-memory cluster, with or without transactions. ``Network.fate`` says which requests succeed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT_S = 15.0
 
 
 class Phase(Enum):
-    """The phase of a transactional id: it has no transaction, an open one, or one that is being ended."""
+    """The phase of a transactional id: no transaction, an open transaction, or a transaction that is being ended."""
 
     EMPTY = "empty"
     OPEN = "open"

@@ -1,11 +1,12 @@
-"""What it costs to fingerprint each copy of a store by 256 buckets, and to find what differs.
+"""Measures what it costs to fingerprint each copy of a store in 256 buckets, and to find a difference.
 
     python -m tests.bench.audit                     1,000,000 keys, 3 rounds
     python -m tests.bench.audit --size 100000 --rounds 1
 
-``rows/CPU-s`` is of this process with all its threads, the client's and Arrow's too; not of the broker. ``changelog``
-counts the records it read. Each way has to come to the fingerprints that plain Python gives. ``one key differs`` is the
-whole audit of the three, one key of one table being another: all copies once, and their differing buckets again.
+``rows/CPU-s`` counts the CPU of this process with all its threads, including those of the Kafka client and Arrow, but
+not of the broker. ``changelog`` counts the records that were read. Each way must give the fingerprints that plain
+Python computes. ``one key differs`` is the whole audit of the three copies when one key of one table differs: it reads
+all copies once, and then their differing buckets again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ ALL_THREE = "all three, one key differs"
 
 
 class Rows:
-    """The rows of one partition of a table, each time anew; ``spoilt``: but for one key's value."""
+    """The rows of one partition of a table; each iteration reads them again.
+
+    With ``spoilt``, one key's value differs.
+    """
 
     def __init__(self, version: VersionReader, partition: int, *, spoilt: bool = False) -> None:
         self._version, self._partition, self._spoilt = version, partition, spoilt
@@ -47,7 +51,7 @@ class Rows:
 
 
 class AuditBench:
-    """One store and its three copies."""
+    """The bench of audits: one store with its three copies (checkpoint, changelog, table)."""
 
     def __init__(self, place: Bench) -> None:
         self._topics, self._topic = Topics(place.broker.bootstrap), f"bench-audit-{place.size}"
@@ -58,17 +62,17 @@ class AuditBench:
         self._topic_id = ""
 
     def prepare(self) -> None:
-        """Write all three."""
+        """Write all three copies."""
         self._ends = self._data.write_changelog(self._topics, self._topic)
         self._topic_id = self._topics.describe([self._topic])[self._topic].topic_id
         self._paths = self._data.write_checkpoints({number: self._place(number) for number in range(PARTITIONS)})
         self._data.write_table(self._settings)
 
     def one(self, side: Side) -> Figures:
-        """Fingerprint one of them.
+        """Fingerprint one copy.
 
         Raises:
-            RunWrong: It came to other fingerprints.
+            RunWrong: The fingerprints differ from plain Python's.
         """
         rows = 0
 
@@ -85,10 +89,10 @@ class AuditBench:
         return _figures(run, lambda: rows)
 
     def differing(self) -> Figures:
-        """Audit all three, of which one differs in one key.
+        """Audit all three copies, one of which differs in one key.
 
         Raises:
-            RunWrong: It was not found.
+            RunWrong: The audit did not find the difference.
         """
         version = self._version()
 
@@ -126,7 +130,7 @@ def _figures(run: Callable[[], None], rows: Callable[[], int]) -> Figures:
 
 
 def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
-    """All runs, the ways in turns."""
+    """Run all measurements in turns, and yield the name and figures of each run."""
     bench = AuditBench(place)
     bench.prepare()
     for _ in range(place.rounds):

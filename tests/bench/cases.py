@@ -1,8 +1,8 @@
-"""The cases of the bench, and one run of one contender in one of them.
+"""The cases of the bench, and the run of one contender in one case.
 
 Invariants:
-    - Every run has its own process, group, output topic, changelog and state folder; they are gone afterwards.
-    - A run counts only when its outputs are those that plain Python computes: one for each message, the same bits.
+    - Every run has its own process, group, output topic, changelog and state folder, which are deleted afterwards.
+    - A run counts only if its outputs equal those of plain Python: one for each message, with the same bits.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, bodies, expected, hash_of
 
 MILLION = 1_000_000
-#: A contender that is slower than this is taken for stuck: records per second, and seconds that any run may take.
+#: For the timeout of a run: the rate of the slowest accepted contender (records per second), and a minimum in seconds.
 SLOWEST_RATE, PATIENCE_S = 2_000, 240.0
 
 
 class Kind(Enum):
-    """What a case measures."""
+    """What a case of the bench measures."""
 
     THROUGHPUT = "throughput"
     RESTORE = "restore"
@@ -42,7 +42,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload. ``restore`` is the number of changelog records that are there before; 0 starts empty."""
+    """One workload. ``restore`` is the number of changelog records that exist before the start; 0 starts empty."""
 
     name: str
     title: str
@@ -56,17 +56,17 @@ class Case:
     counted_s: int = 0
     block_cache_mb: int = 0
     linger_ms: int = 50
-    #: ``current`` or ``final`` results of windows in place of running totals.
+    #: Windows with ``current`` or ``final`` results, instead of running totals; "" for none.
     windows: windows.Emit = ""
-    #: A join, or a count behind another key, in place of running totals.
+    #: A join, or a count after a group-by, instead of running totals; "" for none.
     joins: joins.Joined = ""
-    #: Who takes part.
+    #: The contenders that run the case.
     contenders: tuple[str, ...] = ()
-    #: Contenders that get a part of the work only: rates are rates, and the slow ones would take most of the time.
+    #: Contenders that get only a part of the work. Rates stay comparable, and slow contenders take less time.
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, contender: str) -> Case:
-        """The case as this contender has it: smaller where it has a part of the work only."""
+        """The case for this contender, with less work if the contender gets only a part."""
         part = self.parts.get(contender)
         if part is None:
             return self
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything."""
+    """The sizes of the bench's cases: messages, keys, records to restore, seconds."""
 
     messages: int
     restore: int
@@ -90,15 +90,15 @@ class Sizes:
     latency_rate: int
     few_keys: int = 10_000
     many_keys: int = 1_000_000
-    #: At least 60,000 of them end a window.
+    #: A window holds 60,000 messages, so at least 60,000 messages are needed to close one.
     window_messages: int = 1_000_000
 
 
 _ALL = ("floor", "ours", "ours-builtin", "quix", "streams")
 _PEERS = ("ours", "ours-builtin", "quix", "streams")
 _OURS = ("ours", "ours-builtin")
-#: Who takes part where: the peers wherever a goal names them, and at both guarantees. All cases together have to fit
-#: into little more than half an hour on two cores.
+#: The contenders of each case: the peers run where a goal compares with them, at both guarantees. All cases together
+#: must take little more than half an hour on two cores.
 _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, tuple[str, ...]], ...] = (
     ("few-eos-1s", "exactly-once", 1.0, _ALL),
     ("few-alo-1s", "at-least-once", 1.0, _ALL),
@@ -107,12 +107,14 @@ _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, t
     ("many-eos-1s", "exactly-once", 1.0, _PEERS),
     ("many-alo-1s", "at-least-once", 1.0, _OURS),
 )
-#: Kafka Streams needs a million messages with few keys until its hot code is compiled; with many it is slower anyway.
-#: With many keys memory grows with the messages: who is compared by it, and uses less, gets all of them.
+#: Kafka Streams needs a million messages with few keys until its hot code is compiled; with many keys it is slower
+#: anyway. With many keys, memory grows with the number of messages. A contender that is compared by memory gets all of
+#: them.
 _FEW_PARTS: Mapping[str, float] = {"quix": 0.15}
-#: Of final results, the slow one gets five windows, the last one open.
+#: The slow contender gets five windows of final results; the last window stays open.
 _WINDOW_PARTS: Mapping[str, float] = {"quix": 0.3}
-#: Kafka Streams has no as-of join, Quix Streams no table of a topic. Of a join, a function makes the value.
+#: Kafka Streams has no as-of join, and Quix Streams has no table of a topic. In each join, a function makes the joined
+#: value.
 _JOINS: tuple[tuple[joins.Joined, tuple[str, ...]], ...] = (
     ("table", ("ours", "streams")),
     ("interval", ("ours", "quix", "streams")),
@@ -123,7 +125,7 @@ _MANY_PARTS: Mapping[str, float] = {"streams": 0.6}
 
 
 def all_cases(sizes: Sizes) -> list[Case]:
-    """In the order in which they run."""
+    """All cases, in the order in which they run."""
     cases = []
     for name, guarantee, commit_s, contenders in _THROUGHPUT:
         keys = sizes.few_keys if name.startswith("few") else sizes.many_keys
@@ -160,9 +162,12 @@ def all_cases(sizes: Sizes) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run. Rates are messages (or changelog records) per second; CPU is seconds for a million of them."""
+    """The result of one run.
 
-    #: Messages (or changelog records) of the run.
+    Rates are messages (or changelog records) per second; CPU is seconds per million of them.
+    """
+
+    #: The number of messages (or changelog records) in the run.
     count: int
     rate: float
     warm_rate: float
@@ -176,14 +181,14 @@ class Result:
 
 
 def warm_up_of(cases: Sequence[Case]) -> Case:
-    """What the raw client runs before these cases to warm the broker up: it knows neither windows nor seeded state."""
+    """The case that the raw client runs first, to warm up the broker. The raw client has no windows and no state."""
     known = next((case for case in cases if "floor" in case.contenders), None)
     return known or replace(cases[0], windows="", joins="", restore=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What plain Python computes for a case: how many outputs, and the hash of the last ones."""
+    """The expected result of a case from plain Python: the number of outputs, and the hash of the last ones."""
 
     outputs: int
     hash: str
@@ -203,10 +208,10 @@ class Runner:
         self._filled: dict[str, Wanted] = {}
 
     def run(self, case: Case, contender: Contender, number: int) -> Result:
-        """One run, and the check of its outputs.
+        """Run the case and check its outputs.
 
         Raises:
-            RunWrong: It failed, or its outputs are not what they must be.
+            RunWrong: The run failed, or its outputs are wrong.
         """
         name = f"bench-{case.name}-{contender.name}-{number}"
         case = case.of(contender.name)
@@ -228,7 +233,7 @@ class Runner:
             group=name,
             source=self._source(case, name),
             output=f"{name}-out",
-            # Kafka Streams counts the messages of its repartition topic, too.
+            # Kafka Streams also counts the messages of its repartition topic.
             count=case.count * (2 if case.joins == "group" and contender.name == "streams" else 1),
             guarantee=case.guarantee,
             commit_s=case.commit_s,
@@ -247,14 +252,15 @@ class Runner:
         return work
 
     def _source(self, case: Case, name: str) -> str:
-        """The case's topic, filled once for all runs; that of the latency case is new and empty each time."""
+        """The case's input topic, which all runs share. The latency case gets a new, empty topic each time."""
         if case.kind is Kind.LATENCY:
             self._topics.create(TopicSpec(f"{name}-in", PARTITIONS, 1))
             return f"{name}-in"
         topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}{case.joins}"
         if topic not in self._filled:
             for name in (topic, *([topic + joins.RIGHT] if case.joins else [])):
-                self._topics.create(TopicSpec(name, PARTITIONS, 1, {"retention.ms": "-1"}))  # times of windows are old
+                # Windows have old event times, which retention must not delete.
+                self._topics.create(TopicSpec(name, PARTITIONS, 1, {"retention.ms": "-1"}))
             if case.joins:
                 fill(self.broker.bootstrap, joins.rows(topic, case.count, case.keys, case.joins), FIRST_TIMESTAMP_MS)
                 self._filled[topic] = wanted_of(case)
@@ -350,7 +356,7 @@ class Runner:
 
 
 def wanted_of(case: Case) -> Wanted:
-    """What plain Python computes for a case."""
+    """The expected result of a case, computed in plain Python."""
     if case.joins:
         return Wanted(*joins.expected(case.count, case.keys, case.joins))
     if not case.windows:
@@ -360,7 +366,7 @@ def wanted_of(case: Case) -> Wanted:
 
 
 def _changelogs(work: Work) -> list[str]:
-    """The names that contenders give to their changelogs; topics that are not there are no error to delete."""
+    """The possible changelog names of all contenders; deleting a topic that does not exist is no error."""
     if work.windows:
         kind, duration, _, _, emit, *_ = work.windows.split(":")
         suppressed = "KTABLE-SUPPRESS-STATE-STORE-0000000004-changelog"

@@ -1,11 +1,11 @@
-"""Restore from a checkpoint and a tail of 10 %, against a replay of the whole changelog, on a real broker.
+"""Compares a restore from a checkpoint plus a tail of 10 % with a replay of the whole changelog, on a real broker.
 
     python -m tests.bench.checkpoint                     2,000,000 changelog records, 3 rounds of each
     python -m tests.bench.checkpoint --size 200000 --rounds 1
 
-The engine restores 90 % of the records, stores a checkpoint at its end, and the rest is appended. Then both ways take
-turns, each in a process of its own with an empty disk. Time is from the assignment of the partitions to the moment when
-the last task runs. The last runs of both have to end with the same state, to the byte.
+The engine restores 90 % of the records and stores a checkpoint when it stops. Then the rest is appended. The two ways
+take turns, each in a new process with an empty disk. The time is from the assignment of the partitions until the last
+task runs. The last runs of both ways must end with the same state, byte for byte.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.bench.seeding import fill, first_of_each_partition, rows_of_ours, see
 from tests.bench.stream import PARTITIONS, SeededState, bodies
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: Messages of each run: it has to come to its end.
+#: The number of messages in each run, after which the run ends.
 MESSAGES = 200
 TAIL_PART = 10
 LIMIT_S = 900.0
-#: The two ways.
+#: The names of the two ways.
 FROM_CHECKPOINT, FULL_REPLAY = "checkpoint + 10 % tail", "full replay"
 
 
@@ -42,8 +42,8 @@ class CheckpointBench:
 
     Args:
         broker: The broker.
-        folder: For state and checkpoints.
-        records: Changelog records in all; half as many keys.
+        folder: The folder for state and checkpoints.
+        records: The number of changelog records; there are half as many keys.
     """
 
     def __init__(self, broker: BrokerAddress, folder: Path, records: int) -> None:
@@ -63,7 +63,7 @@ class CheckpointBench:
         )
 
     def prepare(self) -> None:
-        """Fill the changelog, and store the checkpoint that lacks its last part."""
+        """Fill the changelog, and store a checkpoint that lacks the last part of it."""
         work, topics = self._work, Topics(self._broker.bootstrap)
         for topic in (work.source, work.output):
             topics.create(TopicSpec(topic, PARTITIONS, 1))
@@ -78,14 +78,14 @@ class CheckpointBench:
         fill(work.bootstrap, (row for number, row in enumerate(tail) if number >= early.records))
 
     def measure(self, rounds: int) -> Iterator[tuple[str, Figures]]:
-        """Both ways, in turns: from the checkpoint, and from the whole changelog.
+        """Run both ways in turns: from the checkpoint, and from the whole changelog.
 
         Raises:
-            RunWrong: One has other state than its changelog, or did not do what it is measured for.
+            RunWrong: A run's state differs from its changelog, or it did not use the way that is measured.
         """
         store, records = self._folder / "store", self._state.records
         for number in range(rounds):
-            # The last runs only: to read all of it takes much longer than to restore it.
+            # Only the last runs are checked, because reading all state takes much longer than the restore.
             checked = number == rounds - 1
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(self._kept, store)
@@ -120,7 +120,7 @@ def _figures(usage: Usage) -> Figures:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Make the checkpoint, then both ways in turns."""
+    """Make the checkpoint, and then run both ways in turns."""
     bench = CheckpointBench(place.broker, place.folder, place.size)
     bench.prepare()
     yield from bench.measure(place.rounds)

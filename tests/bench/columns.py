@@ -1,9 +1,9 @@
-"""Expressions of columns against the same steps as functions: ``python -m tests.bench.columns``.
+"""Compares column expressions with the same steps as functions: ``python -m tests.bench.columns``.
 
-Each row runs the same messages through both, in turns, and compares a hash of what comes out. The time of the loop is
-that of values which are there already. The time of a task has all that a task does between consumer and producer: JSON,
-the step, state and outputs. The best of several turns counts, because other work on the machine only ever adds time.
-The ratio of the loop leaves out what the loop takes without a step. Rows with a ``goal`` fail the run below it.
+Each row runs the same messages both ways in turns, and compares a hash of the outputs. The time of a loop covers only
+the processing of decoded values. The time of a task covers all its work between consumer and producer: JSON, the step,
+state and outputs. The best of several turns counts, because other work on the machine only adds time. The ratio of a
+loop leaves out the time of a loop without a step. The run fails if a row with a ``goal`` is below it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
 from tests.bench.stream import FIRST_TIMESTAMP_MS, bodies
 
 TURNS, MESSAGES, KEYS = 7, 50_000, 1_000
-#: Messages of one call of the loop.
+#: The number of messages in one call of the loop.
 SLICE = 500
-#: What an expression is to be worth, compared with a function.
+#: The speed of an expression that a goal demands, relative to a function.
 GOAL = 2.0
 
 Declare = Callable[[Any], Any]
@@ -41,19 +41,19 @@ Declare = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The same steps, as columns and as functions; ``goal`` is the ratio that they are to have."""
+    """The same steps as columns and as functions. ``goal`` is the demanded ratio of their times."""
 
     name: str
     columns: Declare
     functions: Declare
-    #: Whether a task is measured, with an aggregation or a window behind the steps.
+    #: Whether a whole task is measured, with an aggregation or a window after the steps.
     task: bool = False
     goal: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Nanoseconds of CPU for each message, the ratio, and the hash that both ways have."""
+    """The CPU nanoseconds per message of both ways, their ratio, and the hash of their equal results."""
 
     name: str
     columns_ns: float
@@ -146,7 +146,7 @@ ALL: tuple[Steps, ...] = (
 
 
 class Looped:
-    """The generated loop over values that are there."""
+    """Runs the generated loop on decoded values."""
 
     def __init__(self, declare: Declare, raw: Sequence[bytes], keys: Sequence[bytes], *, sends: bool = False) -> None:
         sdf, self.boxes = StreamingDataFrame(Topic("in")), Outboxes()
@@ -156,7 +156,7 @@ class Looped:
         self._run, self._raw = compile_run(sdf.source, {}, self.boxes, {}).function, raw
 
     def spent_ns(self) -> int:
-        """The CPU time of the loop, slice by slice as a task runs it: values are in the caches of the CPU."""
+        """The CPU time of the loop. It runs slice by slice like a task, so that values are in the CPU's caches."""
         decode, spent = msgspec.json.Decoder().decode, 0
         for first in range(0, len(self._raw), SLICE):
             part = [decode(each) for each in self._raw[first : first + SLICE]]
@@ -168,7 +168,7 @@ class Looped:
 
 
 class Tasked:
-    """A task with its state in memory; each time new messages."""
+    """Runs a task with its state in memory; each call processes new messages."""
 
     def __init__(self, declare: Declare, raw: Sequence[bytes], keys: Sequence[bytes]) -> None:
         sdf = StreamingDataFrame(Topic("in"))
@@ -183,7 +183,7 @@ class Tasked:
         self.boxes = self._task.outboxes
 
     def spent_ns(self) -> int:
-        """The CPU time of all messages."""
+        """The CPU time for all messages."""
         begun = time.thread_time_ns()
         for first in range(0, len(self._batch.offsets), SLICE):
             last = min(first + SLICE, len(self._batch.offsets))
@@ -197,10 +197,10 @@ def _refuse(failed: Any) -> None:
 
 
 def measured(steps: Steps, raw: Sequence[bytes], keys: Sequence[bytes], turns: int, loop_ns: float) -> Row:
-    """Both ways of the steps, in turns; ``loop_ns`` is taken from the times of a loop.
+    """Measure both ways of the steps in turns; ``loop_ns`` is subtracted from the times of a loop.
 
     Raises:
-        AssertionError: They have other results.
+        AssertionError: The two ways have different results.
     """
     declares = {"columns": steps.columns, "functions": steps.functions}
     hashes, best = dict[str, str](), dict[str, float]()
@@ -230,7 +230,7 @@ def _hash(box: Outbox) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a table, or JSON; the exit code is 1 if a row is below its goal."""
+    """Print a table, or JSON. The exit code is 1 if a row is below its goal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--turns", type=int, default=TURNS)

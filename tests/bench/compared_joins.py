@@ -1,6 +1,6 @@
 """Joins and groups as Holdfast and Kafka Streams both declare them, and the messages that both get.
 
-Messages are out of order and late by a seed. As a program, it runs Holdfast's side as a contender of the bench:
+Messages are out of order and late, drawn from a seed. As a program, this module runs Holdfast's side as a contender:
 ``python -m tests.bench.compared_joins bootstrap=... joins=stream:inner:20000:10000:10000,table:left:0:0:0``.
 """
 
@@ -23,14 +23,14 @@ from tests.bench.joins import RIGHT, both
 
 SECOND = 1_000
 HOUR, DAY = 3_600 * SECOND, 86_400 * SECOND
-#: The first event time, a whole number of windows since 1970, and long ago.
+#: The first event time: in the past, and a multiple of the window size since the epoch.
 BEGIN = 1_735_689_600_000
-#: Falsy values are values like others.
+#: Falsy values must be treated like all other values.
 VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": 2}]
 
 
 class Message(NamedTuple):
-    """A message of one partition; the value None is a record without a value, which deletes a row."""
+    """A message of one partition. The value None is a record without a value, which deletes a row."""
 
     key: str | None
     time: int
@@ -38,21 +38,21 @@ class Message(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A result, without its key: event time, and the value as text; None deletes."""
+    """A result without its key: the event time, and the value as text; None is a deletion."""
 
     time: int
     value: str | None
 
 
-#: The results of each key in their order.
+#: The results of each key, in order.
 Rows = Mapping[str | None, list[Row]]
-#: The messages of each partition.
+#: The messages of each partition on one side of a join.
 Side = Sequence[Sequence[Message]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A join or a group as both declare it; milliseconds."""
+    """A join or a group that both engines declare; times are in milliseconds."""
 
     name: str
     how: str
@@ -65,11 +65,11 @@ class Kind:
         return f"{self.name}-{self.how}"
 
     def told(self) -> str:
-        """As ``kafka_streams/Joins.java`` describes it."""
+        """The kind in the form that ``kafka_streams/Joins.java`` parses."""
         return f"{self.name}:{self.how}:{self.first}:{self.second}:{self.grace}"
 
     def ours(self, left: Any, right: Any) -> Any:
-        """With Holdfast."""
+        """Declare the kind with Holdfast."""
         how: Any = self.how
         match self.name:
             case "stream":
@@ -97,13 +97,13 @@ class Kind:
 
 
 def kinds_of(told: str) -> list[Kind]:
-    """What ``Kind.told`` tells, several with commas between them."""
+    """The kinds in a comma-separated list of texts from ``Kind.told``."""
     parts = [each.split(":") for each in told.split(",")]
     return [Kind(name, how, *map(int, times)) for name, how, *times in parts]
 
 
 def topic_of(output: str, kind: Kind, many: int) -> str:
-    """The topic of a kind's results; ``many`` is how many kinds run."""
+    """The output topic of a kind; ``many`` is the number of kinds in the run."""
     return output if many == 1 else f"{output}-{kind.label}"
 
 
@@ -124,12 +124,12 @@ def encoded(key: str | None) -> bytes | None:
 
 
 def reference(row: Any) -> str:
-    """The foreign key of a row: the text that it is, or its JSON."""
+    """The foreign key of a row: the row itself if it is a text, otherwise its JSON."""
     return row if isinstance(row, str) else text(row)
 
 
 def remainder(row: int) -> int:
-    """The group of a row that is a number."""
+    """Groups a row that is a number by its remainder modulo 3."""
     return row % 3
 
 
@@ -151,12 +151,12 @@ def rows_of(records: Iterable[Any]) -> dict[str | None, list[Row]]:
     return found
 
 
-#: Puts the messages of all partitions and both sides in the order in which Kafka Streams reads them.
+#: A function that merges all partitions of both sides into the order in which Kafka Streams reads them.
 Order = Callable[[Side, Side], list[tuple[str, Message]]]
 
 
 def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """Partition by partition; in each, the head with the smallest time is next, as both read."""
+    """Partition by partition; within a partition, the message with the smaller time is next, as both engines read."""
     found = []
     for of in zip(left, right, strict=True):
         heads = [deque(("in", each) for each in of[0]), deque(("in-right", each) for each in of[1])]
@@ -166,21 +166,21 @@ def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
 
 
 def in_turns(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """A message of each partition of the left side in turn."""
+    """One message of each partition of the left side in turn."""
     return [("in", each) for messages in zip(*left, strict=True) for each in messages]
 
 
 def keys_of(partition: int, partitions: int) -> Iterator[str]:
-    """Keys whose partition it is, by Kafka's hash."""
+    """Keys that Kafka's hash assigns to this partition."""
     names = (f"key-{partition}-{number}" for number in numbers_from())
     return (name for name in names if PARTITIONERS[MURMUR2](name.encode(), partitions) == partition)
 
 
 def drawn(names: Sequence[str], lates: Sequence[int], values: Sequence[Any], seed: tuple[int, int]) -> list[Message]:
-    """Messages of one side of one partition, each as old as the time of the side less one of ``lates``.
+    """Draw the messages of one side of one partition. Each is late by one of ``lates``, relative to the side's time.
 
-    Sides have no time in common: which of two equal times comes first is not a matter of joins. The last one of
-    ``names`` is the key of the last messages, which move the time of both sides on, and match.
+    The two sides have no equal times, because the order of equal times is not part of a join. The last one of
+    ``names`` is the key of the last messages, which advance the time of both sides, and match.
     """
     *keys, last = names
     partition, side = seed
@@ -195,14 +195,14 @@ def drawn(names: Sequence[str], lates: Sequence[int], values: Sequence[Any], see
 
 
 def sides(partitions: int, keys: int, lates: Sequence[int], left: Sequence[Any], right: Sequence[Any]) -> list[Side]:
-    """The messages of both sides, with so many keys in each partition."""
+    """The messages of both sides, with this number of keys in each partition."""
     names = [list(islice(keys_of(at, partitions), keys + 1)) for at in range(partitions)]
     return [
         [drawn(names[at], lates, of, (at, side)) for at in range(partitions)] for side, of in ((1, left), (2, right))
     ]
 
 
-#: In order; out of order, as far as the grace allows; later than all that is kept.
+#: Delays: in order, out of order within the grace, and later than everything that is kept.
 MIXED = [0, 0, 0, 0, 10, 5 * SECOND, 10 * SECOND, 300 * SECOND]
 OUT_OF_ORDER = [0, 0, 0, 10, 5 * SECOND, 20 * SECOND]
 STREAMS = [Kind("stream", how, 20 * SECOND, 10 * SECOND, 10 * SECOND) for how in ("inner", "left", "outer")]
@@ -211,7 +211,7 @@ WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
 FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
 TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
 ROWS = [Kind("rows", how) for how in ("count", "total", "filter")]
-#: Rows that are numbers, and deletions.
+#: Values of a table's rows: numbers, and None for deletions.
 NUMBERS: list[Any] = [*range(-3, 8), None, None]
 GROUPS = [Kind("group", "count"), Kind("group", "windows", HOUR, 0, DAY)]
 
@@ -221,20 +221,20 @@ def counted(rows: Rows) -> Counter[tuple[str | None, Row]]:
 
 
 def values(rows: Rows) -> dict[str | None, list[str | None]]:
-    """The values of each key in their order, without times."""
+    """The values of each key in order, without times."""
     return {key: [row.value for row in of] for key, of in rows.items()}
 
 
 def last_rows(rows: Rows) -> dict[str | None, str]:
-    """The rows of a table, from its changes."""
+    """The current rows of a table, from its changes."""
     newest_ = {key: of[-1].value for key, of in rows.items()}
     return {key: value for key, value in newest_.items() if value is not None}
 
 
 def groups_of(ours: Rows, theirs: Rows, how: str) -> list[dict[str | None, list[str | None]]]:
-    """The changes of each group of rows, as Kafka Streams' program writes them.
+    """The changes of each group of rows, in the form of Kafka Streams' program.
 
-    It keeps a group without rows, with a count of 0, and sends a group that stays the same again.
+    Kafka Streams keeps a group without rows, with a count of 0, and resends a group that stays the same.
     """
 
     def shown(value: str | None) -> str | None:
@@ -250,12 +250,12 @@ def groups_of(ours: Rows, theirs: Rows, how: str) -> list[dict[str | None, list[
 
 
 def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:
-    """Kafka Streams also deletes a row that is not there, if one side is; Holdfast sends nothing then."""
+    """Drop repeated deletions: Kafka Streams also deletes a missing row if one side exists, Holdfast sends nothing."""
     return [each for before, each in pairwise((None, *changes)) if before is not None or each is not None]
 
 
 def are_equal_tables(ours: Rows, theirs: Rows) -> bool:
-    """Whether two joined tables have the same changes of each key in their order."""
+    """Whether two joined tables have the same changes of each key, in the same order."""
     changes = {key: without_repeated_deletions(of) for key, of in values(theirs).items()}
     return values(ours) == {key: of for key, of in changes.items() if of}
 
@@ -275,12 +275,12 @@ def in_windows(ours: Rows, theirs: Rows) -> tuple[dict[Any, int], dict[Any, int]
 
 
 def hours(first: int) -> list[Message]:
-    """An hour of messages, one each second."""
+    """One hour of messages with one message per second, for one partition."""
     return [Message("any", BEGIN + first * HOUR + at * SECOND, at % 5) for at in range(3_600)]
 
 
 def application_of(work: Work) -> Application:
-    """Holdfast's side. What Kafka Streams drops in a stream, messages without a value, is filtered there."""
+    """Holdfast's application. It filters out messages without a value, which Kafka Streams drops in a stream."""
     application = Application(
         work.bootstrap,
         consumer_group=work.group,

@@ -1,4 +1,4 @@
-"""What the comparisons with other engines share."""
+"""The Kafka Streams contender, which all comparisons with it share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bench.peers import Contender, Machine, NotHere, streams
 
 @pytest.fixture(scope="session")
 def kafka_streams(java: Java) -> Contender:
-    """The compiled program; skips where a compiler or its jars are missing."""
+    """The compiled Kafka Streams program. Skips the test if a compiler or its jars are missing."""
     settings = load_settings()
     try:
         return streams(Machine(settings.cache, java, JarSource(java, settings.ivy_settings)))

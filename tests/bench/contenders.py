@@ -1,4 +1,7 @@
-"""How the bench and the processes that it measures talk: ``name=value`` arguments in, one line of JSON out."""
+"""The interface between the bench and the processes that it measures.
+
+A process gets ``name=value`` arguments, and prints one line of JSON at its end.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one measured process has to do; it ends by itself after ``count`` messages, all committed."""
+    """The work of one measured process, which ends after ``count`` messages are processed and committed."""
 
     bootstrap: str
-    #: Consumer group, application id and transactional id.
+    #: The name that serves as consumer group, application id and transactional id.
     group: str
     source: str
     output: str
@@ -20,19 +23,19 @@ class Work:
     guarantee: Literal["exactly-once", "at-least-once"]
     commit_s: float
     state_dir: str
-    #: How long producers gather records that nobody waits for, milliseconds.
+    #: How long producers collect a batch (`linger.ms`), in milliseconds.
     linger_ms: int = 50
-    #: Changelog records that are to be restored first.
+    #: The number of changelog records that are restored first.
     restore: int = 0
-    #: Where they are, for the contender that only reads them.
+    #: The topic with these records, for the contender that only reads them.
     changelog: str = ""
-    #: 0 leaves the contender's own default.
+    #: The size of RocksDB's block cache in MiB; 0 keeps the contender's default.
     block_cache_mb: int = 0
-    #: Windows in place of running totals, as ``kafka_streams/Windows.java`` describes them.
+    #: Windows instead of running totals, in the form of ``kafka_streams/Windows.java``.
     windows: str = ""
-    #: Joins in place of running totals, as ``kafka_streams/Joins.java`` describes them.
+    #: Joins instead of running totals, in the form of ``kafka_streams/Joins.java``.
     joins: str = ""
-    #: After how many milliseconds of silence a process that was killed is no member of its group; 0 leaves the default.
+    #: The session timeout in milliseconds, after which a killed process leaves its group; 0 keeps the default.
     session_ms: int = 0
 
     def arguments(self) -> list[str]:
@@ -47,12 +50,12 @@ class Work:
 
 
 def tell(**facts: Any) -> None:
-    """The last line of a measured process."""
+    """Print the result line of a measured process."""
     print(json.dumps(facts), flush=True)
 
 
 def parse_last(said: str) -> dict[str, Any]:
-    """The facts in the last line of JSON of what a process has printed."""
+    """The facts in the last line of JSON that a process printed."""
     lines = [line for line in said.splitlines() if line.startswith("{")]
     told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     return told

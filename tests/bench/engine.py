@@ -1,19 +1,19 @@
-"""The engine against the raw client, Quix Streams and Kafka Streams, on one real broker: ``make bench``.
+"""Compares the engine with the raw client, Quix Streams and Kafka Streams, on one real broker: ``make bench``.
 
-    python -m tests.bench.engine                                     everything; half an hour and more on two cores
-    python -m tests.bench.engine --small                             the smallest sizes, once: is it right, not how fast
+    python -m tests.bench.engine                                     everything; over half an hour on two cores
+    python -m tests.bench.engine --small                             smallest sizes, once: tests results, not speed
     python -m tests.bench.engine --cases few-eos-1s,failover --messages 200000 --contenders ours,streams
     python -m tests.bench.engine --cases restore --results raw.jsonl --page docs/benchmarks.md
 
-How it is measured: contenders take turns, each time in a process of its own; rates come from the broker's own times of
-append of the outputs (``warm``: the last 60 % of them, when a JVM has compiled what is hot), CPU seconds and peak
-memory from the process with all its threads. ``broker`` is the broker's CPU, ``others`` how many cores the rest of
-the machine used meanwhile. CPU is in seconds per million messages. Every run's outputs are read back: one for each
-message, and final totals with the bits that plain Python computes. A run that fails does not count: it is told, its
-contender is left out of the case, and the exit code is 1 at the end.
+Contenders take turns, each time in a new process. Rates come from the broker's append times of the outputs. ``warm``
+is the last 60 % of the outputs, when a JVM has compiled its hot code. CPU seconds and peak memory are those of the
+process with all its threads. ``broker`` is the broker's CPU, and ``others`` the number of cores that the rest of the
+machine used meanwhile. CPU is in seconds per million messages. The outputs of each run are read back. There must be
+one for each message, and the final totals must have the same bits as in plain Python. A run that fails does not count:
+the report names it, its contender is left out of the case, and the exit code is 1.
 
-With ``--results`` every run is a line in a file, and tables, goals and page are made of all of the file's runs: a bench
-may be done in parts, and go on after it was ended (name the cases that are left).
+With ``--results``, every run is a line in a file. Tables, goals and page use all runs in the file. So a bench can be
+done in parts, and can continue after an interruption (name the cases that are left).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> str:
-    """Where and on what is measured."""
+    """The machine and the versions on which the bench runs."""
     kafka = next((jar.stem.rpartition("-")[2] for jar in jars if jar.name.startswith("kafka-server-")), "?")
     nice = os.nice(0)
     names = ", ".join(each.name for each in (*given.chosen, *given.scenarios))
@@ -128,7 +128,7 @@ def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> s
 
 
 def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Contender]:
-    """Those that can run here; the others are named with the reason."""
+    """The contenders that can run here; for the others, the reason is printed."""
     found = {}
     for name in given.contenders:
         try:
@@ -139,7 +139,7 @@ def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Cont
 
 
 def in_turns(cases: Iterable[Case]) -> list[list[Case]]:
-    """Cases that differ in their guarantee only run side by side: their ratio is a goal."""
+    """Group the cases. Cases that differ only in their guarantee run side by side, because their ratio is a goal."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.name.replace("-alo-", "-eos-"), []).append(case)
@@ -149,7 +149,7 @@ def in_turns(cases: Iterable[Case]) -> list[list[Case]]:
 def measure_cases(
     cases: Sequence[Case], runner: Runner, found: dict[str, Contender], rounds: int, results: Results
 ) -> bool:
-    """All runs of a few cases, in turns, each into ``results`` when it is done; whether all count."""
+    """Run a few cases in turns and add each run to ``results``. Returns whether all runs count."""
     failed: set[tuple[str, str]] = set()
     for number, (name, contender), case in product(range(1, rounds + 1), found.items(), cases):
         if name not in case.contenders or (case.name, name) in failed:
@@ -169,7 +169,7 @@ def measure_cases(
 
 
 def measure_scenario(each: Scenario, place: Place, results: Results) -> bool:
-    """All runs of a scenario; whether all count."""
+    """Run a scenario. Returns whether all its runs count."""
     try:
         each.run(place, results)
     except (RunWrong, HoldfastError) as wrong:
@@ -186,7 +186,7 @@ def _wrong(results: Results, told: str) -> None:
 def measure_all(
     given: argparse.Namespace, broker: BrokerAddress, home: Path, found: dict[str, Contender], results: Results
 ) -> bool:
-    """Everything that was chosen; whether all of it counts."""
+    """Run everything that was chosen. Returns whether all of it counts."""
     runner, right = Runner(broker, home / "state"), True
     if "floor" in found and given.chosen and not given.small:
         runner.run(warm_up_of(given.chosen), found["floor"], 0)
@@ -199,7 +199,7 @@ def measure_all(
 
 
 def measure(given: argparse.Namespace) -> int:
-    """Start a broker, run everything, print it; the exit code."""
+    """Start a broker, run everything, and print the report. Returns the exit code."""
     settings, java = load_settings(), find_java()
     source = JarSource(java, settings.ivy_settings)
     jars = fetch_jars("broker", settings.cache, source)
@@ -213,13 +213,13 @@ def measure(given: argparse.Namespace) -> int:
                 right = measure_all(given, broker.address, Path(folder), found, results)
         finally:
             results.add_conditions(f"{told}\nload       {load()} after the bench")
-            # What there is of a table is worth its time, even when the bench was ended.
+            # The bench may have been interrupted; its partial results are still worth a table.
             report(given, results)
     return 0 if right else 1
 
 
 def report(given: argparse.Namespace, results: Results) -> None:
-    """Tables, ratios and goals, of all results that there are."""
+    """Print tables, ratios and goals of all results."""
     print()
     for case, runs in results.runs.values():
         print(block(case, results.titles, runs), end="\n\n")
@@ -233,11 +233,11 @@ def report(given: argparse.Namespace, results: Results) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; the exit code."""
+    """Run the command line. Returns the exit code."""
     given = options(arguments)
     if given.rounds < 1 or min(case.count for case in given.all) < 1:
         raise SystemExit("--rounds and --messages are at least 1")
-    # The broker would outlive us: an ended bench takes it along.
+    # Exit normally on SIGTERM, so that the broker is stopped, too; it would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return measure(given)
 

@@ -1,12 +1,12 @@
-"""Failover: a worker is killed, another one takes over; with a standby, and without, on a real broker.
+"""Measures failover on a real broker: a worker is killed and another one takes over, with or without a standby.
 
     python -m tests.bench.failover                     500,000 changelog records, 3 rounds
     python -m tests.bench.failover --size 200000 --rounds 1
 
-Two workers share four partitions, while messages come; neither has a checkpoint store. The first is killed with
-SIGKILL. ``notices``: until the group has given its partitions to the second worker (the session timeout). ``takes
-over``: from then to the moment when the last of its tasks runs. ``replayed``: changelog records for that. Then the
-second stops, and its state has to be what the changelogs hold.
+Two workers share four partitions while messages arrive; neither has a checkpoint store. The first is killed with
+SIGKILL. ``notices`` is the time until the group assigns its partitions to the second worker (the session timeout).
+``takes over`` is the time from then until the last of its tasks runs. ``replayed`` counts the changelog records that it
+reads for that. Then the second worker stops, and its state must equal the changelogs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies
 from tests.bench.workers import Worker, await_all
 
-#: Messages that come at once, and seconds from one to the next.
+#: The number of messages that are sent at once, and the pause until the next ones in seconds.
 PORTION, EVERY_S = 500, 0.25
-#: The two ways. Without a standby it takes long and is no goal: once is enough, and none in a bench of one round.
+#: The two ways. A run without a standby takes long and has no goal, so it runs once, and not in a bench of one round.
 WITH, WITHOUT = "with a standby", "without"
 
 
@@ -39,7 +39,7 @@ def takeover(work: Work, folder: Path, keys: int, standbys: int) -> Figures:
     """Start two workers, kill the first, and measure the second.
 
     Raises:
-        RunWrong: Something did not come about in time.
+        RunWrong: A step did not finish in time.
     """
     stop, workers = threading.Event(), []
     loading = threading.Thread(target=_load, args=(work, keys, stop))
@@ -78,11 +78,11 @@ def _load(work: Work, keys: int, stop: threading.Event) -> None:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Takeovers with a standby, and one without when there are more rounds than one.
+    """Run takeovers with a standby. If there are several rounds, run one without a standby as well.
 
     Raises:
-        RunWrong: A takeover with a standby replayed more than a tenth of what there is, or one without less than a
-            quarter; or state is not what its changelog holds.
+        RunWrong: A takeover with a standby replayed more than a tenth of the changelog, or one without a standby less
+            than a quarter; or state differs from its changelog.
     """
     topics, records, keys = Topics(place.broker.bootstrap), place.size, max(1, place.size // 2)
     for number, standbys in enumerate(([1, 0] + [1] * place.rounds)[: place.rounds + (place.rounds > 1)]):

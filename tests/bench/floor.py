@@ -1,6 +1,6 @@
-"""The floor: reads and writes every message unchanged with the raw client, in transactions or with offset commits.
+"""The raw client as the lower bound: it copies every message unchanged, in transactions or with offset commits.
 
-What Kafka and the client library cost by themselves. Its restore only reads the changelog records.
+This shows the cost of Kafka and the client library alone. Its restore only reads the changelog records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.bench.contenders import Work, tell
 from tests.bench.stream import PARTITIONS
 
 RECORDS_PER_POLL = 2_000
-#: A run without any message for so long has failed, in seconds.
+#: A run that gets no message for this long has failed, in seconds.
 SILENCE_S = 60.0
 
 
@@ -27,7 +27,7 @@ def main(work: Work) -> None:
 
 
 def consumer_of(work: Work) -> Consumer:
-    # The client settings of the engine, so that the difference is the engine and nothing else.
+    # The engine's client settings, so that only the engine's own work makes a difference.
     return Consumer(
         {
             "bootstrap.servers": work.bootstrap,
@@ -99,7 +99,7 @@ def copy(work: Work) -> None:
 
 
 def read_all(work: Work) -> float:
-    """The seconds that reading all changelog records takes."""
+    """Read all changelog records. Returns the seconds that this takes."""
     consumer, done = consumer_of(work), 0
     consumer.assign([TopicPartition(work.changelog, number, 0) for number in range(PARTITIONS)])
     began = last_seen = time.monotonic()

@@ -1,7 +1,7 @@
-"""How long a worker takes to decode one message by its format: ``python -m tests.bench.formats``.
+"""Measures how long a worker takes to decode one message of each format: ``python -m tests.bench.formats``.
 
-Each row decodes the same order of three items by the function that a topic's values are read with, schemas cached, and
-one process alone. ``ratio`` is the time in relation to ``json``. Results are compared first: each format gives the same
+Each row decodes the same order of three items with the deserializer of a topic's values, with cached schemas, in a
+single process. ``ratio`` is the time relative to ``json``. Before the measurement, each format must give the same
 order.
 """
 
@@ -61,7 +61,7 @@ class Order(msgspec.Struct):
 
 
 def cases() -> dict[str, tuple[Callable[[bytes], Any], bytes, Callable[[Any], Any]]]:
-    """By row: what decodes, the bytes, and how the result becomes the order."""
+    """For each format: its decoding function, the encoded bytes, and a function that gets the order from the result."""
     raw = json.dumps(ORDER).encode()
     schema, registry = {"schema_registry_client_config": REGISTRY}, Registries(SchemaRegistrySettings())
     of_avro, of_json = AvroSerializer(AVRO, **schema), JSONSerializer(JSON_SCHEMA, **schema)
@@ -101,7 +101,7 @@ def _order_of(value: Any) -> Any:
 
 
 def measured(seconds: float) -> list[dict[str, Any]]:
-    """A row for each format: microseconds for a message, the median of some rounds, and the ratio to ``json``."""
+    """One row per format: microseconds per message (the median of several rounds), and the ratio to ``json``."""
     rows = []
     for name, (decode, raw, order_of) in cases().items():
         assert order_of(decode(raw)) == ORDER, name

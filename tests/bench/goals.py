@@ -1,4 +1,4 @@
-"""The goals, and how what was measured stands to them: medians of the runs that there are."""
+"""The goals of the bench, and a verdict on each, by the medians of all runs in the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.bench import audit, checkpoint, failover, pair, partitions, snapshots
 from tests.bench.cases import Result
 from tests.bench.results import Results
 
-#: Below so many cores two processes and the broker share them: a ratio of rates says nothing then.
+#: With fewer cores, two processes and the broker compete for them, so a ratio of rates says nothing.
 CORES_FOR_PAIR = 4
 
 Of = Callable[[Result], float]
@@ -18,7 +18,7 @@ Of = Callable[[Result], float]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One goal. ``measured`` is None when what it needs was not measured; ``beside`` says more about it."""
+    """One goal. ``measured`` is None if a needed run is missing; ``beside`` is an additional remark."""
 
     what: str
     at_least: bool
@@ -26,7 +26,7 @@ class Judged:
     measured: float | None
     unit: str = "x"
     beside: str = ""
-    #: Why it can't be judged here; empty when it can.
+    #: The reason why the goal can't be judged here; empty if it can.
     unjudged: str = ""
 
     @property
@@ -63,7 +63,7 @@ def judged(results: Results, cores: int) -> list[Judged]:
 
 
 def summary(results: Results, cores: int) -> str:
-    """One line for each goal."""
+    """The verdict on each goal, one line per goal."""
     return "\n".join(goal.line() for goal in judged(results, cores))
 
 
@@ -98,12 +98,13 @@ def _against_peers(results: Results) -> Iterator[Judged]:
 
 
 def _of_joins(results: Results) -> Iterator[Judged]:
-    """CPU of joins and groups against the peers that have them."""
+    """The CPU of joins and groups, compared with the peers that have them."""
     function, builtin = (1 / 4, 1.2), (1 / 4, 0.9)
     below: tuple[tuple[str, str, str, Of, tuple[float | None, float | None]], ...] = (
         ("stream and table, function", "join-table", "ours", _cpu, (None, function[1])),
         ("as-of join, function", "join-asof", "ours", _cpu, (function[0], None)),
-        # Groups are read ahead, so most of their work may be done before the warm part: of the whole process.
+        # Groups are read ahead, so most of their work may be done before the warm part. Take the CPU of the whole
+        # process.
         ("group and count, function", "join-group", "ours", _whole_cpu, function),
         ("group and count, built-in", "join-group", "ours-builtin", _whole_cpu, builtin),
     )
@@ -204,7 +205,7 @@ def _warm(run: Result) -> float:
 
 
 def _cpu(run: Result) -> float:
-    """As in the table: of the warm part where there is one, of the whole process otherwise."""
+    """CPU as in the table: of the warm part if there is one, otherwise of the whole process."""
     return run.cpu if run.warm_cpu is None else run.warm_cpu
 
 

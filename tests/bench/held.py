@@ -1,4 +1,4 @@
-"""Whether the state that a process left on its disk is what its changelogs hold, to the byte."""
+"""Checks that the state on a stopped process's disk equals its changelogs, byte for byte."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SETTLE_S = 600.0
 
 
 def check_state(work: Work, keys: int, slot: str = "*") -> None:
-    """Compare the folders of a group (of one slot of it) with the changelogs.
+    """Compare the state folders of a group (or of one slot) with the changelogs.
 
     Raises:
-        RunWrong: They differ, or have not so many keys.
+        RunWrong: They differ, or do not have this number of keys.
     """
     topology = application_of(work).topology()
 

@@ -1,7 +1,7 @@
-"""Joins and groups of the bench: how the engine declares them, what plain Python makes of the messages, and their hash.
+"""Joins and groups of the bench: the engine's declarations, the expected results in plain Python, and their hash.
 
-Left and right messages take turns, a millisecond apart, with the same keys. A joined value is ``[left, right]``. An
-interval is about as long as a key has one right message, and a group counts messages by their merchant.
+Left and right messages alternate, one millisecond apart, with the same keys. A joined value is ``[left, right]``. The
+interval is about as long as the time between two right messages of a key. A group counts messages by their merchant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.bench.measured import RunWrong
 from tests.bench.stream import FIRST_TIMESTAMP_MS, Message, messages
 
 Joined = Literal["", "table", "interval", "asof", "group"]
-#: How far the interval goes back, in milliseconds; its grace is as long: Quix Streams refuses a shorter one.
+#: The length of the interval in milliseconds. The grace is as long, because Quix Streams refuses a shorter one.
 BACK_MS = 20_000
 #: The grace of as-of joins, in milliseconds.
 GRACE_MS = 5_000
@@ -45,7 +45,7 @@ _decode_count = msgspec.json.Decoder(_Counted | int).decode
 
 
 def told(kind: Joined) -> str:
-    """The join as the arguments of a contender name it."""
+    """The join in the form of a contender's arguments."""
     return {
         "": "",
         "table": "table:inner:0:0:0",
@@ -56,43 +56,43 @@ def told(kind: Joined) -> str:
 
 
 def is_left(message: Message, kind: Joined) -> bool:
-    """Whether a message is of the left topic; all messages of a group are."""
+    """Whether a message belongs to the left topic; with a group, all messages do."""
     return kind == "group" or message.number % 2 == 1
 
 
 def body_of(message: Message, kind: Joined) -> bytes:
-    """The value of a message of its side."""
+    """The value of a message, by the side to which it belongs."""
     if is_left(message, kind):
         return message.body(FIRST_TIMESTAMP_MS + message.number)
     return b'{"price":%b,"item":%d}' % (message.amount.encode(), message.number)
 
 
 def rows(topic: str, count: int, keys: int, kind: Joined) -> Iterator[tuple[str, int, bytes, bytes, Any]]:
-    """What fills the topics."""
+    """The records that fill the input topics."""
     for message in messages(count, keys):
         side = topic if is_left(message, kind) else topic + RIGHT
         yield side, message.partition, message.key, body_of(message, kind), None
 
 
 def both(left: Any, right: Any) -> list[Any]:
-    """What makes one value of two."""
+    """Make one joined value from a left and a right value."""
     return [left, right]
 
 
 def count_one(value: Any, state: State) -> int:
-    """Counts a message of its group."""
+    """Count a message of its group."""
     seen: int = state.get("count", 0) + 1
     state.set("count", seen)
     return seen
 
 
 def by_function(grouped: StreamingDataFrame) -> StreamingDataFrame:
-    """Counts with a function."""
+    """Count the messages of a group with a Python function."""
     return grouped.apply(count_one, stateful=True)
 
 
 def by_column(grouped: StreamingDataFrame) -> StreamingDataFrame:
-    """Counts with the built-in aggregation."""
+    """Count the messages of a group with the built-in aggregation."""
     return grouped.aggregate(count=Count())
 
 
@@ -102,7 +102,7 @@ def joined(
     asked: str,
     counted: Callable[[StreamingDataFrame], StreamingDataFrame] = by_function,
 ) -> StreamingDataFrame:
-    """With the engine; ``counted`` counts a group."""
+    """Declare the join or group with the engine; ``counted`` counts the messages of a group."""
     kind, _, back, _, grace = asked.split(":")
     if right is None:
         return counted(left.group_by("merchant"))
@@ -114,7 +114,7 @@ def joined(
 
 
 def expected(count: int, keys: int, kind: Joined) -> tuple[int, str]:
-    """How many outputs there are, and their hash, in plain Python."""
+    """The expected number of outputs, and their hash, computed in plain Python."""
     if kind == "group":
         merchants = Counter(msgspec.json.decode(body_of(each, kind))["merchant"] for each in messages(count, keys))
         return count, _hash(f"{name}:{many}".encode() for name, many in merchants.items())
@@ -140,7 +140,7 @@ def _hash(made: Any) -> str:
 
 
 class Sent:
-    """What a run has sent, record by record."""
+    """Collects the outputs of a run, record by record."""
 
     def __init__(self, kind: Joined) -> None:
         self._kind = kind
@@ -149,10 +149,10 @@ class Sent:
         self.appended_ms: list[int] = []
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
-        """Take the next record of a partition.
+        """Add the next record of a partition.
 
         Raises:
-            RunWrong: It is no result.
+            RunWrong: The record is not a valid result.
         """
         self.appended_ms.append(appended_ms)
         try:
@@ -166,6 +166,6 @@ class Sent:
             raise RunWrong(f"{value[:100]!r} is no result of a join: {failure}") from failure
 
     def result(self) -> tuple[int, str]:
-        """What ``expected`` returns."""
+        """The number of outputs and their hash, in the form of ``expected``."""
         made = self.pairs if self._kind != "group" else [b"%b:%d" % each for each in self.counts.items()]
         return len(self.appended_ms), _hash(made)

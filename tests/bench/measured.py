@@ -1,8 +1,7 @@
-"""One measured process: what it and the broker used, and how busy the rest of the machine was meanwhile.
+"""Measures one process: its own and the broker's CPU and memory, and how busy the rest of the machine was.
 
-CPU time is that of the whole process with all its threads (librdkafka's and the JVM's too), its start included;
-samples of it, taken while it runs, tell what a part of the run has used. Samples and peak memory are read from
-/proc, so that they are there on Linux only.
+CPU time is that of the whole process, including its start and all its threads (also librdkafka's and the JVM's).
+Samples during the run give the CPU of a part of it. Samples and peak memory come from /proc, so only Linux has them.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class RunWrong(Exception):
-    """A run failed, or ended without the outputs that it must have."""
+    """A run failed, or ended with wrong outputs."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What one process used; ``samples`` are wall-clock seconds since 1970 and CPU seconds until then."""
+    """The resources that one process used. A sample is (seconds since the epoch, CPU seconds until then)."""
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
     broker_cpu_s: float
-    #: Cores that everything else on the machine used on average, the bench itself left out.
+    #: The average number of cores that other processes used, without the bench itself.
     others_cores: float
     told: Mapping[str, Any]
     samples: list[tuple[float, float]] = field(default_factory=list)
 
     def cpu_between(self, start: float, end: float) -> float | None:
-        """CPU seconds used between two moments (seconds since 1970); None without samples."""
+        """The CPU seconds between two moments in seconds since the epoch; None without samples."""
         if len(self.samples) < 2:
             return None
         return self._cpu_at(end) - self._cpu_at(start)
@@ -58,10 +57,10 @@ class Usage:
 
 
 def run_measured(command: Sequence[str], environment: Mapping[str, str], broker_pid: int, limit_s: float) -> Usage:
-    """Run a command to its end.
+    """Run a command to its end, and measure it.
 
     Raises:
-        RunWrong: It took too long, or ended with another exit code than 0.
+        RunWrong: It took too long, or its exit code was not 0.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         broker_before, machine_before, own_before = _cpu_of(broker_pid), _machine_cpu(), sum(os.times()[:2])
@@ -103,7 +102,7 @@ def _watch(process: subprocess.Popen[bytes], deadline: float) -> Usage:
             process.wait()
             raise RunWrong(f"{' '.join(map(str, process.args[-15:]))} was ended: it took too long")
         samples.append((time.time(), _cpu_of(process.pid)))
-        # Linux' own number in rusage has the starter's memory in it, so this one is read while the process lives.
+        # Read while the process lives, because Linux' rusage also counts the memory of the parent process.
         peak = max(peak, peak_of(process.pid))
         time.sleep(SAMPLE_EVERY_S)
 
@@ -117,7 +116,7 @@ def _cpu_of(pid: int) -> float:
 
 
 def _machine_cpu() -> float:
-    """Seconds that all cores together were busy since the machine's start."""
+    """The seconds that all cores together were busy since the machine started."""
     try:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:
@@ -127,7 +126,7 @@ def _machine_cpu() -> float:
 
 
 def peak_of(pid: int) -> int:
-    """The most memory that a process had until now, in bytes; 0 where it can't be read."""
+    """The peak memory of a process so far, in bytes; 0 if it can't be read."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

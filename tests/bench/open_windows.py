@@ -1,11 +1,12 @@
-"""Many open windows: they are restored from the changelog, and end all at once, on a real broker.
+"""Measures many open windows on a real broker: they are restored from the changelog, and all close at once.
 
     python -m tests.bench.open_windows                    1,000,000 windows, 3 rounds
     python -m tests.bench.open_windows --size 100000 --rounds 1
 
-Each key has one message in one minute, so there are as many windows as keys. A first process counts them, and stops. A
-second one has an empty disk: it restores them, and a message for each partition ends them all. ``closing s`` is from
-the first result to the last one, by the broker's times. Each window has to be sent once.
+Each key has one message in the same minute, so there is one window per key. A first process counts the messages and
+stops. A second process has an empty disk: it restores the windows, and one message per partition closes them all.
+``closing s`` is the time from the first result to the last one, by the broker's append times. Each window must be sent
+once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def messages(topic: str, size: int) -> Iterator[Row]:
 
 
 class OpenWindows:
-    """One round, with a group of its own."""
+    """One round with a separate group."""
 
     def __init__(self, place: Place, topics: Topics, number: int) -> None:
         self._place, self._topics, name = place, topics, f"bench-open-{place.size}-{number}"
@@ -54,11 +55,11 @@ class OpenWindows:
         self._work = Work(bootstrap, name, source, output, place.size, "exactly-once", 1.0, state_dir, windows=told)
 
     def open(self) -> Usage:
-        """Count the messages; all windows are open afterwards, and the disk is empty."""
+        """Count the messages. Afterwards all windows are open, and the disk is empty."""
         work, size = self._work, self._place.size
         self._topics.create(TopicSpec(work.source, PARTITIONS, 1, {"retention.ms": "-1"}))
         self._topics.create(TopicSpec(work.output, PARTITIONS, 1, {"message.timestamp.type": "LogAppendTime"}))
-        # All times are the same: so many messages have no place in a minute of milliseconds.
+        # All messages have the same event time, because a minute has fewer milliseconds than there are messages.
         fill(work.bootstrap, messages(work.source, size), FIRST_TIMESTAMP_MS, step_ms=0)
         command = (sys.executable, "-m", "tests.bench.ours_builtin", *work.arguments())
         environment = {**OURS, "HOLDFAST_HOME": work.state_dir}
@@ -67,10 +68,10 @@ class OpenWindows:
         return usage
 
     def end(self) -> Figures:
-        """Restore the windows, then end them.
+        """Restore the windows, and then close them.
 
         Raises:
-            RunWrong: One is missing, or was sent twice.
+            RunWrong: A window is missing or was sent twice.
         """
         work, size = self._work, self._place.size
         worker = Worker(replace(work, count=0), self._place.folder / work.group, {})
@@ -122,7 +123,7 @@ class OpenWindows:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Each round opens windows, and ends them in another process."""
+    """In each round, one process opens the windows, and another process closes them."""
     topics = Topics(place.broker.bootstrap)
     for number in range(place.rounds):
         made = OpenWindows(place, topics, number)

@@ -1,7 +1,7 @@
-"""What fifty processors with two hundred stores cost Dagster: loading, ticks, pages, events (docs/operations.md).
+"""Measures what fifty processors with two hundred stores cost Dagster (docs/operations.md).
 
-Every figure is of the real definitions, a real supervisor with a program for each processor, and a real webserver; the
-workers' answers come from one server that answers for all of them.
+It measures loading, ticks, pages and events. The definitions, the supervisor with a program per processor, and the
+webserver are real. One server answers for all workers.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from holdfast.processors.application.registration import find_processor
 from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5
-#: A topic and a processor each; of each store state, changelog, table and the table's upkeep; and the orphans.
+#: Each processor has a topic and a processor asset. Each store has state, changelog, table and table upkeep. One more
+#: asset lists orphans.
 ASSETS = PROCESSORS * (2 + 4 * STORES) + 1
-#: What the page of the lineage asks of all assets.
+#: The query that the lineage page sends for all assets.
 LINEAGE = "{ assetNodes { id assetKey { path } groupName kinds dependencyKeys { path } description } }"
 
 
@@ -93,7 +94,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
         found["processor_recovery"]["tick_all_silent_s"] = round(time.monotonic() - began, 3)
         fleet.silent = set()
         before, began = _size(settings), time.monotonic()
-        for event in events:  # those of telemetry, as the daemon reports them
+        for event in events:  # events of the telemetry sensor, stored as the daemon stores them
             instance.report_runless_asset_event(event)
         took = time.monotonic() - began
         size = (_size(settings) - before) / max(1, len(events))
@@ -110,7 +111,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
 def _of_sensor(
     name: str, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> tuple[dict[str, Any], list[Any]]:
-    """What a tick of a sensor takes, and the events of the first one, to which everything is news."""
+    """The cost of a sensor's tick, and the events of the first tick, in which everything is new."""
     sensor, cursor, seconds, cpu, events = definitions.resolve_sensor_def(name), None, [], [], []
     for _ in range(TICKS):
         with dg.build_sensor_context(
@@ -127,7 +128,7 @@ def _of_sensor(
 
 
 def _topics(settings: Any, fleet: Fleet) -> dict[str, Any]:
-    """The sensor that looks at topics, on a real broker that has all of them, of four partitions each."""
+    """The sensor that watches topics, on a real broker that has all topics with four partitions each."""
     from holdfast.orchestration.definitions import build_definitions
 
     broker = embedded_broker(settings)

@@ -1,4 +1,4 @@
-"""The engine, with an ordinary Python function, as its users write it."""
+"""The engine as a contender, with an ordinary Python function as its users write it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from tests.bench.contenders import Work, tell
 
 STATE_KEY = "totals"
 GIB = 1 << 30
-#: A run without any message for so long has failed, in seconds.
+#: A run that gets no message for this long has failed, in seconds.
 SILENCE_S = 120.0
-#: A run of a group has ended after so many seconds without a message: it counts no messages behind its own topic.
+#: A run with a group-by ends after this many seconds without a message, because it can't count messages after its
+#: repartition topic.
 GROUPED_S = 10.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
@@ -53,12 +54,15 @@ def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
-    """With the function."""
+    """Compute the totals with the function."""
     return frame.apply(totals, stateful=True, store="default")
 
 
 def bound_for(block_cache_mb: int) -> int:
-    """The bound of memory with so much block cache, in bytes: the engine splits one number into all of its parts."""
+    """The memory limit, in bytes, that gives this much block cache.
+
+    The engine has only one limit for all its memory.
+    """
     shared = plan_memory(MEMORY_BYTES_MIN + GIB).block_cache - plan_memory(MEMORY_BYTES_MIN).block_cache
     above = (block_cache_mb << 20) - plan_memory(MEMORY_BYTES_MIN).block_cache
     return max(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN + above * GIB // shared)
@@ -67,7 +71,7 @@ def bound_for(block_cache_mb: int) -> int:
 def application_of(
     work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin, counted: Counted = joins.by_function
 ) -> Application:
-    """The application; nothing is touched yet."""
+    """The application; it is only declared, nothing is read or written yet."""
     application = Application(
         work.bootstrap,
         consumer_group=work.group,
@@ -89,7 +93,10 @@ def application_of(
 
 
 class Watch:
-    """Reads from the log when partitions came and when the last of their tasks ran: the restore lay between."""
+    """A log processor that notes when partitions were assigned and when their last task ran.
+
+    The restore is in between.
+    """
 
     def __init__(self) -> None:
         self.assigned_at = self.runs_at = 0.0

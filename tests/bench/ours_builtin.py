@@ -1,4 +1,4 @@
-"""The engine with its built-in aggregation: the same outputs as ``ours``, field for field."""
+"""The engine with its built-in aggregation as a contender; outputs have the same fields as those of ``ours``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.bench.stream import FIRST_TIMESTAMP_MS
 
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
-    """With columns."""
+    """Compute the totals with built-in aggregators."""
     return frame.aggregate(
         {
             "user_id": Last("user_id"),
@@ -31,7 +31,7 @@ def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
 
 
 def stored(user_id: str, times: int, total: float, least: float, most: float) -> Mapping[str, Any]:
-    """The state of a key after so many messages."""
+    """The stored state of a key after this many messages."""
     return {
         "format": 1,
         "last": {"user_id": user_id, "ts": FIRST_TIMESTAMP_MS},

@@ -1,6 +1,6 @@
-"""What a run has left in its output topic: how many records, the last of each key, and when the broker got them.
+"""Reads a run's output topic: the number of records, the last record of each key, and the append times.
 
-Output topics carry the broker's own time of append, the same clock for every contender and no work for any.
+Output topics have the broker's append time: the same clock for all contenders, without any work for them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from holdfast.infra.kafka.topics import Topics
 from tests.bench.measured import RunWrong
 from tests.bench.stream import Totals
 
-#: How long the last transaction's markers may take, in seconds.
+#: How long to wait for the markers of the last transaction, in seconds.
 SETTLE_S = 60.0
 SILENCE_S = 60.0
-#: The first part of a run, in which runtimes warm up.
+#: The share of a run in which runtimes warm up.
 WARM_AFTER = 0.4
 _decode = msgspec.json.Decoder(Totals).decode
 
 
 @dataclass(slots=True)
 class Outputs:
-    """``appended_ms`` has each record's time of append."""
+    """The outputs of a run. ``appended_ms`` has the append time of each record."""
 
     count: int = 0
     last: dict[bytes, bytes] = field(default_factory=dict)
     appended_ms: Any = field(default_factory=lambda: array("q"))
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
-        """Take the next record of a partition."""
+        """Add the next record of a partition."""
         self.last[key] = value
         self.appended_ms.append(appended_ms)
 
@@ -42,24 +42,24 @@ class Outputs:
         return {key: _decode(value) for key, value in self.last.items()}
 
     def moments(self) -> tuple[float, float, float]:
-        """When the first record, the one at ``WARM_AFTER``, and the last was appended, seconds since 1970."""
+        """Append times of the first record, the one at ``WARM_AFTER``, and the last one, in seconds since the epoch."""
         stamps = sorted(self.appended_ms)
         first, warm, last = stamps[0], stamps[int(len(stamps) * WARM_AFTER)], stamps[-1]
         return first / 1000, min(warm, last - 1) / 1000, last / 1000
 
 
 class Takes(Protocol):
-    """What takes records of outputs."""
+    """An object to which output records can be added."""
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
-        """Take the next record of a partition."""
+        """Add the next record of a partition."""
 
 
 def read_outputs(bootstrap: str, topics: Topics, topic: str) -> Outputs:
     """All committed records of a topic.
 
     Raises:
-        RunWrong: Some can't be read.
+        RunWrong: Some records can't be read.
     """
     seen = Outputs()
     read_into(seen, bootstrap, topics, topic)
@@ -68,10 +68,10 @@ def read_outputs(bootstrap: str, topics: Topics, topic: str) -> Outputs:
 
 
 def read_into(seen: Takes, bootstrap: str, topics: Topics, topic: str) -> None:
-    """Give all committed records of a topic away.
+    """Add all committed records of a topic to ``seen``.
 
     Raises:
-        RunWrong: Some can't be read.
+        RunWrong: Some records can't be read.
     """
     ends = topics.settled_end_offsets(topic, SETTLE_S)
     consumer = Consumer(

@@ -1,8 +1,8 @@
-"""The benchmarks as two pages in Markdown: goals, contenders and conditions; and the engine against itself.
+"""Writes two Markdown pages of benchmarks: goals, contenders and conditions; and the engine's own scenarios.
 
-python -m tests.bench.page raw.jsonl docs/benchmarks.md      of results that are there; measures nothing
+python -m tests.bench.page raw.jsonl docs/benchmarks.md      from existing results; measures nothing
 
-The second page lies beside the first one: ``docs/benchmarks-engine.md``. It is written when it was measured.
+The second page, ``docs/benchmarks-engine.md``, is written beside the first one if the results have scenarios.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ and final totals with the bits that plain Python computes, or the run does not c
 of the same stream where a table says so: rates are rates. Figures are medians unless they say best.
 """
 
-#: What a reader has to know of a scenario, beside its title.
+#: Explanations of a scenario for readers, in addition to its title.
 ABOUT = {
     snapshots.SCENARIO.name: """\
 CPU is of the whole tree of processes (Python, the JVM, Python workers), without the broker. Rows are the keys of the
@@ -54,7 +54,7 @@ AGAIN = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes
 
 
 def write_pages(first: Path, results: Results, cores: int) -> None:
-    """Write ``first``, and beside it the page of the engine against itself, if that was measured."""
+    """Write the page ``first``, and beside it the page of the engine's scenarios if there are results."""
     second = first.with_name(f"{first.stem}-engine{first.suffix}")
     first.write_text(page(results, cores, second.name))
     if results.figures:
@@ -62,7 +62,7 @@ def write_pages(first: Path, results: Results, cores: int) -> None:
 
 
 def page(results: Results, cores: int, second: str) -> str:
-    """Goals, the contenders beside each other, conditions; ``second`` is the file of the other page."""
+    """The page of goals, contenders and conditions; ``second`` is the file name of the other page."""
     parts = ["# Benchmarks\n", f"{HOW}\n{AGAIN}"]
     if results.figures:
         parts.append(f"The engine against itself is on [another page]({second}).\n")
@@ -83,7 +83,7 @@ def page(results: Results, cores: int, second: str) -> str:
 
 
 def engine_page(results: Results, first: str) -> str:
-    """The scenarios of the engine alone; ``first`` is the file of the page that has the conditions."""
+    """The page of the engine's scenarios; ``first`` is the file name of the page with the conditions."""
     parts = [
         "# Benchmarks: the engine against itself\n",
         f"Starts, failovers, checkpoints, audits and snapshots, without peers. [Benchmarks]({first}) says how it is\n"
@@ -99,7 +99,7 @@ def engine_page(results: Results, first: str) -> str:
 
 
 def _conditions(told: Sequence[str]) -> str:
-    """What holds for all parts of the bench once, then what each part has of its own."""
+    """The conditions that all parts of the bench share, and then those of each part."""
     parts = [lines.splitlines() for lines in told]
     shared = [line for line in (parts[0] if parts else []) if all(line in part for part in parts)]
     own = ["\n".join(line for line in part if line not in shared) for part in parts]

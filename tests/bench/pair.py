@@ -1,12 +1,12 @@
-"""Two processes of one group against one process, with the same work, on a real broker.
+"""Compares two processes of one group with one process on the same work, on a real broker.
 
     python -m tests.bench.pair                     600,000 messages, 3 rounds of each
     python -m tests.bench.pair --size 200000 --rounds 1
 
-All messages are in the topic before, in a transaction that is still open: nobody sees them. It is committed when every
-process has its partitions, so both ways start at once on all of the work. Rates are those of the ``warm`` part of the
-outputs. CPU is seconds per million messages of all processes together, their starts included: where processes and
-broker share few cores it tells what the rates can't.
+All messages are written before the start, in an open transaction that hides them. It is committed once every process
+has its partitions, so both ways start at once with all of the work. Rates are those of the ``warm`` part of the
+outputs. CPU is seconds per million messages of all processes together, including their starts. It shows the cost even
+where processes and broker share few cores.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tests.bench.workers import Worker, await_all
 
 KEYS = 10_000
 MILLION = 1_000_000
-#: Longer than any run: the broker's own bound.
+#: The transaction timeout in milliseconds: the broker's maximum, because the transaction must outlast its run.
 TRANSACTION_MS = 900_000
-#: The two ways, by number of processes.
+#: The names of the two ways, by number of processes.
 WAYS = {1: "one process", 2: "two processes"}
 
 
 @contextmanager
 def unseen(work: Work, keys: int) -> Iterator[Producer]:
-    """The work's messages in its topic, in a transaction that its user commits."""
+    """Write the work's messages in an open transaction, which the block commits."""
     producer = Producer(
         {
             "bootstrap.servers": work.bootstrap,
@@ -64,10 +64,10 @@ def unseen(work: Work, keys: int) -> Iterator[Producer]:
 
 
 def share(place: Place, topics: Topics, number: int, processes: int) -> Figures:
-    """One run of so many processes.
+    """One run with this number of processes.
 
     Raises:
-        RunWrong: It failed, or its outputs are not those that plain Python computes.
+        RunWrong: The run failed, or its outputs differ from plain Python's.
     """
     name = f"bench-pair-{place.size}-{number}-{processes}"
     bootstrap, state_dir, keys = place.broker.bootstrap, str(place.folder / name), min(KEYS, place.size)
@@ -109,7 +109,7 @@ def _is_done(topics: Topics, work: Work, ends: dict[int, int]) -> bool:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Both ways, in turns."""
+    """Run one process and two processes in turns, and yield the figures of each run."""
     topics = Topics(place.broker.bootstrap)
     for number in range(place.rounds):
         for processes, way in WAYS.items():

@@ -1,12 +1,12 @@
-"""What the number of partitions costs: a message, and the start of one worker with warm state, on a real broker.
+"""Measures the cost of many partitions on a real broker: per message, and for the start of a worker with warm state.
 
     python -m tests.bench.partitions                     1,000,000 messages over 10 and over 1,000 partitions, 3 rounds
     python -m tests.bench.partitions --size 50000 --rounds 1
 
-One worker has all partitions. It runs twice on one disk, stopped cleanly between. The first run has all messages: CPU
-(seconds per million messages) and rate are those of the ``warm`` part of its outputs. The second run has one more
-message for each partition, or so: ``opened`` is from the moment in which it has its partitions until its last task
-runs. Outputs have to be those that plain Python computes from all messages.
+One worker has all partitions. It runs twice on the same disk, with a clean stop in between. The first run processes all
+messages: CPU (seconds per million messages) and rate are those of the ``warm`` part of its outputs. The second run has
+about one more message per partition. ``opened`` is the time from its assignment until its last task runs. Outputs must
+equal those that plain Python computes from all messages.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tests.bench.stream import PARTITIONS, bodies, expected, hash_of, messages
 KEYS = 10_000
 MILLION = 1_000_000
 LIMIT_S = 900.0
-#: The ways, by number of partitions.
+#: The names of the ways, by number of partitions.
 WAYS = {10: "10 partitions", 1_000: "1,000 partitions"}
 
 
 def measured(place: Place, topics: Topics, number: int, partitions: int) -> Figures:
-    """One round of so many partitions.
+    """One round with this number of partitions.
 
     Raises:
-        RunWrong: It failed, or its outputs are not those that plain Python computes.
+        RunWrong: The run failed, or its outputs differ from plain Python's.
     """
     name = f"bench-partitions-{place.size}-{number}-{partitions}"
     count, last = place.size, partitions
@@ -87,7 +87,7 @@ def _run(place: Place, work: Work) -> Usage:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Both ways, in turns."""
+    """Run the small and the large number of partitions in turns, and yield the figures of each run."""
     topics = Topics(place.broker.bootstrap)
     for number in range(place.rounds):
         for partitions, way in WAYS.items():

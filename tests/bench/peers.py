@@ -1,6 +1,6 @@
-"""The contenders, and what each needs to run: an environment of its own for Quix Streams, classes for Kafka Streams.
+"""The contenders, and what they need to run: a separate environment for Quix Streams, classes for Kafka Streams.
 
-Both are made once, in the cache folder, under a name that follows from the files that decide what they are.
+Both are made once in the cache folder. Their names contain a hash of the files that define them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ INSTALL_WITHIN_S = 900.0
 
 
 class NotHere(Exception):
-    """A contender can't run on this machine; says why."""
+    """A contender can't run on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One contender: the command before the work's arguments, and what the table calls it."""
+    """One contender: the command before the arguments of the work, and its name in tables."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where contenders are made."""
+    """Where contenders are built: the cache folder, Java, and the source of jars."""
 
     cache: Path
     java: Java
@@ -59,7 +59,7 @@ def module(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"tests.bench.{name}")
 
 
-#: The peers keep no checkpoints, so ours stores none at its end; tests.bench.checkpoint measures them.
+#: No checkpoints, because the peers have none; tests.bench.checkpoint measures them.
 OURS = {"PYTHONPATH": str(PROJECT), "HOLDFAST_CHECKPOINTS__ENABLED": "false"}
 
 
@@ -108,7 +108,7 @@ CONTENDERS: Mapping[str, Callable[[Machine], Contender]] = {
 
 
 def versions() -> str:
-    """What the Python contenders are made of."""
+    """The library versions of the Python contenders."""
     ours_of = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "rocksdict", "msgspec"))
     theirs = ", ".join(f"{name} {_pinned(name)}" for name in ("confluent-kafka", "rocksdict"))
     return f"{ours_of}; Quix Streams with {theirs}"
@@ -120,7 +120,7 @@ def _pinned(name: str) -> str:
 
 
 def _quix_environment(folder: Path) -> Path:
-    """The interpreter of an environment with exactly the pinned packages."""
+    """The Python interpreter of an environment with exactly the pinned packages."""
     mark = _digest(REQUIREMENTS.read_bytes(), sys.version.encode())
     home = folder / f"quix-{_pinned('quixstreams')}-{mark}"
     python = home / "bin" / "python"
@@ -151,7 +151,10 @@ def _compiled(folder: Path, java: Java, jars: tuple[Path, ...]) -> Path:
 
 @contextmanager
 def _made_once(home: Path) -> Iterator[bool]:
-    """Whether a folder is yet to be made; it counts as made when the block ends well. One process at a time."""
+    """Whether the folder must still be made.
+
+    It counts as made if the block succeeds. A lock admits one process at a time.
+    """
     home.parent.mkdir(parents=True, exist_ok=True)
     done = home / ".complete"
     with (home.parent / f".{home.name}.lock").open("a") as lock:

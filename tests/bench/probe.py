@@ -1,7 +1,7 @@
-"""The source and the sink of the latency case, in one process: how long each message is under way.
+"""Source and sink of the latency case in one process: measures the time from sending a message to its output.
 
 Arguments: bootstrap, source, output, isolation level, messages, keys, messages per second, seconds that count.
-Each message carries the microsecond at which it was sent; its output is timed when a consumer has it in hand.
+Each message carries its send time in microseconds. Its output is timed when a consumer receives it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENT_AT = re.compile(rb'"ts": ?(\d+)')
 
 
 class Sink:
-    """Reads outputs until it has ``count``; notes when each was sent and how long it took, microseconds."""
+    """Reads outputs until it has ``count``; records the send time and the latency of each, in microseconds."""
 
     def __init__(self, bootstrap: str, topic: str, isolation: str, count: int) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
         producer.poll(0)
         step += 1
         time.sleep(max(0.0, began + step * STEP_S - time.monotonic()))
-    ended = time.time_ns() // 1_000  # the last one is sent now, however long it takes until all are taken
+    ended = time.time_ns() // 1_000  # taken before the flush: the last message is sent at this moment
     producer.flush(10)
     sink.deadline = time.monotonic() + LAST_WITHIN_S
     sink.thread.join()

@@ -1,6 +1,6 @@
-"""Quix Streams with the same function; runs in an environment of its own, where nothing of this project is.
+"""Quix Streams with the same function; it runs in a separate environment without this project.
 
-Tuned where its defaults would cost it: large producer batches, lz4, deep prefetch.
+It is tuned where its defaults would slow it down: large producer batches, lz4, deep prefetch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def joined(application, source, given):
 
 
 def watch_recovery(seen):
-    """Time its recovery loop and count what it reads."""
+    """Measure the time of its recovery loop, and count the records that it reads."""
     loop, apply_one = RecoveryManager._recovery_loop, RecoveryPartition.recover_from_changelog_message
 
     def timed(self):
@@ -117,7 +117,7 @@ def main(given):
         joined(application, source, given).to_topic(output)
     else:
         folded(application.dataframe(source), given["windows"]).to_topic(output)
-    # It counts outputs: of final results, and of joins, there are other numbers, so silence ends the run.
+    # It stops by the number of outputs. Final results and joins have another number, so there a silence ends the run.
     silent = ":final:" in given["windows"] or given["joins"]
     application.run(count=0 if given["joins"] else int(given["count"]), timeout=15 if silent else 120)
     print(json.dumps(seen), flush=True)

@@ -1,4 +1,4 @@
-"""The table: one block for each case, one line for each contender, ratios of medians."""
+"""The result tables: one block for each case, one line for each contender, ratios of medians."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Runs = Mapping[str, Sequence[Result]]
 
 
 def rows_of(case: Case, titles: Mapping[str, str], runs: Runs) -> list[list[str]]:
-    """The header, then contenders. A ratio is what ours does, divided by what the row's contender does."""
+    """The header, then one row per contender. A ratio is our figure divided by the contender's figure."""
     bases = [name for name in OURS if runs.get(name)]
     latency = case.kind is Kind.LATENCY
     columns = ["p50 ms", "p99 ms", "p99 best"] if latency else ["best /s", "median /s", "warm /s"]
@@ -39,7 +39,7 @@ def rows_of(case: Case, titles: Mapping[str, str], runs: Runs) -> list[list[str]
 
 
 def hashes_of(runs: Runs) -> str:
-    """The result of all runs that had the same work; each was compared with plain Python's."""
+    """The result hashes of all runs, grouped by the amount of work; each hash was compared with plain Python's."""
     found: dict[tuple[int, str], int] = {}
     for run in chain.from_iterable(runs.values()):
         if run.hash:
@@ -50,7 +50,7 @@ def hashes_of(runs: Runs) -> str:
 
 
 def counts_of(case: Case, runs: Runs) -> str:
-    """How much each contender had, when it was not the same for all, and how often."""
+    """The amount of work of contenders that had less than the case, and the number of runs."""
     counts = {name: case.of(name) for name, of in runs.items() if of}
     less = [
         f"{name} {of.restore or of.count:,}"
@@ -65,7 +65,7 @@ def counts_of(case: Case, runs: Runs) -> str:
 
 
 def block(case: Case, titles: Mapping[str, str], runs: Runs) -> str:
-    """The lines of one case."""
+    """The text block of one case: its title, and a row per contender."""
     lines = [f"{case.name}: {case.title}; {counts_of(case, runs)}"]
     for title, *cells in rows_of(case, titles, runs):
         lines.append(f"  {title:<22}" + "".join(f"{cell:>11}" for cell in cells))
@@ -75,7 +75,7 @@ def block(case: Case, titles: Mapping[str, str], runs: Runs) -> str:
 
 
 def against_ourselves(measured: Mapping[str, tuple[Case, Runs]]) -> str:
-    """What exactly-once costs: its rate divided by that of at-least-once."""
+    """The cost of exactly-once: its rate divided by the rate at at-least-once."""
     lines = []
     for keys in ("few", "many"):
         for every in ("1s", "100ms"):

@@ -1,6 +1,7 @@
-"""What was measured, one JSON line for each run: kept in a file, so that a bench in parts is one bench.
+"""The results of all runs, one JSON line each, kept in a file so that a bench can be done in parts.
 
-A line is one of: ``run`` (a contender in a case), ``figures`` (one run of a scenario), ``conditions``, ``wrong``.
+The kinds of lines are ``run`` (a contender in a case), ``figures`` (one run of a scenario), ``conditions`` and
+``wrong``.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ Figures = Mapping[str, float]
 
 @dataclass(slots=True)
 class Results:
-    """All lines of a file, and those added since; without a file they are in memory only."""
+    """The results in a file, and those added since; without a file they are only in memory."""
 
     path: Path | None = None
     conditions: list[str] = field(default_factory=list)
-    #: By name of case: the case, and by contender its runs.
+    #: For each case name: the case, and the runs of each contender.
     runs: dict[str, tuple[Case, dict[str, list[Result]]]] = field(default_factory=dict)
-    #: What a table calls a contender.
+    #: The name of each contender in tables.
     titles: dict[str, str] = field(default_factory=dict)
-    #: By name of scenario: its title, and by way the figures of its runs.
+    #: For each scenario name: its title, and the figures of each way's runs.
     figures: dict[str, tuple[str, dict[str, list[Figures]]]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     @staticmethod
     def kept_in(path: Path | None) -> Results:
-        """With what the file already has."""
+        """The results that the file already has; later results are appended to it."""
         results = Results(path)
         if path is not None and path.exists():
             for line in path.read_text().splitlines():

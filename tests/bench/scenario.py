@@ -1,4 +1,4 @@
-"""Scenarios: what the engine does against itself, in ways that take turns, each run with a few figures."""
+"""Scenarios compare ways of using the engine with each other; the ways take turns, and each run gives a few figures."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ BROKER_HEAP_MB = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a scenario runs, how big, and how often."""
+    """The broker, folder, size and number of rounds of a scenario."""
 
     broker: BrokerAddress
-    #: A folder of its own, empty before.
+    #: A separate folder, empty at the start.
     folder: Path
-    #: What the scenario counts: changelog records, keys or messages.
+    #: The number of changelog records, keys or messages, depending on the scenario.
     size: int
     rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario. ``measure`` gives each run's way and figures as soon as it has them, and raises RunWrong."""
+    """One scenario. ``measure`` yields the way and figures of each finished run, and raises RunWrong."""
 
     name: str
-    #: With ``{size:,}`` in it.
+    #: The title of the scenario, as a format string with ``{size:,}``.
     title: str
     size: int
     small: int
     measure: Callable[[Place], Iterable[tuple[str, Figures]]]
 
     def run(self, place: Place, results: Results) -> None:
-        """Measure; each run is in ``results`` when it is done.
+        """Measure, and add each run to ``results`` when it is done.
 
         Raises:
-            RunWrong: A run did not do what it is measured for, or has not the result that it must have.
+            RunWrong: A run did not do what it should measure, or its result is wrong.
         """
         place.folder.mkdir(parents=True, exist_ok=True)
         for way, figures in self.measure(place):
@@ -59,19 +59,22 @@ class Scenario:
 
 
 def what_failed(wrong: Exception, broker: BrokerAddress) -> str:
-    """The words for a run that does not count; a broker that is gone explains all that was seen after it."""
+    """The error of a run that does not count.
+
+    If the broker is dead, this is named first, because it explains the rest.
+    """
     if is_running(broker.pid, broker.mark):
         return str(wrong)
     return f"the broker's process {broker.pid} was ended by somebody, or by the machine; what was seen then: {wrong}"
 
 
 def shown(value: float) -> str:
-    """A figure as a table has it."""
+    """Format a figure for a table."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1_000 else f"{value:,.2f}"
 
 
 def rows_of(ways: Mapping[str, Sequence[Figures]]) -> tuple[list[str], list[list[str]]]:
-    """Columns, and for each way the medians of its runs."""
+    """The column names, and the medians of each way's runs."""
     columns = list(next(iter(ways.values()))[0])
     rows = [
         [way, str(len(runs)), *(shown(median(run[column] for run in runs)) for column in columns)]
@@ -81,7 +84,7 @@ def rows_of(ways: Mapping[str, Sequence[Figures]]) -> tuple[list[str], list[list
 
 
 def block(name: str, title: str, ways: Mapping[str, Sequence[Figures]]) -> str:
-    """The lines of one scenario: medians, and every run of the first column."""
+    """The lines of one scenario: medians, and all runs of the first column."""
     columns, rows = rows_of(ways)
     lines = [f"{name}: {title}; medians"]
     for row in (columns, *rows):
@@ -93,13 +96,13 @@ def block(name: str, title: str, ways: Mapping[str, Sequence[Figures]]) -> str:
 
 
 def run_alone(scenario: Scenario, arguments: list[str]) -> int:
-    """The command line of one scenario, on a broker of its own; the exit code."""
+    """The command line of one scenario, on a separate broker. Returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.bench.{scenario.name}")
     parser.add_argument("--size", type=int, default=scenario.size, help=scenario.title.format(size=scenario.size))
     parser.add_argument("--rounds", type=int, default=3, help="runs of each way")
     parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines")
     given = parser.parse_args(arguments)
-    # The broker would outlive us: an ended bench takes it along.
+    # Exit normally on SIGTERM, so that the broker is stopped, too; it would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = Results.kept_in(given.results)
     with (
@@ -118,5 +121,5 @@ def run_alone(scenario: Scenario, arguments: list[str]) -> int:
 
 
 def load() -> str:
-    """The machine's load over 1, 5 and 15 minutes."""
+    """The machine's load average over 1, 5 and 15 minutes."""
     return " ".join(f"{part:.1f}" for part in os.getloadavg())

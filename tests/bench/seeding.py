@@ -1,6 +1,6 @@
-"""Fills topics: sources with messages, and changelogs as each contender itself would have written them.
+"""Fills source topics with messages, and changelogs with the records that each contender would have written.
 
-A seeded source has one message in each partition that counts as processed: the changelogs' state is as of then.
+A seeded source has one message in each partition that counts as processed; the changelogs hold the state after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.bench.ours import STATE_KEY, application_of
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of
 
 _STREAMS_STATE = struct.Struct(">qddd")
-#: Nothing of it may be cleaned away between two runs.
+#: Topic settings that keep the cleaner from changing the topic between two runs.
 _KEPT = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.99",
@@ -34,7 +34,7 @@ _KEPT = {
     "max.compaction.lag.ms": str(2**63 - 1),
 }
 
-#: How long a group's coordinator may take to be there, seconds.
+#: How long to wait until the broker has a group coordinator, in seconds.
 COORDINATOR_WITHIN_S = 60.0
 
 Row = tuple[str, int, bytes, bytes, Any]
@@ -46,11 +46,11 @@ def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_
     Args:
         bootstrap: The broker.
         rows: The records.
-        first_ms: The time of the first one; None takes the present time for all.
-        step_ms: How much later each next one is.
+        first_ms: The timestamp of the first record; None uses the present time for all.
+        step_ms: The difference between the timestamps of consecutive records.
 
     Raises:
-        KafkaException: One was refused.
+        KafkaException: The broker refused a record.
     """
     failed: list[Any] = []
     producer = Producer(
@@ -66,7 +66,7 @@ def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_
         }
     )
     for number, (topic, partition, key, value, headers) in enumerate(rows):
-        time_ms = 0 if first_ms is None else first_ms + number * step_ms  # 0 takes the present time
+        time_ms = 0 if first_ms is None else first_ms + number * step_ms  # the client replaces 0 by the present time
         while True:
             try:
                 producer.produce(topic, value, key, partition, timestamp=time_ms, headers=headers)
@@ -78,7 +78,7 @@ def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_
 
 
 def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None:
-    """Make the changelog of a contender that has all of ``state``, and its committed offsets."""
+    """Write a contender's changelog with all of ``state``, and commit its input offsets."""
     topic, rows = _SEEDS[contender](work, topics, state)
     kept = {**(CHANGELOG_CONFIG if contender.startswith("ours") else {}), **_KEPT}
     topics.create(TopicSpec(topic, PARTITIONS, 1, kept))
@@ -90,7 +90,7 @@ def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None
 
 
 def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
-    """A broker that has just started needs a moment before it coordinates groups."""
+    """Commit offsets; retry while a new broker has no group coordinator yet."""
     deadline = time.monotonic() + COORDINATOR_WITHIN_S
     while True:
         try:
@@ -103,7 +103,7 @@ def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
 
 
 def first_of_each_partition(source: str) -> list[Row]:
-    """The messages that count as processed."""
+    """One message per partition, which counts as processed."""
     return [(source, number, key_of(number), b"{}", None) for number in range(PARTITIONS)]
 
 
@@ -145,7 +145,7 @@ def _of_the_engine(
 
 
 def rows_of_ours(work: Work, topics: Topics, state: SeededState) -> Iterable[Row]:
-    """What the engine's own changelog of this state has, the record of its offsets in each partition last."""
+    """The records in the engine's changelog of this state; the record with the offsets is last in each partition."""
     return _ours(work, topics, state)[1]
 
 
@@ -153,7 +153,7 @@ def _quix(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]
     topic = f"changelog__{work.group}--{work.source}--default"
     processed = json.dumps({work.source: 0}, separators=(",", ":")).encode()
     headers = [("__column_family__", b"default"), ("__processed_tp_offsets__", processed)]
-    # Keys of both kinds are JSON texts: the function gets strings.
+    # Both parts of a key are JSON strings, because the function gets strings.
     form, encode = b'"%s"|"' + STATE_KEY.encode() + b'"', msgspec.json.Encoder().encode
     return topic, (
         (topic, user % PARTITIONS, form % key_of(user), encode(_totals(*totals)), headers)

@@ -1,20 +1,20 @@
-"""Snapshots of a store, in Spark: what full and incremental ones cost, and what Spark's own state reader costs.
+"""Measures snapshots of a store in Spark, full and incremental, and compares them with Spark's own state reader.
 
     python -m tests.bench.snapshots                     1,000,000 keys, 2 rounds
     python -m tests.bench.engine --cases snapshots-large        4,000,000 keys
 
-CPU is of the whole tree of processes (Python, the JVM, Python workers), the broker's left out; ``JVM MiB`` is the
-driver's peak of memory until then; rows are the keys of the table, or the changelog's records where it is read. The
-first snapshot begins with the start of the JVM (``cold``).
+CPU is that of the whole process tree (Python, the JVM, Python workers) without the broker. ``JVM MiB`` is the driver's
+peak memory so far. Rows are the keys of the table, or the records of the changelog if that is read. The first snapshot
+includes the start of the JVM (``cold``).
 
-``to a typed table``: from the source to an Iceberg table of the same six typed columns, once each in turns, in one warm
-JVM. Where the work differs: the state reader's store is RocksDB of Spark's own with the values in its row format, six
-columns and a key, and is read by Spark's state reader; ours are JSON values of about 95 bytes, parsed on the way. The
-changelog is folded, too, and its rows are its records. The reader loads RocksDB's files as they were uploaded, or, ``of
-changelog checkpoints``, replays the changes that Spark uploads instead where it is told to, which makes commits faster.
+``to a typed table`` copies a source to an Iceberg table of the same six typed columns, each way once in turns, in one
+warm JVM. The work differs. The state reader reads Spark's own RocksDB store: six columns and a key in its row format.
+Ours are JSON values of about 95 bytes, which must be parsed. The changelog must also be folded, and its rows are its
+records. The reader loads RocksDB files as they were uploaded. With ``from changelog checkpoints`` it replays changes,
+which Spark can upload instead to make commits faster.
 
-``snapshot``: all of a snapshot as it is published: history, table, audit, manifest, tags. An incremental one's changed
-keys are spread over the whole table. What each came to is compared with fingerprints from plain Python.
+``snapshot`` is a complete snapshot: history, table, audit, manifest, tags. The changed keys of an incremental snapshot
+are spread over the whole table. Each result is compared with fingerprints from plain Python.
 """
 
 from __future__ import annotations
@@ -66,26 +66,26 @@ READER_OF_LOG = "Spark's state reader of changelog checkpoints, to a typed table
 CHECKPOINT, CHANGELOG = "checkpoint, to a typed table", "changelog folded, to a typed table"
 HISTORY = "history append alone, 10 k keys changed"
 WARM = "incremental, 10 k keys changed, warm over Connect"
-#: Processors whose tables have typed columns have names that begin so.
+#: The prefix of names of processors whose tables have typed columns.
 TYPED = "typed"
 FULL_TYPED, FEW_TYPED = f"{FULL}, six typed columns", "incremental, 10 k keys changed, six typed columns"
-#: So many snapshots a server takes before it counts as warm.
+#: The number of snapshots after which a server counts as warm.
 WARM_UPS = 4
 FEW = (1_000, 10_000, 100_000)
-#: What is compared with a full snapshot.
+#: The number of changed keys in the incremental snapshot that is compared with a full one.
 SOME = 10_000
-#: What a value has, and the tables that it goes into, by way.
+#: The fields of a value, and the target table of each way.
 COLUMNS = ("count", "total", "origin", "carrier", "tail", "late")
 TABLES = {READER: "reader", READER_OF_LOG: "reader_of_log", CHECKPOINT: "checkpoint", CHANGELOG: "changelog"}
 
 
 def incremental(changed: int) -> str:
-    """The way's name."""
+    """The name of the way with this number of changed keys."""
     return f"incremental, {changed // 1_000} k keys changed"
 
 
 class Held(BaseModel):
-    """What a value is."""
+    """The pydantic model of a stored value."""
 
     count: int
     total: float
@@ -100,7 +100,10 @@ def _schema(processor: str) -> StoreSchema | None:
 
 
 def tree_cpu() -> dict[int, float]:
-    """CPU seconds of this process and of all below it, by process id; those that a process waited for are its own."""
+    """CPU seconds of this process and its descendants, by process id.
+
+    A process includes children that it waited for.
+    """
     used, parents = {}, {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -117,12 +120,12 @@ def tree_cpu() -> dict[int, float]:
 
 
 def cpu_since(before: Mapping[int, float]) -> float:
-    """CPU seconds since ``tree_cpu`` gave this; of Python workers that Spark let end meanwhile nothing is known."""
+    """CPU seconds since ``tree_cpu`` returned ``before``, without Python workers that ended meanwhile."""
     return sum(used - before.get(pid, 0.0) for pid, used in tree_cpu().items())
 
 
 def peak_mib() -> int:
-    """The largest peak of memory of a process below this one: the driver's JVM."""
+    """The largest peak memory of a child process, which is the driver's JVM."""
     peaks = [0]
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -137,7 +140,7 @@ def peak_mib() -> int:
 
 
 class Claims:
-    """Remembers nothing."""
+    """A registry that grants every claim and stores nothing."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Any, now: Any) -> bool:
         return True
@@ -147,7 +150,7 @@ class Claims:
 
 
 class SnapshotBench:
-    """One store, with a checkpoint, a changelog, and a state store of Spark's own."""
+    """One store with a checkpoint, a changelog, and the same data in Spark's own state store."""
 
     def __init__(self, place: Bench) -> None:
         self._keys, self._folder = place.size, place.folder
@@ -161,7 +164,7 @@ class SnapshotBench:
         self._versions: dict[int, int] = {}
 
     def prepare(self) -> None:
-        """Write changelog and checkpoint."""
+        """Write the changelog and the checkpoint."""
         self._first = self._data.write_changelog(self._topics, self._topic)
         topic_id = self._topics.describe([self._topic])[self._topic].topic_id
         places = {number: Place(topic_id, end) for number, end in self._first.items()}
@@ -169,23 +172,23 @@ class SnapshotBench:
         self._expected = dict(self._data.expected)
 
     def start(self) -> None:
-        """Start the JVM."""
+        """Start the JVM of the Spark driver."""
         self._spark = spark_session(self._settings, app_name="bench")
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the JVM of the Spark driver."""
         if self._spark is not None:
             stop_spark(self._spark)
             self._spark = None
 
-    # -- snapshots ---------------------------------------------------------------------------------------------------
+    # -- measurements of snapshots ------------------------------------------------------------------------------------
 
     def full(self, processor: str) -> Figures:
-        """A first snapshot of a processor of that name, from the checkpoint."""
+        """A first snapshot of a processor with this name, from the checkpoint."""
         return self._measured(lambda: self._snapshot(processor, Wanted.CHECKPOINT, "checkpoint"), self._keys)
 
     def cold(self) -> Figures:
-        """The same with the start of the JVM before it."""
+        """The same snapshot, including the start of the JVM."""
 
         def run() -> None:
             self.start()
@@ -194,13 +197,13 @@ class SnapshotBench:
         return self._measured(run, self._keys)
 
     def changed(self, processor: str, changed: int) -> Figures:
-        """An incremental snapshot after so many keys were written again."""
+        """An incremental snapshot after this many keys were written again."""
         changed = min(changed, self._keys)
         self._write_again(changed)
         return self._measured(lambda: self._snapshot(processor, Wanted.AUTO, "incremental"), changed)
 
     def fed(self, processor: str, changed: int) -> Figures:
-        """The first step of an incremental snapshot alone: the changes are appended to the history, on a branch."""
+        """Only the first step of an incremental snapshot: append the changes to the history, on a branch."""
         changed = min(changed, self._keys)
         self._write_again(changed)
         work = Work(self._spark, self._plan(processor, Wanted.AUTO), self._reader(), None, None)
@@ -210,7 +213,7 @@ class SnapshotBench:
         return figures
 
     def warm(self, processor: str, changed: int) -> Iterator[Figures]:
-        """Incremental snapshots by a server that stays, the session's opening included."""
+        """Incremental snapshots on a Spark server that stays up, including the opening of the session."""
         changed = min(changed, self._keys)
         start_server(self._warm_settings)
         try:
@@ -284,10 +287,10 @@ class SnapshotBench:
             )
         fill(self._topics.bootstrap, rows)
 
-    # -- from a source to a typed table ------------------------------------------------------------------------------
+    # -- measurements from a source to a typed table ------------------------------------------------------------------
 
     def build_state(self, way: str) -> None:
-        """Spark's own state store: the same columns by key, from files, through one streaming query."""
+        """Write Spark's own state store with the same columns by key: a streaming query reads them from files."""
         folder = self._folder / TABLES[way]
         spark = self._spark
         number = F.col("id")
@@ -319,7 +322,7 @@ class SnapshotBench:
         query.awaitTermination()
 
     def typed(self, way: str) -> Figures:
-        """From a source to a typed table."""
+        """Copy a source to a typed table."""
         table = f"holdfast.typed.{TABLES[way]}"
         rows = self._keys + self._keys // TWICE_EVERY if way == CHANGELOG else self._keys
 
@@ -360,7 +363,7 @@ class SnapshotBench:
         return type_rows(rows, schema_of(Held)).select("user", *COLUMNS)
 
     def audit(self) -> Figures:
-        """Fingerprint the table's buckets by Spark."""
+        """Fingerprint the table's buckets with Spark."""
         table = self._spark.table(f"holdfast.warm1.{STORE}")
 
         def run() -> None:
@@ -378,7 +381,7 @@ class SnapshotBench:
 
 
 def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
-    """All runs, the ways in turns."""
+    """Run all measurements in turns, and yield the name and figures of each run."""
     bench = SnapshotBench(place)
     bench.prepare()
     try:
@@ -409,7 +412,7 @@ def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
 
 
 def measure_large(place: Bench) -> Iterator[tuple[str, Figures]]:
-    """What an incremental snapshot of a larger table costs."""
+    """Measure incremental snapshots of a larger table."""
     bench = SnapshotBench(place)
     bench.prepare()
     try:

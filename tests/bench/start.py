@@ -1,12 +1,12 @@
-"""A processor with much state on its disk, stopped cleanly, is started again, on a real broker.
+"""Measures the start of a processor with much state on its disk, after a clean stop, on a real broker.
 
     python -m tests.bench.start                     1,000,000 keys, 3 rounds
     python -m tests.bench.start --size 100000 --rounds 1
 
-Each round starts a process of its own on the same disk; messages wait for it. ``first output``: from the start of the
-process to the moment when a reader of committed records has its first output in hand, which its first commit lets
-through; the last message is sent after that, so that it is no commit of its end. ``replayed``: changelog records before
-it ran. Outputs have to be those that plain Python computes from the state and all messages so far.
+Each round starts a new process on the same disk; messages wait for it. ``first output`` is the time from the start of
+the process until a read_committed reader receives its first output, which its first commit releases. The last message
+is sent after that, so the first commit is not the commit at the stop. ``replayed`` counts the changelog records that it
+reads before it runs. Outputs must equal those that plain Python computes from the state and all messages so far.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies, expected, hash_of
 
-#: Messages of each round.
+#: The number of messages in each round.
 MESSAGES = 200
 LIMIT_S = 900.0
 WAY = "warm disk"
-#: Records that a start may replay: the tail that the last commit could not say anything about.
+#: The number of records that a start may replay: the tail after the last commit that the local state recorded.
 TAIL_MAX = 1_000
 
 
 class FirstOutput:
-    """Waits, in a thread of its own, for the first committed record behind those that are there; calls ``then``."""
+    """Waits on a thread for the first committed record after the existing ones, and then calls ``then``."""
 
     def __init__(self, topics: Topics, work: Work, then: Callable[[], None]) -> None:
         ends = topics.settled_end_offsets(work.output, LIMIT_S)
@@ -69,13 +69,13 @@ class FirstOutput:
         self._consumer.close()
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop waiting for the first output, and join the thread."""
         self._ended.set()
         self._thread.join()
 
 
 class StartBench:
-    """One group with its state."""
+    """The bench of starts: one consumer group with its state on disk."""
 
     def __init__(self, place: Place) -> None:
         self._broker, self._state = place.broker, SeededState(place.size, place.size)
@@ -94,7 +94,7 @@ class StartBench:
         )
 
     def prepare(self) -> None:
-        """Make the state: a first run restores it, and stops cleanly."""
+        """Create the state: a first run restores it, and stops cleanly."""
         for topic in (self._work.source, self._work.output):
             self._topics.create(TopicSpec(topic, PARTITIONS, 1))
         fill(self._work.bootstrap, first_of_each_partition(self._work.source))
@@ -106,7 +106,7 @@ class StartBench:
         """Start once more.
 
         Raises:
-            RunWrong: It replayed more than a tail, or has other outputs or other state than it must have.
+            RunWrong: The start replayed more than a tail, or outputs or state are wrong.
         """
         self._feed(MESSAGES - 1)
         first = FirstOutput(self._topics, self._work, lambda: self._feed(1))
@@ -138,16 +138,16 @@ class StartBench:
             raise RunWrong(f"{outputs.count} outputs for {self._sent} messages, or other ones than plain Python's")
 
     def check_state(self) -> None:
-        """What is on the disk is what the changelog holds.
+        """Check that the state on disk equals the changelog.
 
         Raises:
-            RunWrong: It is not.
+            RunWrong: They differ.
         """
         check_state(self._work, self._state.keys)
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Make the state once, then start again and again."""
+    """Create the state once, and then start repeatedly."""
     bench = StartBench(place)
     bench.prepare()
     for _ in range(place.rounds):

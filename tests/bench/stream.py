@@ -1,8 +1,8 @@
-"""What every contender of the bench works on, and what must come out: messages, the fold, its hash.
+"""The work of every contender of the bench: the messages, the fold, the expected result and its hash.
 
-A message is JSON of 119 bytes; the key is the user. The fold keeps count, total, least and greatest amount of each
-key, and puts one record with them and the mean out for each message. Amounts are doubles: all contenders add them up
-in the order of the partition, so that results are the same to the last bit.
+A message is JSON of 119 bytes; the key is the user. The fold keeps the count, total, smallest and largest amount of
+each key. For each message it outputs one record with these and the mean. Amounts are doubles. All contenders add them
+in the order of the partition, so results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import msgspec
 
 PARTITIONS = 4
 MESSAGE_BYTES = 119
-#: The first event's time; each message is one millisecond later. Fixed, so that every run has the same bytes.
+#: The time of the first event; each message is one millisecond later. It is fixed, so that all runs have the same
+#: bytes.
 FIRST_TIMESTAMP_MS = 1_735_689_600_000
 SEED = 20_260_101
 
@@ -28,7 +29,7 @@ _RESULT = struct.Struct("<qdddd")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; its partition follows from its key alone."""
+    """One message; its key determines its partition."""
 
     number: int
     user: int
@@ -43,7 +44,7 @@ class Message:
         return self.user % PARTITIONS
 
     def body(self, timestamp: int) -> bytes:
-        """The JSON, with a time in milliseconds (13 digits) or in microseconds."""
+        """The message as JSON, with a time in milliseconds (13 digits) or in microseconds."""
         return (
             f'{{"user_id":"user-{self.user:08d}","amount":{self.amount},"ts":{timestamp},'
             f'"currency":"{_CURRENCIES[self.number & 3]}","method":"{_METHODS[self.number % 3]}",'
@@ -52,7 +53,7 @@ class Message:
 
 
 class Totals(msgspec.Struct):
-    """What an output says of its key."""
+    """The JSON content of an output: the totals of its key."""
 
     count: int
     total: float
@@ -70,7 +71,7 @@ def key_of(user: int) -> bytes:
 
 
 def messages(count: int, keys: int) -> Iterator[Message]:
-    """The messages, the same ones each time; their keys are drawn evenly."""
+    """The messages, which are the same each time; their keys are drawn uniformly."""
     draw = random.Random(SEED).random
     for number in range(count):
         user = int(draw() * keys)
@@ -83,15 +84,15 @@ def bodies(count: int, keys: int) -> Iterator[tuple[int, bytes, bytes]]:
         yield message.partition, message.key, message.body(FIRST_TIMESTAMP_MS + message.number)
 
 
-#: Prime, and no divisor of a number of keys: its multiples meet each key once.
+#: A prime that divides no number of keys, so its multiples modulo that number reach each key once.
 SCATTER = 15_485_863
 
 
 @dataclass(frozen=True, slots=True)
 class SeededState:
-    """State that is there before the first message, as ``records`` changelog records of ``keys`` keys.
+    """State that exists before the first message, as ``records`` changelog records of ``keys`` keys.
 
-    Each key in turn, in an order without any order: sorted keys are a gift to every store.
+    The keys come in a scattered order, because sorted keys would make the work of every store easier.
     """
 
     records: int
@@ -105,7 +106,7 @@ class SeededState:
             yield user, times, amount * times, amount, amount
 
     def of(self, user: int) -> tuple[int, float, float, float] | None:
-        """What the last record of a user holds."""
+        """The content of a user's last record."""
         place = user * pow(SCATTER, -1, self.keys) % self.keys
         times = (self.records - place - 1) // self.keys + 1 if user < self.keys else 0
         amount = 100.25 + user % 500
@@ -113,7 +114,7 @@ class SeededState:
 
 
 def expected(count: int, keys: int, seeded: SeededState | None = None) -> dict[bytes, Totals]:
-    """The last output of each key, in plain Python."""
+    """The expected last output of each key, computed in plain Python."""
     state: dict[int, tuple[int, float, float, float]] = {}
     before: Callable[[int], tuple[int, float, float, float] | None] = seeded.of if seeded else lambda user: None
     for message in messages(count, keys):
@@ -127,7 +128,7 @@ def expected(count: int, keys: int, seeded: SeededState | None = None) -> dict[b
 
 
 def hash_of(final: Iterable[tuple[bytes, Totals]]) -> str:
-    """sha256 over the keys in order, each with the bits of its totals."""
+    """The sha256 over all keys in order, each with the bits of its totals."""
     digest = hashlib.sha256()
     for key, of in sorted(final, key=lambda item: item[0]):
         digest.update(key + _RESULT.pack(of.count, of.total, of.mean, of.min, of.max))

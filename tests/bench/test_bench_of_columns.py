@@ -1,4 +1,4 @@
-"""Each row of the bench of columns has the results that plain Python has. No time is judged here."""
+"""Each row of the columns bench gives the same results as plain Python. Times are not judged here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench runs, and every contender computes in it what plain Python does. No time is judged here."""
+"""The bench runs with small sizes, and every contender gives plain Python's results. Times are not judged here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 def bench(folder: Path, *options: str, limit_s: float = 540) -> Results:
-    """What a small bench measured; it leaves nothing behind."""
+    """The results of a small bench run; asserts that it leaves no files behind."""
     folder.mkdir()
     kept = folder.parent / "raw.jsonl"
     command = [sys.executable, "-m", "tests.bench.engine", "--small", "--results", str(kept), *options]
@@ -39,7 +39,7 @@ def bench(folder: Path, *options: str, limit_s: float = 540) -> Results:
         try:
             told, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it takes its broker along
+            process.terminate()  # on SIGTERM the bench also stops its broker
             told, _ = process.communicate(timeout=60)
     print(told)
     assert process.returncode == 0, told
@@ -99,7 +99,7 @@ def test_seeded_state_counts_as_messages_that_came_before() -> None:
     state = SeededState(records=250, keys=100)
     before = {
         b"user-%08d" % user: [least] * times for user, times, _, least, _ in state.items()
-    }  # the last record of a user wins
+    }  # later records of a user replace earlier ones
     assert {len(of) for of in before.values()} == {2, 3}
     assert hash_of(expected(500, 120, state).items()) == hash_in_plain_python(500, 120, before)
 
@@ -133,9 +133,9 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
     broker_jars: tuple[Path, ...], tmp_path: Path
 ) -> None:
     cases = {case.name: case for case in all_cases(SMALL)}
-    # One of both guarantees, of both numbers of keys, and each kind of its own.
+    # A sample of the cases: both guarantees, both numbers of keys, and one case of each kind.
     chosen = ["few-eos-1s", "many-alo-1s", "windows-current", "windows-final", "restore", "cache", "latency"]
-    # The peers have environments of their own, which `make bench` sets up.
+    # The peers need separate environments, which only `make bench` sets up.
     results = bench(tmp_path / "bench", "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 
     assert not results.wrong
@@ -143,7 +143,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
         case, runs = results.runs[name]
         assert case == cases[name]
         assert set(runs) == set(case.contenders) & {"floor", "ours", "ours-builtin"}
-        # the raw client computes nothing
+        # the raw client computes nothing, so it has no result hash
         assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted_of(case).hash}, name
 
 
@@ -154,7 +154,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
     page = tmp_path / "page.md"
     results = bench(
         tmp_path / "bench", "--cases", ",".join(WITHOUT_SPARK), "--contenders", "ours", "--page", str(page)
-    )  # each compares its outputs or its state with what they must be, and fails the bench when they differ
+    )  # each scenario checks its outputs or state itself, and fails the bench if they are wrong
 
     assert not results.wrong
     assert {name: len(ways) for name, (_, ways) in results.figures.items()} == {
@@ -185,7 +185,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
 @pytest.mark.thorough
 @pytest.mark.timeout(1_500)
 def test_snapshots_have_the_right_results_in_every_way(broker_jars: tuple[Path, ...], tmp_path: Path) -> None:
-    # each way compares what it came to with plain Python, and fails the bench when they differ
+    # each way compares its result with plain Python, and fails the bench if they differ
     results = bench(tmp_path / "bench", "--cases", "snapshots", "--contenders", "ours", limit_s=1_400)
     assert not results.wrong
     ways = results.figures["snapshots"][1]

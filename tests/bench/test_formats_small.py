@@ -1,4 +1,4 @@
-"""The bench of formats runs, and each format gives the same order. No time is judged here."""
+"""The formats bench runs, and each format gives the same order. Times are not judged here."""
 
 from __future__ import annotations
 

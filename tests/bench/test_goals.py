@@ -1,4 +1,4 @@
-"""Goals, tables and the page are made of raw results, however many invocations they come from. Nothing runs here."""
+"""Goals, tables and pages are computed from raw results, which may come from several runs of the bench."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Joins and groups of Holdfast and of Kafka Streams over the same messages: the same results.
+"""Joins and groups of Holdfast and Kafka Streams give the same results for the same messages.
 
-Messages are out of order and late by a seed. ``docs/joins-compared.md`` has the differences; some tests show them, and
-the other tests show that there are no more. Kafka Streams runs in its own test driver, Holdfast on the cluster in
-memory, so a test takes seconds; ``test_joins_on_a_broker.py`` has both on a real one. The compiled program and its jars
-are those of ``make bench``.
+Messages are out of order and late, drawn from a seed. ``docs/joins-compared.md`` lists the differences: some tests show
+them, and the other tests show that there are no more. Kafka Streams runs in its own test driver and Holdfast on the
+in-memory cluster, so a test takes seconds; ``test_joins_on_a_broker.py`` runs both on a real broker. The compiled
+program and its jars are those of ``make bench``.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ from tests.bench.peers import Contender
 
 pytestmark = pytest.mark.thorough
 
-#: A run that lasts longer is taken for stuck, in seconds.
+#: A run that takes longer counts as stuck, in seconds.
 PATIENCE_S = 240.0
 
-#: What runs both; the order of messages of several partitions in Kafka Streams is an argument.
+#: A function that runs both engines. An argument gives the order in which Kafka Streams reads several partitions.
 Compare = Callable[..., tuple[dict[str, Rows], dict[str, Rows]]]
 
 
 @pytest.fixture
 def compare(kafka_streams: Contender, tmp_path: Path) -> Compare:
-    """Runs both over the same messages; returns the results of Holdfast, then those of Kafka Streams."""
+    """Run both engines on the same messages. Returns the results of Holdfast, then those of Kafka Streams."""
 
     def run(left: Side, right: Side, kinds: Sequence[Kind], order: Order = one_by_one) -> tuple[Any, Any]:
         named = {topic_of("out", kind, len(kinds)): kind for kind in kinds}
@@ -129,7 +129,7 @@ def test_a_stream_and_a_table_are_joined_to_equal_rows_in_their_order(
     ours, theirs = compare(*sides(partitions, keys, OUT_OF_ORDER, VALUES, [*VALUES, None, None]), kinds)
     for kind in kinds:
         assert ours[kind.label] == theirs[kind.label], kind
-    # Some messages have another row by the table's history than by the order of reading.
+    # For some messages, the row by the table's history differs from the row by the order of reading.
     assert ours["table-left"] != ours["history-left"]
     assert counted(ours["table-inner"]).total() < counted(ours["table-left"]).total()
 
@@ -144,7 +144,7 @@ def test_two_tables_are_joined_to_equal_rows_and_changes(compare: Compare, parti
 
 
 def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Compare) -> None:
-    """Rows refer to keys of the other side, some of which have no row, or lose it."""
+    """Rows refer to keys of the other side; some of these keys have no row, or lose it."""
     keys = [f"key-0-{number}" for number in range(4)]
     given = sides(1, 3, OUT_OF_ORDER, [*keys, None], [*VALUES, None])
     ours, theirs = compare(*given, FOREIGN)
@@ -156,7 +156,7 @@ def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Co
 
 @pytest.mark.parametrize(("partitions", "keys"), [(1, 5), (3, 5)])
 def test_rows_of_a_table_are_grouped_equally(compare: Compare, partitions: int, keys: int) -> None:
-    """Changed and deleted rows are taken out: the groups end with the same rows."""
+    """Changed and deleted rows are subtracted from their group, so the groups end with the same rows."""
     left, _ = sides(partitions, keys, OUT_OF_ORDER, NUMBERS, VALUES)
     left = [[each for each in side if each.value != "end"] for side in left]
     ours, theirs = compare(left, [[] for _ in left], ROWS)
@@ -168,7 +168,7 @@ def test_rows_of_a_table_are_grouped_equally(compare: Compare, partitions: int, 
 
 
 def test_groups_count_equally(compare: Compare) -> None:
-    """Counts, and counts in windows of which no message is late."""
+    """Compares plain counts, and counts in windows without late messages."""
     left, _ = sides(3, 5, OUT_OF_ORDER, VALUES, VALUES)
     ours, theirs = compare(left, [[] for _ in left], GROUPS)
     assert newest(ours["group-count"], lambda made: made["count"]) == newest(theirs["group-count"])
@@ -179,12 +179,12 @@ def test_groups_count_equally(compare: Compare) -> None:
 
 
 def test_no_message_is_late_behind_a_group_because_another_partition_was_read_further(compare: Compare) -> None:
-    """One of two partitions is an hour behind, and both are read in turns."""
+    """One of two partitions is one hour behind, and both are read in turns."""
     windows = Kind("group", "windows", 60 * SECOND, 0, 10 * SECOND)
     ours, theirs = compare([hours(0), hours(1)], [[], []], [windows], in_turns)
     made, others = in_windows(ours[windows.label], theirs[windows.label])
     assert sum(made.values()) == 7_200
-    # The first message of the later hour makes all of the other partition late but the one before it.
+    # In Kafka Streams, the first message of the later hour makes the rest of the other partition late.
     assert sum(others.values()) == 3_601
     assert {place: made[place] for place in others if place[1] >= BEGIN + HOUR}.items() <= others.items()
 
@@ -194,9 +194,9 @@ def of(*messages: tuple[str | None, float, Any]) -> Side:
 
 
 def test_a_message_that_is_later_than_the_grace_and_one_without_a_value(compare: Compare) -> None:
-    """The message of alice is 33 s late. The left one ended at 20 s in Holdfast; Kafka Streams keeps it for 40 s.
+    """A left message is late: Holdfast has dropped its partner after 20 s, Kafka Streams keeps it for 40 s.
 
-    None is a value of a stream in Holdfast; Kafka Streams drops such a message.
+    In Holdfast None is a value of a stream; Kafka Streams drops such a message.
     """
     left = of(("alice", 0, 1), ("bob", 38, 2), ("carol", 40, None), ("carol", 41, 3), ("end", 7_200, 4))
     right = of(("bob", 38.001, 5), ("alice", 5, 6), ("carol", 42, 7), ("end", 7_200.001, 8))
@@ -209,7 +209,7 @@ def test_a_message_that_is_later_than_the_grace_and_one_without_a_value(compare:
 
 
 def test_messages_without_a_key(compare: Compare) -> None:
-    """Kafka Streams joins a left message without a key with nothing; ours go to the dead-letter topic."""
+    """A left join of Kafka Streams keeps a left message without a key; Holdfast makes it a dead letter."""
     left, right = of((None, 1, 1), ("alice", 2, 2)), of((None, 1.001, 3), ("alice", 1.002, 4))
     ours, theirs = compare(left, right, WITH_TABLE)
     for kind in WITH_TABLE:

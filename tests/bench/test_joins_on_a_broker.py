@@ -1,7 +1,7 @@
-"""Joins and groups of Holdfast and of Kafka Streams over the same topics of a real broker: the same results.
+"""Joins and groups of Holdfast and Kafka Streams give the same results on the same topics of a real broker.
 
-Each runs as a process of its own until it has read its inputs, and all topics of its own, to their ends.
-``test_joins_compared.py`` has the differences, without a broker. ``docs/joins-compared.md`` has both.
+Each engine runs as a separate process until it has read all inputs and all its internal topics.
+``test_joins_compared.py`` shows the differences without a broker; ``docs/joins-compared.md`` lists them.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from tests.bench.peers import OURS, Contender, module
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
-#: A run that lasts longer is taken for stuck, in seconds.
+#: A run that takes longer counts as stuck, in seconds.
 PATIENCE_S = 240.0
-#: Both end with the test, and not after a number of messages.
+#: A message count that is never reached, so that both engines run until the test ends.
 WITHOUT_END = 1 << 62
 HOLDFAST = Contender("ours", "Holdfast", module("compared_joins"), OURS)
 
 
 @dataclass
 class Engine:
-    """One engine over the topics of a test, as a process that may be killed and started again."""
+    """One engine on the topics of a test, as a process that can be killed and restarted."""
 
     contender: Contender
     work: Work
@@ -89,7 +89,7 @@ class Engine:
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """``kill -9``, if it runs."""
+        """Kill the process with SIGKILL, if it runs."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(60)
@@ -107,17 +107,17 @@ class Engine:
         return found
 
     def committed(self) -> dict[Partition, int]:
-        """The offsets that it has committed in its inputs, and in topics of its own that it reads."""
+        """The offsets that the engine has committed in its inputs and in its internal topics."""
         return self.topics.committed_offsets(self.work.group)
 
     def read_of_source(self) -> int:
-        """How much of the source's partitions is committed."""
+        """The sum of the committed offsets in the source topic."""
         return sum(offset for place, offset in self.committed().items() if place.topic == self.work.source)
 
     def left(self) -> list[Partition]:
-        """Where records that it reads are not committed yet. Behind the last record are transactions' markers."""
+        """The partitions with records that are not committed yet; trailing transaction markers do not count."""
         topics, own = self.topics, f"{self.work.group}-"
-        # Both call topics of a group so; Kafka Streams those of a foreign key `-topic`.
+        # Both engines use this suffix for repartition topics; Kafka Streams uses `-topic` for foreign keys.
         read = [name for name in topics.names() if name.startswith(own) and name.endswith(("-repartition", "-topic"))]
         read += [self.work.source] if self._reads_one else [self.work.source, self.work.source + RIGHT]
         committed = self.committed()
@@ -131,7 +131,7 @@ class Engine:
     def _has_records(self, place: Partition, first: int, end: int) -> bool:
         try:
             return first < end and any(True for _ in read_range(self.work.bootstrap, *place, first, end))
-        except KafkaFailed:  # what was committed is deleted in topics of its own
+        except KafkaFailed:  # the engine deletes committed records in its internal topics
             return True
 
     @property
@@ -139,11 +139,11 @@ class Engine:
         return all(kind.name == "group" for kind in self.kinds)
 
     def wait_done(self) -> None:
-        """Waits until nothing is left to be read, twice in a row."""
+        """Wait until nothing is left to read, checked twice in a row."""
         self.wait_for(lambda: not (self.left() or self.left()), "all input to be committed")
 
     def results(self) -> dict[str, Rows]:
-        """By kind, the committed results."""
+        """The committed results of each kind."""
         found: dict[str, Rows] = {}
         for kind in self.kinds:
             topic = topic_of(self.work.output, kind, len(self.kinds))
@@ -156,7 +156,7 @@ class Engine:
         return self.log.read_text(errors="replace")[-3_000:]
 
 
-#: Makes both engines over new topics with so many partitions: Holdfast, then Kafka Streams.
+#: A function that makes both engines on new topics with this number of partitions: Holdfast, then Kafka Streams.
 Engines = Callable[[int, Sequence[Kind]], list[Engine]]
 
 
@@ -193,12 +193,12 @@ def engines(broker: str, unique: Callable[[str], str], tmp_path: Path, kafka_str
         engine.kill()
 
 
-#: Event times are long ago.
+#: Keep all records, because event times are in the past.
 KEPT = {"retention.ms": "-1"}
 
 
 def fill(broker: str, topic: str, side: Mapping[int, Sequence[Message]]) -> None:
-    """Messages, by partition."""
+    """Send the messages of each partition."""
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 20})
     for number, messages in side.items():
         for key, at, value in messages:
@@ -210,12 +210,12 @@ def numbered(side: Side) -> dict[int, Sequence[Message]]:
     return dict(enumerate(side))
 
 
-#: In order, within the grace, or later than all that is kept; not just behind the grace.
+#: Delays: in order, within the grace, or later than all that is kept. No delay is only slightly beyond the grace.
 LATES = [0, 0, 0, 0, 10, 5 * SECOND, 300 * SECOND]
 
 
 def results(both: Sequence[Engine], left: Side, right: Side) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """What both make of the same messages: Holdfast, then Kafka Streams."""
+    """The results of both engines for the same messages: Holdfast, then Kafka Streams."""
     work = both[0].work
     fill(work.bootstrap, work.source, numbered(left))
     fill(work.bootstrap, work.source + RIGHT, numbered(right))
@@ -228,7 +228,7 @@ def results(both: Sequence[Engine], left: Side, right: Side) -> tuple[dict[str, 
 
 
 def test_joins_and_groups_have_equal_results_on_a_real_broker(engines: Engines) -> None:
-    """All in one program, over three partitions with five keys in each."""
+    """All kinds run in one program, on three partitions with five keys each."""
     kinds = [*STREAMS, *WITH_TABLE, *WITH_HISTORY, *TABLES, *GROUPS]
     left, right = sides(3, 5, LATES, [*VALUES, None, None], [*VALUES, None, None])
     ours, theirs = results(engines(3, kinds), left, right)
@@ -251,7 +251,7 @@ def test_joins_and_groups_have_equal_results_on_a_real_broker(engines: Engines) 
 
 
 def test_tables_joined_by_a_key_inside_the_row_are_equal_on_a_real_broker(engines: Engines) -> None:
-    """Rows refer to keys of all three partitions, or to none."""
+    """Rows refer to keys of all three partitions, or to no existing key."""
     references = [key for number in range(3) for key in islice(keys_of(number, 3), 3)]
     left, right = sides(3, 5, LATES, [*references, *VALUES, None], [*VALUES, None])
     ours, theirs = results(engines(3, FOREIGN), left, right)
@@ -261,7 +261,7 @@ def test_tables_joined_by_a_key_inside_the_row_are_equal_on_a_real_broker(engine
 
 
 def in_hours(engine: Engine) -> dict[int, int]:
-    """How many messages the last counts have, by the hour of their windows."""
+    """The number of messages in the last counts, by the hour of their windows."""
     [rows] = engine.results().values()
     counts = windows_of(rows, lambda made: tuple(made) if isinstance(made, list) else (made["start"], made["count"]))
     found: Counter[int] = Counter()
@@ -271,7 +271,7 @@ def in_hours(engine: Engine) -> dict[int, int]:
 
 
 def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
-    """Both are killed. Partition 0 is an hour behind, first in a backlog, then because it was fed too late."""
+    """Both engines are killed. Partition 0 is one hour behind: first in a backlog, later because it was fed late."""
     both = engines(2, [Kind("group", "windows", 60 * SECOND, 0, 10 * SECOND)])
     bootstrap, source = both[0].work.bootstrap, both[0].work.source
 
@@ -283,7 +283,7 @@ def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
             engine.kill()
 
     def killed(engine: Engine) -> None:
-        """Once more, with a part of the backlog behind it."""
+        """Kill and restart the engine while it reads the backlog."""
         before = engine.read_of_source()
         engine.wait_for(lambda: engine.read_of_source() > before, "some of the backlog to be committed")
         engine.kill()
@@ -299,7 +299,7 @@ def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
     run()
     ours, theirs = map(in_hours, both)
     print(f"messages counted by hour: Holdfast {ours}, Kafka Streams {theirs}")
-    # Behind in a backlog: all count in Holdfast. How many do in Kafka Streams depends on what it reads first.
+    # The partition is behind in a backlog: Holdfast counts all messages, Kafka Streams only those it reads in time.
     assert [ours[hour] for hour in (0, 1, 2, 4)] == [3_600] * 4
     assert [theirs[hour] for hour in (0, 2, 4)] == [3_600] * 3
     assert 3 not in ours

@@ -1,7 +1,7 @@
-"""Windows of Holdfast and of Kafka Streams over the same topic on a real broker: the same results, kind by kind.
+"""Windows of Holdfast and Kafka Streams give the same results on the same topic of a real broker, for each kind.
 
-Messages are out of order and late by a seed. ``docs/windows-compared.md`` has the differences; the last two tests show
-them, and the other tests show that there are no more.
+Messages are out of order and late, drawn from a seed. ``docs/windows-compared.md`` lists the differences. The last
+tests of this module show them, and the other tests show that there are no more.
 
 The compiled program and its jars are those of ``make bench``; without a compiler or a registry the tests are skipped.
 """
@@ -32,9 +32,9 @@ from tests.bench.peers import Contender
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 SECOND = 1_000
-#: The first event time, a whole number of windows since 1970, and long ago.
+#: The first event time: in the past, and a multiple of the window size since the epoch.
 BEGIN = 1_735_689_600_000
-#: A run that lasts longer is taken for stuck, in seconds.
+#: A run that takes longer counts as stuck, in seconds.
 PATIENCE_S = 240.0
 
 
@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A result, without the key."""
+    """One window result without its key: start, end, count and total."""
 
     start: int
     end: int
@@ -57,17 +57,17 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A window as both declare it; milliseconds."""
+    """A window that both engines declare; times are in milliseconds."""
 
     name: str
     duration: int
     step: int
     grace: int
-    #: That of their store; 0 is their default.
+    #: The retention of Kafka Streams' store; 0 keeps its default.
     retention: int = 0
 
     def theirs(self, emit: str) -> str:
-        # They close a sliding window one millisecond earlier.
+        # Kafka Streams closes a sliding window one millisecond earlier.
         grace = self.grace + (self.name == "sliding")
         return f"{self.name}:{self.duration}:{self.step}:{grace}:{emit}:totals:{self.retention}"
 
@@ -91,7 +91,7 @@ SLIDING = Kind("sliding", 30 * SECOND, 30 * SECOND, 10 * SECOND)
 
 @dataclass
 class Results:
-    """By kind and ``current`` or ``final``, the results of each key in their order."""
+    """The results of each key in order, by kind and ``current`` or ``final``."""
 
     made: dict[tuple[str, str], dict[str, list[Window]]] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class Results:
 def compare(
     broker: str, unique: Callable[[str], str], tmp_path: Path, kafka_streams: Contender
 ) -> Callable[..., tuple[Results, Results]]:
-    """Runs both over the same messages; returns the results of Holdfast, then those of Kafka Streams."""
+    """Run both engines on the same messages. Returns the results of Holdfast, then those of Kafka Streams."""
 
     def run(partitions: Sequence[Sequence[Message]], kinds: Sequence[Kind]) -> tuple[Results, Results]:
         source, topics = unique("compared"), Topics(broker)
@@ -165,7 +165,8 @@ def read(topics: Topics, broker: str, output: str, asked: Iterable[tuple[Kind, s
         for number, end in sorted(topics.settled_end_offsets(topic, 60).items()):
             for record in read_range(broker, topic, number, 0, end):
                 told = json.loads(record.value or b"")
-                # The end of their sessions is the last message, ours is a millisecond later, as in other windows.
+                # Kafka Streams ends a session at its last message; Holdfast ends it one millisecond later, like other
+                # windows.
                 last = told["end"] + (kind.name == "session" and "-theirs-" in topic)
                 window = Window(told["start"], last, told["count"], told["total"])
                 by_key.setdefault((record.key or b"").decode(), []).append(window)
@@ -173,7 +174,7 @@ def read(topics: Topics, broker: str, output: str, asked: Iterable[tuple[Kind, s
 
 
 def drawn(partition: int, keys: int, lates: Sequence[int]) -> list[Message]:
-    """Messages of one partition, each as old as the time of the partition less one of ``lates``."""
+    """Draw the messages of one partition; each is late by one of ``lates``, relative to the partition's time."""
     random_ = random.Random(keys * 100 + partition)
     made: list[Message] = []
     now = BEGIN + partition
@@ -184,15 +185,15 @@ def drawn(partition: int, keys: int, lates: Sequence[int]) -> list[Message]:
     return made
 
 
-#: In order; out of order, as far as the grace allows; late.
+#: Delays: in order, out of order within the grace, and late.
 MIXED = [0, 0, 0, 0, 1, 5 * SECOND, 10 * SECOND, 13 * SECOND, 20 * SECOND, 33 * SECOND, 45 * SECOND, 300 * SECOND]
-#: Late for all sliding windows, or for none.
+#: Delays that are late either for all sliding windows or for none.
 ALL_OR_NONE = [0, 0, 0, 0, 1, 5 * SECOND, 300 * SECOND]
 NONE_LATE = [0, 0, 0, 1, 5 * SECOND, 10 * SECOND]
 
 
 def in_order(results: dict[str, list[Window]]) -> dict[tuple[str, int], list[Window]]:
-    """By key and start, the results in their order."""
+    """The results in order, by key and window start."""
     found: dict[tuple[str, int], list[Window]] = {}
     for key, of in results.items():
         for each in of:
@@ -207,11 +208,11 @@ def test_tumbling_hopping_and_session_windows_have_equal_results(
     given = [drawn(number, keys, MIXED) for number in range(partitions)]
     ours, theirs = compare(given, [TUMBLING, HOPPING, SESSION])
     for kind in (TUMBLING, HOPPING, SESSION):
-        # all current results, so that each window has the same last one, and all closed windows
+        # compare all current results, which include each window's last one, and all closed windows
         assert in_order(ours.of(kind, "current")) == in_order(theirs.of(kind, "current")), kind
         assert ours.closed(kind) == theirs.closed(kind), kind
         assert len(ours.closed(kind)) > 10 * partitions
-    # The messages were late, and connected sessions.
+    # Some messages were late, and some merged sessions.
     assert sum(map(len, ours.of(TUMBLING, "current").values())) < sum(map(len, given))
     merged = [of for of in in_order(ours.of(SESSION, "current")).values() if len(of) > 1]
     assert any(later.count > earlier.count + 1 for of in merged for earlier, later in pairwise(of))
@@ -227,7 +228,7 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
     state, theirs_state = ours.state(SLIDING), theirs.state(SLIDING)
     assert state.items() <= theirs_state.items()
     assert {(key, end) for key, _, end in state} <= times
-    # What they have besides are the windows that begin behind a message, and end at none.
+    # Kafka Streams also has windows that begin after a message and do not end at a message.
     others = theirs_state.keys() - state.keys()
     assert others
     assert {(key, start - 1) for key, start, _ in others} <= times
@@ -236,20 +237,21 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
     closed = Counter({each: n for each, n in theirs.closed(SLIDING).items() if (each[0], each[1].end) in ends})
     assert len(ours.closed(SLIDING)) > 100
     if keys == 1:
-        assert len(ends) < len(times)  # some were late
+        # Some messages were late, so fewer windows end at a message than there are messages.
+        assert len(ends) < len(times)
         assert ours.closed(SLIDING) == closed
     else:
-        assert ours.closed(SLIDING) <= closed  # messages of other keys close theirs earlier
+        assert ours.closed(SLIDING) <= closed  # in Kafka Streams, messages of other keys close windows earlier
 
 
 @pytest.mark.parametrize("retention", [0, 86_400 * SECOND])
 def test_a_message_near_a_closed_session(compare: Callable[..., tuple[Results, Results]], retention: int) -> None:
-    """The second message of alice is within a gap of her closed session, and in time for a session of its own."""
+    """The second message of alice is within the gap of her closed session, but early enough for a new session."""
     given = [
         Message("alice", BEGIN, 1),
-        Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # closes the session of alice
+        Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # closes alice's session
         Message("alice", BEGIN + 10 * SECOND, 4),
-        Message("bob", BEGIN + 100 * SECOND, 8),  # closes all
+        Message("bob", BEGIN + 100 * SECOND, 8),  # closes all sessions
     ]
     ours, theirs = compare([given], [replace(SESSION, retention=retention)])
     first, second = Window(BEGIN, BEGIN + 1, 1, 1.0), BEGIN + 10 * SECOND
@@ -259,7 +261,10 @@ def test_a_message_near_a_closed_session(compare: Callable[..., tuple[Results, R
 
 
 def test_a_late_message_counts_in_later_sliding_windows(compare: Callable[..., tuple[Results, Results]]) -> None:
-    """The third message is late for its own window, and in no other one yet. That of the fourth message contains it."""
+    """The third message is too late for its own window.
+
+    Holdfast still counts it in the window of the fourth message.
+    """
     given = [
         Message("alice", BEGIN, 1),
         Message("alice", BEGIN + 100 * SECOND, 2),
@@ -274,7 +279,7 @@ def test_a_late_message_counts_in_later_sliding_windows(compare: Callable[..., t
 
 
 def test_a_sliding_window_closes_with_a_message_of_its_key(compare: Callable[..., tuple[Results, Results]]) -> None:
-    """A message of another key makes a message late in Kafka Streams, and closes its window."""
+    """In Kafka Streams, messages of another key make a message late and close its window."""
     given = [
         Message("alice", BEGIN, 1),
         Message("bob", BEGIN + 60 * SECOND, 2),

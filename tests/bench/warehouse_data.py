@@ -1,7 +1,7 @@
-"""One store three times over, for benches of the warehouse: checkpoints of RocksDB, a changelog, and a table.
+"""One store in three copies, for benches of the warehouse: RocksDB checkpoints, a changelog, and a table.
 
-Values are JSON of about 95 bytes in the store's envelope. The changelog has each key once, and one key in ten a second
-time before, as a changelog that its cleaner keeps up with.
+Values are JSON of about 95 bytes in the store's envelope. The changelog has each key once, and every tenth key a second
+time before that, like a changelog whose cleaner keeps up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.bench.seeding import _KEPT, fill
 
 PARTITIONS = 4
 STORE, NAMESPACE = "totals", "bench"
-#: One key in so many is in the changelog twice.
+#: One of this many keys is twice in the changelog.
 TWICE_EVERY = 10
 FIRST_MS = 1_357_034_400_000
 _ROWS_AT_ONCE = 10_000
@@ -40,7 +40,7 @@ AIRPORTS = ("JFK", "EWR", "LGA", "SFO", "ORD")
 
 
 def value_of(number: int, version: int = 1) -> bytes:
-    """What a key holds in its n-th version."""
+    """The stored value of a key in its n-th version."""
     return encode_value(
         {
             "count": number % 977 + version,
@@ -55,28 +55,28 @@ def value_of(number: int, version: int = 1) -> bytes:
 
 
 def key_of(number: int) -> bytes:
-    """A changelog key."""
+    """The changelog key of a numbered key."""
     return key_prefix(b"user-%08d" % number) + b"sum"
 
 
 @dataclass(frozen=True)
 class Data:
-    """So many keys, the same ones each time."""
+    """The data of a store with this many keys; it is the same each time."""
 
     keys: int
     folder: Path
 
     def pairs(self, partition: int) -> Iterator[tuple[bytes, bytes]]:
-        """What one partition of the store holds."""
+        """The pairs in one partition of the store."""
         return ((key_of(number), value_of(number)) for number in range(partition, self.keys, PARTITIONS))
 
     @cached_property
     def expected(self) -> dict[int, Fingerprint]:
-        """By partition, what each copy has to come to."""
+        """The expected fingerprint of each partition, which every copy must have."""
         return {number: fingerprint_of(self.pairs(number)) for number in range(PARTITIONS)}
 
     def write_changelog(self, topics: Topics, topic: str) -> dict[int, int]:
-        """Make and fill the changelog; the end offsets."""
+        """Create and fill the changelog. Returns its end offsets."""
         topics.create(TopicSpec(topic, PARTITIONS, 1, {**_KEPT, "compression.type": "lz4"}))
         meta = ChangelogMeta({"in": 1}, 1, "bench").encode()
         older = (
@@ -92,7 +92,7 @@ class Data:
         return topics.settled_end_offsets(topic)
 
     def write_checkpoints(self, places: dict[int, Place]) -> dict[int, Path]:
-        """RocksDB folders as an owner's checkpoints are, by partition."""
+        """Write RocksDB folders like an owner's checkpoints. Returns their paths by partition."""
         databases, prefix, found = RocksDatabases(), store_prefix(STORE), {}
         for number, place in places.items():
             at = StoreOffset("changelog", place.topic_id, place.offset, {})
@@ -107,7 +107,7 @@ class Data:
         return found
 
     def write_table(self, settings: Settings) -> None:
-        """The table, in Iceberg v2, one file for each partition."""
+        """Write the table, in Iceberg v2, with one file for each partition."""
         settings.paths.warehouse.mkdir(parents=True, exist_ok=True)
         catalog = open_catalog(settings.paths)
         schema = Schema(

@@ -1,7 +1,7 @@
-"""Windows of the bench: how the engine declares them, what plain Python makes of the messages, and what a run has sent.
+"""Windows of the bench: the engine's declarations, the expected results in plain Python, and the outputs of a run.
 
-A count in tumbling windows of a minute, closed by the time of their partition. Messages have event times a millisecond
-apart, so a window has 60,000 of them.
+The windows count messages in tumbling windows of one minute, which the event time of their partition closes. Event
+times are one millisecond apart, so a window has 60,000 messages.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.bench.stream import FIRST_TIMESTAMP_MS, key_of, messages
 
 WINDOW_MS = 60_000
 Emit = Literal["", "current", "final"]
-#: Of a run of final results, windows of this first part are warm-up.
+#: The share of a run with final results that counts as warm-up.
 WARM_AFTER = 0.4
 _PLACE = struct.Struct(">q")
 _COUNT = struct.Struct("<q")
 
 
 class Counted(msgspec.Struct):
-    """A result."""
+    """An output: a window and its count."""
 
     start: int
     end: int
@@ -37,29 +37,29 @@ class Counted(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(Counted).decode
-#: By key and start of a window: the window's count.
+#: The count of each window, by key and window start.
 Counts = Mapping[tuple[bytes, int], int]
 
 
 def told(emit: Emit) -> str:
-    """The windows as the arguments of a contender name them."""
+    """The windows in the form of a contender's arguments."""
     return f"tumbling:{WINDOW_MS}:{WINDOW_MS}:0:{emit}:count:0" if emit else ""
 
 
 def builtin(frame: StreamingDataFrame, windows: str) -> StreamingDataFrame:
-    """With a built-in column."""
+    """Declare the windows with a built-in column."""
     window = frame.tumbling_window(WINDOW_MS, name="windows").agg(value=Count())
     return window.final("partition") if ":final:" in windows else window.current("partition")
 
 
 def function(frame: StreamingDataFrame, windows: str) -> StreamingDataFrame:
-    """With Python functions."""
+    """Declare the windows with Python functions."""
     window = frame.tumbling_window(WINDOW_MS, name="windows").reduce(lambda count, _: count + 1, lambda _: 1)
     return window.final("partition") if ":final:" in windows else window.current("partition")
 
 
 def expected(count: int, keys: int, emit: Emit) -> dict[tuple[bytes, int], int]:
-    """The last result of each window, in plain Python; final results are those of closed windows."""
+    """The expected last result of each window, computed in plain Python; final results are those of closed windows."""
     found: Counter[tuple[bytes, int]] = Counter()
     time_of: dict[int, int] = {}
     of: dict[tuple[bytes, int], int] = {}
@@ -75,7 +75,7 @@ def expected(count: int, keys: int, emit: Emit) -> dict[tuple[bytes, int], int]:
 
 
 def hash_of(counts: Counts) -> str:
-    """sha256 over keys and starts in order, each with its count."""
+    """The sha256 over keys and window starts in order, each with its count."""
     digest = hashlib.sha256()
     for (key, start), many in sorted(counts.items()):
         digest.update(key + _PLACE.pack(start) + _COUNT.pack(many))
@@ -84,21 +84,21 @@ def hash_of(counts: Counts) -> str:
 
 @dataclass(slots=True)
 class Sent:
-    """What a run has sent, record by record."""
+    """Collects the outputs of a run, record by record."""
 
     counts: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    #: How many results there are.
+    #: The number of results that were added.
     count: int = 0
-    #: When the first result was appended, milliseconds since 1970.
+    #: The append time of the first result, in milliseconds since the epoch.
     first_ms: int = 0
-    #: By start of a window, when its last result was appended, milliseconds since 1970.
+    #: For each window start, the append time of its last result, in milliseconds since the epoch.
     last_ms: dict[int, int] = field(default_factory=dict)
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
-        """Take the next record of a partition.
+        """Add the next record of a partition.
 
         Raises:
-            RunWrong: It is no result.
+            RunWrong: The record is not a valid result.
         """
         try:
             made = _decode(value)
@@ -110,7 +110,7 @@ class Sent:
         self.last_ms[made.start] = max(self.last_ms.get(made.start, 0), appended_ms)
 
     def span(self) -> tuple[float, float, int]:
-        """Where the warm part begins and ends, seconds since 1970, and how many messages it has; 0 for one window."""
+        """Start and end of the warm part in seconds since the epoch, and its number of messages (0 for one window)."""
         starts = sorted(self.last_ms)
         first, last = starts[int((len(starts) - 1) * WARM_AFTER)], starts[-1]
         begin, end = self.last_ms[first], self.last_ms[last]

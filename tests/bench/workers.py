@@ -1,4 +1,4 @@
-"""Workers that run until they are ended, and tell what happens in them: for scenarios with more than one process.
+"""Worker processes that run until they are stopped and report events; for scenarios with more than one process.
 
 python -m tests.bench.workers group=… source=…       one worker, with the arguments of its work
 """
@@ -28,12 +28,12 @@ LIMIT_S = 600.0
 
 
 class Worker:
-    """A worker process, and what it has told so far.
+    """A worker process, and the events that it has reported so far.
 
     Args:
-        work: What it does; the count does not matter.
-        home: Its home folder.
-        environment: Settings beyond; checkpoints are off.
+        work: The work; its count is ignored.
+        home: The worker's home folder.
+        environment: Additional settings; checkpoints are off.
     """
 
     def __init__(self, work: Work, home: Path, environment: Mapping[str, str]) -> None:
@@ -57,19 +57,19 @@ class Worker:
             self._told.append(json.loads(line))
 
     def events(self, name: str, since: float = 0.0) -> list[dict[str, Any]]:
-        """What it told under a name."""
+        """The reported events with this name, after ``since``."""
         return [told for told in list(self._told) if told["event"] == name and told["at"] > since]
 
     def kill(self) -> None:
-        """SIGKILL; nothing happens when it is gone."""
+        """Kill the process with SIGKILL; no error if it has already ended."""
         self.process.kill()
         self.process.wait(30)
 
     def stop(self) -> float:
-        """SIGTERM, and wait; gives the CPU seconds of its whole life.
+        """Send SIGTERM and wait. Returns the CPU seconds of the process's whole life.
 
         Raises:
-            RunWrong: It ended with another exit code than 0.
+            RunWrong: The exit code was not 0.
         """
         self.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + LIMIT_S
@@ -87,10 +87,10 @@ class Worker:
 
 
 def await_all(condition: Callable[[], bool], what: str, workers: Sequence[Worker]) -> None:
-    """Wait for something while all workers live.
+    """Wait for a condition while all workers run.
 
     Raises:
-        RunWrong: It did not come about in time, or a worker ended.
+        RunWrong: The condition did not hold in time, or a worker ended.
     """
     deadline = time.monotonic() + LIMIT_S
     while not condition():
@@ -100,7 +100,7 @@ def await_all(condition: Callable[[], bool], what: str, workers: Sequence[Worker
 
 
 def work_on(work: Work) -> None:
-    """Be a worker that tells what happens, until ended."""
+    """Run a worker that reports events, until it is stopped."""
 
     def told(logger: Any, method: str, event: dict[str, Any]) -> Any:
         if event["event"] in EVENTS:

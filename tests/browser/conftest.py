@@ -1,4 +1,4 @@
-"""A real browser for Dagster's UI, and the verbs' own fixture."""
+"""Fixtures of a real browser for Dagster's UI, and the fixtures of the verbs' tests."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["operated", "tier_configuration", "tuned_jvms"]
 
 IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-#: Read when this is imported: tests run without HOLDFAST_ settings from outside.
+#: Read at import, because tests run without HOLDFAST_ settings from outside.
 TAKE_SCREENSHOTS = os.environ.get("HOLDFAST_SCREENSHOTS") == "1"
 
 
@@ -32,7 +32,7 @@ def page() -> Iterator[Page]:
 
 
 def picture(page: Page, name: str, *, height: int | None = None) -> None:
-    """For the documentation, where it is asked for: what the page shows, down to ``height``, once it stands still."""
+    """Save a screenshot for the docs, if HOLDFAST_SCREENSHOTS is set: the loaded page from its top to ``height``."""
     if not TAKE_SCREENSHOTS:
         return
     expect(page.get_by_text("Loading", exact=False)).to_have_count(0, timeout=30_000)

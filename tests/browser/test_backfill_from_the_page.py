@@ -1,4 +1,4 @@
-"""A snapshot asset's pages in a real browser: hours that have ended are backfilled there, and the table has them."""
+"""Past hours are backfilled from a snapshot asset's page in a real browser, and the table then has their versions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.drills.dagster_answers import DagsterAnswers
 from tests.parts import operated as operating
 from tests.parts.operated import Operated
 
-#: How long a backfill may take to be taken up, started and through, milliseconds.
+#: Maximum time for a backfill to be picked up, started and finished, in milliseconds.
 BACKFILL_MS = 240_000
 HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
-#: A key is forgotten at its sixth visit.
+#: A processor that counts visits; the sixth visit of a key deletes its state.
 DEFINITION = """
 from typing import TypedDict
 
@@ -53,14 +53,15 @@ def visit(value, state):
 
 application.dataframe(application.topic("{group}-in")).apply(visit, stateful=True, store="counts", model=Visits)
 """
-#: When, in hours from the one that runs now, so many keys came by; None is now. The first two are published at once.
+#: Visits as (hours relative to the start of the current hour, number of keys); None is now. The first entries are
+#: published at once.
 CAME_BY = ((-3.8, 40), (-3.4, 60), (-2.5, 70), (-1.5, 80), (-0.5, 90), (None, 100))
 PUBLISHED = 1
 
 
 @pytest.fixture(autouse=True)
 def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that tells the worker its time: its records and checkpoints are of that moment."""
+    """The file with the worker's simulated time: its records and checkpoints get this time."""
     path = tmp_path / "then"
     path.write_text(str(time.time()))
     monkeypatch.setattr(operating, "DEFINITION", OF_THEN.replace("THEN_FILE", str(path)) + DEFINITION)
@@ -72,7 +73,7 @@ def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture
 def url(operated: Operated) -> Iterator[str]:
-    """The webserver's; with the daemon, and one Spark for all runs."""
+    """The webserver's URL; the daemon and one Spark server for all runs are started, too."""
     with ThreadPoolExecutor(1) as meanwhile:
         spark = meanwhile.submit(start_server, operated.settings)
         local.start_daemon(operated.settings)
@@ -86,18 +87,21 @@ def url(operated: Operated) -> Iterator[str]:
 
 @pytest.fixture
 def hour(operated: Operated, url: str, then: Path) -> float:
-    """When the hour that runs now began; the processor has lived through those before it, and was published early."""
+    """The start of the current hour. The processor has worked in earlier hours, and was published early."""
     group = operated.group
     state, snapshot = keys.state_key(group, "counts"), keys.snapshot_key(group, "counts")
     job = build_definitions(operated.settings).resolve_implicit_global_asset_job_def()
 
     def materialize(*assets: dg.AssetKey) -> None:
-        """By a run of this process on the instance that the pages show; the page itself launches the backfill's."""
+        """Materialise in a run of this process, on the instance that the pages show.
+
+        The page launches the backfill itself.
+        """
         with dg.DagsterInstance.from_config(str(operated.settings.paths.dagster)) as instance:
             assert job.execute_in_process(instance=instance, asset_selection=list(assets)).success
 
     materialize(keys.changelog_key(group, "counts"), keys.processor_key(group))
-    # as the processor of an hour's snapshots would have it: nothing of half a day is compacted
+    # as for a processor with hourly snapshots: nothing of the last twelve hours is compacted
     operated.topics.alter(operated.changelog, {"min.compaction.lag.ms": str(int(12 * HOUR_S * 1000))})
     began, fed = time.time() // HOUR_S * HOUR_S, 0
     for number, (at, count) in enumerate(CAME_BY):
@@ -112,7 +116,7 @@ def hour(operated: Operated, url: str, then: Path) -> float:
 
 
 def held(until: float | None) -> dict[str, int]:
-    """The visits of each key before some hours from now; None is now."""
+    """The expected visits of each key before this number of hours relative to the current hour; None is now."""
     came = Counter(
         f"key-{number}"
         for at, count in CAME_BY
@@ -155,7 +159,7 @@ def test_hours_that_have_ended_are_backfilled_from_the_assets_page(
 
 
 def launch_backfill(page: Page, asset: str, first: str, last: str) -> str:
-    """As a person does it, from the button on the asset's page; the backfill's id."""
+    """Launch a backfill with the button on the asset's page, as a user does. Returns the backfill's id."""
     page.goto(asset)
     page.get_by_role("button", name="Materialize").first.click()
     dialog = page.get_by_role("dialog")
@@ -173,7 +177,7 @@ def launch_backfill(page: Page, asset: str, first: str, last: str) -> str:
 
 
 def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
-    """What the asset's pages tell of a table: columns, picture, checks, lineage."""
+    """Check what the asset's pages show of a table: columns, picture, checks, lineage."""
     page.set_viewport_size({"width": 1720, "height": 1040})
     page.goto(asset)
     for column in load_table(operated.settings, operated.group, "counts").schema().fields:
@@ -198,5 +202,5 @@ def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
 
 
 def row(page: Page, name: str) -> Locator:
-    """A row of the metadata."""
+    """The row with this name in the page's metadata table."""
     return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))

@@ -1,4 +1,4 @@
-"""The site of the docs in a browser, opened as files: its search finds a page, and nothing asks a network."""
+"""The docs site, opened from files in a browser: its search finds a page without any network request."""
 
 from pathlib import Path
 

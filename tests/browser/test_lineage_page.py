@@ -1,4 +1,4 @@
-"""Dagster's UI in a real browser: the lineage graph and an asset's page, offline."""
+"""The lineage graph and an asset's page of Dagster's UI in a real browser without a network."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A recovery by sensor, watched in Dagster's UI: red with the words, green again, and the incident's story."""
+"""A recovery by the sensor in Dagster's UI: the asset is red with the reason, then green with the incident's story."""
 
 from __future__ import annotations
 

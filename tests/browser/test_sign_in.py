@@ -1,4 +1,4 @@
-"""The front in a real browser: a token is asked for once, and no page of another server can use the session."""
+"""The webserver's front in a real browser asks for a token once, and pages of other servers can't use the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.infra.settings import Settings, WebserverSettings, load_settings
 from holdfast.orchestration.host import local
 
 TOKEN = "0123456789abcdef-of-anna"
-#: What a page of another server tries while the person is signed in; its title tells what was answered.
+#: Requests that a hostile page sends while the user is signed in; the page's title shows the answers.
 ATTACK = """<!doctype html><title>attack</title><script>
 const target = "%s", body = '{"query": "mutation { setNuxSeen }"}';
 const tries = [
@@ -45,7 +45,7 @@ def url(settings: Settings) -> Iterator[str]:
 
 @pytest.fixture
 def foreign(url: str) -> Iterator[str]:
-    """A page on another port of this machine, which a browser takes for the same site."""
+    """A page on another port of this machine, which a browser treats as the same site."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Verbs from Dagster's UI in a real browser: a clear is shown as a dry run first, then confirmed with its hash."""
+"""Verbs in Dagster's UI in a real browser: a clear is first a dry run, and its hash then confirms it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.orchestration.host import local
 from tests.browser.conftest import picture
 from tests.parts.operated import Operated
 
-#: How long a run may take to be dequeued, started and through, milliseconds.
+#: Maximum time for a run to be dequeued, started and finished, in milliseconds.
 RUN_MS = 180_000
 
 
@@ -26,7 +26,7 @@ def url(operated: Operated) -> Iterator[str]:
 
 
 def launch(page: Page, url: str, job: str, op: str, **config: object) -> None:
-    """Write a run's config into the launchpad, launch it, and wait on its page until it is through."""
+    """Enter a run's config in the launchpad, launch the run, and wait on its page until it has finished."""
     page.goto(f"{url}/locations/holdfast/jobs/{job}/playground")
     editor = page.locator(".CodeMirror").first
     expect(editor).to_be_visible(timeout=60_000)

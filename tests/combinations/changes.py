@@ -1,4 +1,4 @@
-"""Changes of a topology that change no result: what docs promise to be the same in another declaration of it."""
+"""Changes to a topology's declaration that must not change its results, according to the docs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tests.combinations.grammar import STEPS, Mark
 from tests.combinations.topology import Line, Message, Topology, has_outer_rows
 
 _MARKS = {step.name: step.marks for step in STEPS}
-#: Times of other streams, or order, matter to these: a change of the topology may change them, too.
+#: Marks of steps that depend on stream time or on failures. A change to the topology may change their results.
 _TIMED = Mark.TIME | Mark.FAILS
 
 
 def in_other_order(topology: Topology, random: Random) -> Topology | None:
-    """The inputs in another order of declaration; of equal times, the stream that was declared first is next."""
+    """Declares the inputs in another order.
+
+    Only for unique event times: among equal times, the input that was declared first is read first.
+    """
     if "unique" not in topology.rules:
         return None
     pairs = _declared(topology)
@@ -31,7 +34,7 @@ def in_other_order(topology: Topology, random: Random) -> Topology | None:
 
 
 def _declared(topology: Topology) -> list[tuple[Line, Line]]:
-    """The lines of the inputs, in pairs, that come first."""
+    """The pairs of lines (topic, stream or table) that declare the inputs, at the start of the topology."""
     found, lines = list[tuple[Line, Line]](), list(topology.lines)
     while len(lines) > 1 and lines[0].step == "topic" and lines[1].of == (lines[0].name,):
         found.append((lines[0], lines[1]))
@@ -40,12 +43,12 @@ def _declared(topology: Topology) -> list[tuple[Line, Line]]:
 
 
 def with_partitions(topology: Topology, random: Random) -> Topology | None:
-    """Another number of partitions, where no message is late and all that is open is closed at the end."""
+    """Gives the inputs another number of partitions. Only if no message is late and all windows close at the end."""
     [count] = set(topology.partitions.values()) or {0}
     if not _is_timeless(topology) or _has_late_rows(topology):
         return None
     if any("placed" in line.code for line in topology.lines):
-        return None  # messages have other offsets there
+        return None  # messages have other offsets in other partitions, and `placed` shows offsets
     others = [each for each in (1, 2, 3, 4) if each != count]
     if "grouped" in topology.rules:
         others = [each for each in others if (each == 1) == (count == 1)]
@@ -56,13 +59,13 @@ def with_partitions(topology: Topology, random: Random) -> Topology | None:
 
 
 def _is_timeless(topology: Topology) -> bool:
-    """Whether no message is late and nothing stays open, whichever messages move a task's stream time."""
+    """Whether results do not depend on stream time: no message is late, and all windows close at the end."""
     timed = any(_TIMED & _MARKS.get(line.step, Mark.NONE) for line in topology.lines)
     return {"closed", "calm"} <= topology.rules and not timed
 
 
 def _has_late_rows(topology: Topology) -> bool:
-    """Whether a row comes late: by a message in disorder, by a result of a window, or without a match at an end."""
+    """Whether a join may get late rows: from messages out of order, windows, or outer rows of an interval join."""
     marks = [_MARKS.get(line.step, Mark.NONE) for line in topology.lines]
     windows = "join_interval" in topology.steps and any(Mark.WINDOW & each for each in marks)
     joins = any(Mark.JOIN & each for each in marks)
@@ -70,12 +73,12 @@ def _has_late_rows(topology: Topology) -> bool:
 
 
 def with_copy(topology: Topology, random: Random) -> Topology | None:
-    """A branch that reads a copy of its topic in place of the topic."""
+    """Lets a branch read a copy of its topic instead of the topic itself."""
     if any(Mark.FAILS & _MARKS.get(line.step, Mark.NONE) for line in topology.lines):
         return None
     if "set_timestamp" in topology.steps:
         return None
-    if topology.closes_when_idle:  # it moves the time of all branches of a topic
+    if topology.closes_when_idle:  # closing when idle moves the time of all branches of a topic
         return None
     makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
     choice = [
@@ -105,14 +108,16 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
-        if line.step == "concat" and (of_mine or of_theirs):  # its topics may be read together no longer, in no order
+        # the topics of a concat would no longer be read together, so they would have no order
+        if line.step == "concat" and (of_mine or of_theirs):
             return None
         if line.name:
             (mine if of_mine else theirs if of_theirs else set[str]()).add(line.name)
     declared = next(line for line in topology.lines if line.name == topic)
     lines = list(topology.lines)
     lines[index] = replace(branch, of=(stream,))
-    # Of equal times, the stream that is declared first is next: the copy has its topic's place.
+    # Among equal times, the stream that is declared first is read first. The copy is therefore declared next to its
+    # topic.
     at = lines.index(source) + 1
     lines[at:at] = [
         replace(declared, code=declared.code.replace(repr(topic), repr(copy)), name=copy),
@@ -142,10 +147,11 @@ def _is_sorted(messages: tuple[Message, ...]) -> bool:
 
 
 def with_msgpack(topology: Topology, random: Random) -> Topology | None:
-    """Some inputs have msgpack in place of JSON; a dead letter has the bytes as they came."""
+    """Encodes some inputs as msgpack instead of JSON. Not with dead letters, which contain the bytes of the input."""
     if topology.settings.get("dead_letter_topic"):
         return None
-    sources = {name for line in topology.lines if line.step == "table source" for name in line.of}  # JSON alone
+    # a table that is restored from its topic reads only JSON
+    sources = {name for line in topology.lines if line.step == "table source" for name in line.of}
     plain = [line for line in topology.lines if line.code == f"app.topic({line.name!r})" and line.name not in sources]
     changed = {line.name for line in plain if line.name in topology.partitions and random.random() < 0.7}
     try:
@@ -155,7 +161,8 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
             else each
             for each in topology.messages
         )
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):  # a message that is made to fail, or a huge number
+    # the input has an unreadable message, or a number that msgpack cannot encode
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
         return None
     lines = tuple(
         replace(line, code=f"app.topic({line.name!r}, value_deserializer='msgpack')") if line.name in changed else line
@@ -164,16 +171,16 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=lines, messages=messages) if changed else None
 
 
-#: Steps that read fields and keep the values as they are; and such steps that make other values.
+#: ``_KEEPS``: steps that read fields and pass the values on. ``_MAKES``: steps that read fields and make other values.
 _KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
-#: Functions of the net whose steps read columns by their names: of objects, and of instances.
+#: Functions of these tests whose steps read columns by name, both of dicts and of instances.
 _BY_NAME = re.compile(r"(kept|projected)\((.*)\)")
-#: Functions that take objects.
+#: Functions that need a dict.
 _TAKES_OBJECTS = ("length", "folded", "enough", "third")
 
 
 def with_instances(topology: Topology, random: Random) -> Topology | None:
-    """Some inputs have instances of a class in place of objects, where no function of a user reads them."""
+    """Decodes some inputs as instances of a class instead of dicts, where no user's function reads them."""
     if topology.settings.get("dead_letter_topic"):
         return None
     topics = {line.name for line in topology.lines if line.code == f"app.topic({line.name!r})"}
@@ -190,13 +197,13 @@ def with_instances(topology: Topology, random: Random) -> Topology | None:
 
 
 def _reads_fields(topology: Topology, name: str) -> bool:
-    """Whether all steps of a topic or a stream read fields by their names."""
+    """Whether all steps behind a topic or stream read fields by name only."""
     users = [line for line in topology.lines if name in line.of]
     return bool(users) and all(_is_reader(topology, line) for line in users)
 
 
 def _is_reader(topology: Topology, line: Line) -> bool:
-    """Whether a step reads fields by their names, and so do the steps that get instances from it."""
+    """Whether a step reads fields by name only, and all steps that get its instances do so, too."""
     code, makes_objects = line.code, False
     if (wrapped := _BY_NAME.fullmatch(code)) is not None:
         code, makes_objects = wrapped[2], wrapped[1] == "projected"
@@ -205,7 +212,7 @@ def _is_reader(topology: Topology, line: Line) -> bool:
     if line.step == "dataframe":
         return code == "app.dataframe({0})" and (makes_objects or _reads_fields(topology, line.name))
     if not code.startswith("{0}."):
-        return False  # a function of the net that adds steps of its own
+        return False  # a function of these tests that adds steps itself
     if line.step in _KEEPS:
         return makes_objects or _reads_fields(topology, line.name)
     return any(each in line.step for each in _MAKES)
@@ -219,7 +226,7 @@ def _is_record(raw: bytes) -> bool:
         return False
 
 
-#: By code of a step behind a stream, the same by columns.
+#: The code of steps with functions, and the code of the same steps by columns.
 _BY_COLUMNS = {
     "{0}.apply(marked)": "marked_by_columns({0})",
     "{0}.apply(changed)": "changed_by_columns({0})",
@@ -229,7 +236,7 @@ _BY_COLUMNS = {
 
 
 def with_columns(topology: Topology, random: Random) -> Topology | None:
-    """Some functions of a value are written as expressions of columns."""
+    """Writes some functions of a value as expressions of columns."""
     lines = tuple(
         replace(line, code=_by_columns(line.code)) if random.random() < 0.8 else line for line in topology.lines
     )
@@ -242,12 +249,12 @@ def _by_columns(code: str) -> str:
     return code
 
 
-#: A step with a function that has state, and its store.
+#: Matches a step with a stateful function, and its store.
 _WITH_STATE = re.compile(r"(\{0\}\.(?:apply|update|filter)\(\w+, stateful=True, store=)('[^']+')\)")
 
 
 def with_codecs(topology: Topology, random: Random) -> Topology | None:
-    """Some stores of functions have another codec than JSON: functions read what they set, in each codec."""
+    """Gives some stores of functions another codec than JSON: functions must read what they wrote with each codec."""
     if topology.settings.get("dead_letter_topic"):
         return None
     codecs = ("typed", "msgpack") if all(map(_fits_msgpack, topology.messages)) else ("typed",)
@@ -264,7 +271,7 @@ def with_codecs(topology: Topology, random: Random) -> Topology | None:
 
 
 def _fits_msgpack(message: Message) -> bool:
-    """Whether a state may keep the fields of a message: msgpack has no whole numbers of more than 64 bits."""
+    """Whether msgpack can encode the fields of a message: its integers have at most 64 bits."""
     try:
         return message.value is None or bool(msgspec.msgpack.encode(msgspec.json.decode(message.value)))
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
@@ -272,11 +279,11 @@ def _fits_msgpack(message: Message) -> bool:
 
 
 def with_schedules(topology: Topology, random: Random) -> Topology | None:
-    """Each task has a schedule beside its steps, which reads their stores at any moment."""
+    """Adds a schedule to each task, which reads the stores of the steps at any moment."""
     return replace(topology, lines=(*topology.lines, Line("schedule", "scheduled(app)")))
 
 
-#: By name, the change; it returns None where docs do not promise the same.
+#: All changes by name. A change returns None if the docs do not promise equal results for the topology.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
     "partitions": with_partitions,
@@ -290,7 +297,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
 
 
 def changed_by(topology: Topology, names: tuple[str, ...], seed: int) -> Topology:
-    """A topology with changes; those that can't be are left out."""
+    """The topology with the named changes; changes that are not possible are skipped."""
     for name in names:
         topology = CHANGES[name](topology, Random(f"{name} of {seed}")) or topology
     return topology

@@ -1,4 +1,7 @@
-"""Topologies from a seed: lines of the grammar that fit each other, with messages for which docs promise one result."""
+"""Draws topologies from seeds: steps of the grammar that fit each other, and messages.
+
+The docs promise one result for each topology and its messages.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.combinations.topology import Compared, Line, Topology
 _WORD = re.compile(r"\b[A-Z_]{2,}\b")
 _OPERAND = re.compile(r"\{([a-z]+)\}")
 _BY_NAME = {step.name: step for step in (*STEPS, *SOURCES)}
-#: What a place of a template takes.
+#: The kinds of streams or tables that each placeholder of a template accepts.
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "s": ("stream",),
     "r": ("stream",),
@@ -27,12 +30,12 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 }
 
 
-#: Steps, and what they use.
+#: The first steps of a topology: step names, and the names of the streams or tables that each step uses.
 Opening = Sequence[tuple[str, str]]
 
 
 def draw_topology(seed: int) -> Topology:
-    """The topology of a seed."""
+    """Draws the topology of a seed."""
     random = Random(f"topology of {seed}")
     groups = random.random() < 0.5
     scope = Scope(random, random.choice([1, 2, 2, 3, 4]), groups)
@@ -43,10 +46,10 @@ def draw_topology(seed: int) -> Topology:
     scope.wild = groups and random.random() < (0.5 if alone else 0.2)
     _add_sources(scope, random.choice([1, 2, 2, 3]), opening)
     _add_opening(scope, opening)
-    if alone:  # a stream that is a window and nothing else goes by columns
+    if alone:  # the engine computes a window by columns only if its stream has no other step
         scope.closed.add(scope.made[0].name)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
-    if groups:  # most topologies that may have a grouping have one
+    if groups:  # makes most topologies that may have a grouping have one
         allowed += 2 * [step for step in STEPS if Mark.GROUPS & step.marks]
     calls = [step for step in STEPS if Mark.FIRST & step.marks]
     if random.random() < 0.2:
@@ -81,7 +84,7 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
 
 
 def _add_opening(scope: Scope, opening: Opening) -> None:
-    """Adds the steps of an opening, as far as they fit."""
+    """Adds the steps of an opening, until one does not fit."""
     streams = [each for each in scope.made if each.kind == "stream"]
     found = {"a": streams[0], "b": streams[-1] if len(streams) < 2 else streams[1]}
     for number, (name, of) in enumerate(opening):
@@ -101,9 +104,9 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
 
 
 def _with_tables(scope: Scope, seed: int) -> None:
-    """Tables that are made of a table, in some topologies; of a stream's table if there is none yet.
+    """Adds tables that are made of a table, in some topologies. The first table is made of a stream if there is none.
 
-    The draw leaves seeds that are known for a planted bug as they are.
+    The draw has its own random generator, so that the known seeds of planted bugs keep their other draws.
     """
     random = Random(f"788 tables of {seed}")
     if random.random() >= TABLES_SHARE:
@@ -123,7 +126,7 @@ def _operands(scope: Scope, step: Step) -> list[Made] | None:
     found = list[Made]()
     for place in _places(step):
         choice = [each for each in scope.made if each.kind in _KINDS[place] and each.name not in scope.closed]
-        # The newest more often: chains grow.
+        # The newest streams and tables are drawn more often, so that chains grow.
         choice += choice[-2:]
         others = [each for each in choice if each not in found]
         if others and scope.random.random() < 0.9:
@@ -135,14 +138,14 @@ def _operands(scope: Scope, step: Step) -> list[Made] | None:
 
 
 def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
-    """Adds a step if docs promise one result of it there."""
+    """Adds a step if the docs promise one result for it there; returns whether it was added."""
     first, marks = of[0], step.marks
     if any(each.odd for each in of) and step.name != "shape":
         return False
     if Mark.FIRST & marks and (not first.first or first.grouped or not _is_only(scope, first)):
         return False
     if Mark.FAILS & marks and any(line.step == "table source" for line in scope.lines):
-        return False  # a table without a changelog takes no message that is put aside
+        return False  # a table that is restored from its topic must have no messages that a step puts aside
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
     if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):
@@ -150,11 +153,11 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
     if step.name == "to_stream" and first.last:
-        return False  # its outputs have the deletions, too
+        return False  # the outputs of `to_stream` contain deletions, too
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
     if len(of) == 2 and of[0].topics & of[1].topics & scope.writers.keys() and _is_as_of(step, of[1]):
-        return False  # two branches of one grouping are refused
+        return False  # the engine refuses an as-of join of two branches of one grouping
     if not scope.wild and not _is_determined(scope, step, of):
         return False
     topics = set().union(*(each.topics for each in of))
@@ -163,7 +166,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if together and topics:
         circle = scope.is_circle(tasks)
         if circle and not scope.of_joins.isdisjoint(topic for each in scope.before(tasks) for topic in each.topics):
-            return False  # refused: a topic of a join with `on=` is read by none of the tasks that write to it
+            # the engine refuses this: no task that writes to a topic of a join with `on=` may read that topic
+            return False
         if not scope.wild and not _is_determined_in_task(scope, step, of, tasks, circle=circle):
             return False
     _place(scope, step, of, tasks, circle=circle)
@@ -175,12 +179,12 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     return True
 
 
-#: Steps of tables whose rows at the end follow from those of the table, in whatever order they changed.
+#: Table steps whose final rows follow from the source table's final rows, in whatever order these changed.
 _OF_ROWS = tuple(step.name for step in OF_TABLES)
 
 
 def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
-    """Whether docs promise one result of a step behind these streams and tables."""
+    """Whether the docs promise one result for a step behind these streams and tables."""
     marks = step.marks
     if Mark.ORDER & marks and not all(each.ordered for each in of):
         return False
@@ -189,73 +193,75 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
-        return False  # a row fails with the message that comes last of those that make it, or at which it is sent
+        # which message a failing row belongs to depends on the order of messages or on when results are sent
+        return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
 
 def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bool) -> bool:
-    """The same for a step that reads several inputs, or keeps a state in a task that does."""
+    """Whether the docs promise one result for a step of this task, which may read several inputs."""
     grouped = scope.is_grouped(tasks)
     if grouped and (tasks.timed or Mark.TIME & step.marks):
         return False
     if circle:
         return step.name in _CIRCLES and not any(each.joins for each in scope.before(tasks))
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
-        return False  # a row of an interval join has the time of a message: of equal times, the order is open
+        return False  # rows of an interval join may have equal times, and the order of equal times is not promised
     if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
-        return False  # likewise: two groupings of one stream
+        return False  # the same holds for two groupings of one stream
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
-        return False  # no order of reading serves two streams that look each other up
+        return False  # if two streams look each other up, no reading order serves both
     plain_table = step.name == "join_table" and of[1].kind == "table"
     return not (plain_table and grouped and scope.partitions > 1)
 
 
 def _looks_up(step: Step) -> bool:
-    """Whether a step finds what its right side, a stream or a table, had at the time of a message."""
+    """Whether a step looks up the row that its right side (a stream or table) had at the time of a message."""
     return step.name.startswith("join_asof") or step.name == "join_table"
 
 
 def _is_as_of(step: Step, right: Made) -> bool:
-    """Whether a step finds what was the newest of its right side at the time of a message."""
+    """Whether a step looks up the newest row of its right side at or before the time of a message."""
     return step.name.startswith("join_asof") or (step.name == "join_table" and right.kind == "history")
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
-    """Whether two tables can be joined by a key inside the row: of two tasks, none of them behind a ``group_by``."""
+    """Whether two tables can be joined by a field of the row: they are in two tasks, neither behind a ``group_by``."""
     tasks = [scope.merged(set(each.topics)) for each in of]
     apart = not tasks[0].topics & tasks[1].topics
     return apart and not any(scope.is_grouped(each) or each.timed or each.joins for each in tasks)
 
 
 def _is_only(scope: Scope, first: Made) -> bool:
-    """Whether a stream has no branch."""
+    """Whether a stream is the only branch of its topics."""
     others = [each for each in scope.made if each.topics & first.topics and each is not first]
     return not scope.used[first.name] and all(scope.used[each.name] == 1 for each in others)
 
 
-#: Steps whose results depend on when a message comes, besides those that depend on stream time.
+#: Steps whose results depend on when a message arrives, besides those marked ``TIME``.
 _IN_TIME = {"to_table", "to_table history", "join_table", "concat", "store shared", "join_interval"}
 
 
 def _fits_loose(step: Step, of: list[Made]) -> bool:
-    """Whether a step gives the same whenever the results of a window come.
+    """Whether a step's results do not depend on when the results of a window arrive.
 
-    The right side of an as-of join may not have results of a window at all: they come later than their event times.
+    The right side of an as-of join must not contain results of windows at all: they arrive after their event times.
     """
     if Mark.TIME & step.marks or step.name in _IN_TIME:
         return False
     return not step.name.startswith("join_asof") or not (of[1].loose or of[1].window)
 
 
-#: Steps behind which no other system is asked, though they have no state.
+#: Steps after which `apply_async` and `join_lookup` are not allowed, although the steps have no state.
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
-#: Steps that add a step to their right stream.
+#: Steps that add a step to their right stream as well.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
-#: How many topologies have tables that are made of tables.
+#: The share of topologies with tables that are made of tables.
 TABLES_SHARE = 0.3
-#: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
+#: A topology with more interval joins than ``JOINS_IN_A_CHAIN`` gets ``FEW`` messages, because each join multiplies the
+#: rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
-#: Steps whose results are known where a task waits for its own work.
+#: Steps whose results are determined even where a task waits for its own output.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
 
@@ -283,7 +289,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
     ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
-    for each in of:  # one that got a step of its own is grouped again by the same field, too
+    for each in of:  # a stream with a new step of its own must be grouped again, even by the same field
         if step.name.startswith("to_table") or (each is not first and step.name in _STEPS_OF_THE_RIGHT):
             scope.fields.pop(each.name, None)
     if _looks_up(step):
@@ -292,7 +298,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
     by = code.split("'")[1] if step.name == "group_by" else ""
-    again = bool(by) and scope.fields.get(first.name) == by  # each message has this key already
+    again = bool(by) and scope.fields.get(first.name) == by  # grouping by this field again does not change the key
     if by:
         scope.fields[name] = by
     if Mark.GROUPS & step.marks and not again:
@@ -341,23 +347,23 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
 
 
 def _places(step: Step) -> list[str]:
-    """What a step uses: the stream or table that it comes behind first."""
+    """The placeholders of the streams and tables that a step uses; its own stream comes first."""
     found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
     return sorted(found, key="strwu".index)
 
 
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
-    """Whether rows come late by an interval and a grace: outer rows of an interval join."""
+    """Whether a step sends outer rows of an interval join, which come late by the interval plus the grace."""
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether results may be older than every grace: a session, and a window of the last messages, begin long ago."""
+    """Whether results may be older than every grace: sessions and count windows may begin long ago."""
     return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 
 def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:
-    """The code of a step, with places for what it uses, and how many these are."""
+    """The code of a step with numbered placeholders for what it uses, and the number of placeholders."""
     places = _places(step)
     code = step.code
 
@@ -393,7 +399,7 @@ def _add_outputs(scope: Scope) -> None:
 def _add_output(scope: Scope, stream: Made) -> None:
     out = scope.new("o")
     with_key = not stream.odd and scope.random.random() < 0.15 and not stream.last
-    # A chosen topic takes some values away, so that the last one in this topic need not be the last one of its key.
+    # With a chosen topic, some values go to another topic, so the last value here may not be the last one of its key.
     is_chosen = not stream.last and Random(f"{out} of {stream.name}: {len(scope.lines)}").random() < 0.15
     plain = "to_topic chosen" if is_chosen else "to_topic"
     step = _BY_NAME["to_topic key" if with_key else plain]
@@ -422,7 +428,8 @@ def _finished(scope: Scope, seed: int) -> Topology:
         sorted=not scope.wild
         and (
             (bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)))
-            or (grouped and any(line.step == "table join" for line in scope.lines))  # each change of either is a row
+            # each change of either table makes a row
+            or (grouped and any(line.step == "table join" for line in scope.lines))
         ),
         unique=(grouped and not scope.wild) or random.random() < 0.4,
         calm=scope.groups and not scope.wild,
@@ -445,7 +452,8 @@ def _finished(scope: Scope, seed: int) -> Topology:
         "wild": scope.wild,
     }
     rules = {rule for rule, is_held in holds.items() if is_held}
-    if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
+    # joins read inputs by the records' own times, so `set_timestamp` must not change them
+    if Mark.JOIN & scope.marks and not scope.wild:
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
     with_columns(scope, seed)
     with_sinks_and_places(scope, seed)

@@ -1,8 +1,9 @@
-"""The steps of generated topologies: one line each. A step that joins the engine joins the table below by a line.
+"""The grammar of generated topologies: a table of steps. A new step of the engine needs one more entry.
 
 A template is the code of a step. ``{s}`` is a stream, ``{t}`` a table, ``{w}`` a global table, ``{r}`` a second stream;
-``{new}`` is the name of its store or grouping. A word in capitals is drawn from ``CHOICES``. Docs promise less order
-behind ``group_by`` and no order where streams of several tasks become one: ``ORDER`` keeps a step away from there.
+``{new}`` is the name of its store or grouping. A word in capitals is drawn from ``CHOICES``. The docs promise less
+order behind ``group_by``, and no order where streams of several tasks are merged. Steps marked ``ORDER`` are not placed
+there.
 """
 
 from __future__ import annotations
@@ -14,42 +15,43 @@ from typing import Literal
 
 
 class Mark(Flag):
-    """What holds for a step."""
+    """Properties of a step."""
 
     NONE = 0
-    #: The results depend on the order of a key's messages.
+    #: Its results depend on the order of a key's messages.
     ORDER = auto()
     #: It has a store.
     STATE = auto()
-    #: It comes before state, outputs and branches of its stream.
+    #: It must come before state, outputs and branches of its stream.
     FIRST = auto()
-    #: It is a window, or gives its results as one does: values of another form, with past times.
+    #: It is a window, or has results like one: another form of values, and event times in the past.
     WINDOW = auto()
-    #: Its results have another form: only ``shape`` and outputs take them.
+    #: Its results have another form, so only ``shape`` and outputs may follow.
     ODD = auto()
-    #: Results depend on the stream time at which a message comes, beyond a grace.
+    #: Its results depend on the stream time at which a message arrives, beyond a grace.
     TIME = auto()
     #: It reads two inputs in the order of their times.
     JOIN = auto()
-    #: It can't come behind ``group_by``.
+    #: It cannot come behind ``group_by``.
     SOURCE = auto()
     #: Some of its messages fail.
     FAILS = auto()
     #: Its records go through a repartition topic.
     GROUPS = auto()
-    #: Only the last record of a key is the same under each schedule, where order is not promised.
+    #: Where no order is promised, only the last record of a key is the same under each schedule.
     LAST = auto()
-    #: What its store holds depends on the schedule: docs promise results, and not how they are kept.
+    #: The content of its store depends on the schedule: the docs promise its results, not how it keeps them.
     HIDDEN = auto()
-    #: It changes what it gets in place.
+    #: It changes its input value in place.
     IN_PLACE = auto()
-    #: Some results come with a commit, and some with a message: their order depends on when commits come.
+    #: Some results come with a commit, others with a message, so their order depends on when commits happen.
     LOOSE = auto()
 
 
 FIRST, JOIN, STATE, TIME = Mark.FIRST, Mark.JOIN, Mark.STATE, Mark.TIME
-#: A state that depends on the order of messages; values of an aggregation; a window that closes; one that sends with
-#: each message; a join with a store.
+#: Common combinations of marks: ``KEPT``: state that depends on the order of messages; ``ROWS``: results of an
+#: aggregation; ``CLOSED``: a window that sends when it closes; ``SENT``: a window that sends with each message;
+#: ``JOINED``: a join with a store.
 KEPT, ROWS = Mark.ORDER | STATE, Mark.ORDER | STATE | Mark.ODD
 CLOSED, SENT = STATE | Mark.WINDOW, Mark.ORDER | STATE | Mark.WINDOW
 JOINED = JOIN | STATE | Mark.HIDDEN
@@ -59,7 +61,7 @@ Kind = Literal["stream", "table", "history", "global", ""]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name, its template, what holds for it, what it makes, and how often it is drawn."""
+    """A step: its name, its template, its properties, what it makes, and its weight in draws."""
 
     name: str
     code: str
@@ -77,8 +79,8 @@ _GROUPS = (
     "r=Reduce(with_row, of_row, subtractor=without_row), name={new}).map(as_row, {new} + '-shaped')"
 )
 
-#: Steps that make a table of a table. They are drawn behind the others, by a draw of their own: so the other steps of a
-#: seed are the same as before there were any.
+#: Steps that make a table of a table. They are drawn last, with their own random generator, so that the other steps of
+#: a seed stay as they were.
 OF_TABLES: tuple[Step, ...] = (
     Step("table filter", "{t}.filter(most, {new})", STATE, "table", weight=3),
     Step("table map", "{t}.map(PLAIN, {new})", STATE, "table", weight=3),
@@ -169,7 +171,7 @@ STEPS: tuple[Step, ...] = (
         JOINED,
         weight=7,
     ),
-    # -- other keys
+    # -- groupings by other keys
     Step("group_by", "{s}.group_by(FIELD, {new})", Mark.GROUPS, weight=9),
     Step("group_by function", "{s}.group_by(third, {new})", Mark.GROUPS, weight=3),
     # -- tables
@@ -193,10 +195,10 @@ STEPS: tuple[Step, ...] = (
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 
-#: Steps by columns, which some streams have behind them; they keep the fields of a value.
+#: Functions that add steps by columns behind some streams; all of them keep the usual fields of a value.
 COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed", "with_headers")
 
-#: Where streams and tables come from: a topic of the input.
+#: The steps that make streams and tables of an input topic.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),
     Step("table", "app.table({topic}, {new})", STATE, "table", weight=4),
@@ -205,7 +207,7 @@ SOURCES: tuple[Step, ...] = (
     Step("global_table", "app.global_table({topic})", Mark.NONE, "global", weight=2),
 )
 
-#: How a topic of the input is declared.
+#: The declarations of an input topic.
 TOPICS: tuple[str, ...] = (
     "app.topic({topic})",
     "app.topic({topic})",
@@ -214,8 +216,8 @@ TOPICS: tuple[str, ...] = (
 )
 
 _CIRCLE = (("group_by", "a"), ("to_table", "a"), ("join_table", "0 1"))
-#: What some topologies begin with: steps, and what they use. ``a`` and ``b`` are streams of the input, a number is what
-#: an earlier step here made. Each is drawn seldom by itself.
+#: Openings: the first steps of some topologies, and what each step uses. ``a`` and ``b`` are input streams; a number is
+#: the result of an earlier step of the opening. Random draws alone rarely produce these sequences.
 OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (*_CIRCLE, ("tumbling_window", "2")),
     (*_CIRCLE, ("group_by function", "2"), ("join_asof", "b 3")),
@@ -233,10 +235,10 @@ OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("group_by", "a"), ("group_by function", "0"), ("hopping_window", "1")),
 )
 
-#: By word of a template, what is drawn for it; with a case behind it, in that case: ``circle``, where a task waits for
-#: its own work; ``unordered``, where no order of messages is promised; ``twins``, where it is not promised for rows of
-#: equal times either; ``groups``, where a ``group_by`` is in the
-#: topology, so that no message may be late; ``late``, where a row may be, by an interval and a grace.
+#: The texts to draw for each word of a template. A word with a case applies only in that case. ``circle``: a task waits
+#: for its own output. ``unordered``: no order of messages is promised. ``twins``: nor is the order of rows with equal
+#: times. ``groups``: the topology has a ``group_by``, so no message may be late. ``late``: rows may be late by an
+#: interval and a grace.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),
     "STATEFUL": ("counted", "listed", "forgetful", "summed"),

@@ -1,4 +1,4 @@
-"""What a run came to, and whether it is what the reference came to: committed outputs, and the content of stores."""
+"""Compares the result of a run with that of its reference: committed outputs, and the content of stores."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tests.combinations.topology import Compared, Described, Topology
 from tests.simulation.workload import GROUP
 
 DEAD = "dead"
-#: What the engine keeps for itself in a store.
+#: Key and name prefix of the engine's own records in a store.
 _OWN_KEY, _OWN_NAMES = b"\x00holdfast", "__holdfast"
 
-#: Open windows of a key that have no room in its record: small portions (``Schedule.small``) leave less room.
+#: Name prefix of a key's open windows that do not fit into the key's record; small batches (``Schedule.small``) lower
+#: the limit.
 _OPEN_WINDOWS = "o/"
-#: What a record of a key's windows says of their place.
+#: Fields of a key's record that say where its windows are stored.
 _PLACES = ("open", "more", "closed")
 
-#: Value, time and headers of a record.
+#: An output record: value, timestamp and headers.
 Sent = tuple[bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
 
 class Wrong(Exception):
-    """A run did not come to what it should."""
+    """A run has a wrong result, or no result in time."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -37,14 +38,17 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """By output topic and key, what was sent; by store, what it holds."""
+    """The result of a run: the records sent, by output topic and key, and the content of each store."""
 
     outputs: Mapping[str, Mapping[bytes | None, list[Sent]]]
     compared: Mapping[str, Compared]
     stores: Mapping[str, Mapping[tuple[bytes, str], Any]]
 
     def differs(self, other: Result, schedule: Schedule) -> Wrong | None:
-        """How another result differs from this one, under a schedule; None if it is the same."""
+        """How the other result differs from this one; None if there is no forbidden difference.
+
+        At-least-once allows repeated records. How the order of records matters depends on the output topic.
+        """
         for topic, by_key in self.outputs.items():
             there = other.outputs[topic]
             for key in by_key.keys() | there.keys():
@@ -61,12 +65,12 @@ class Result:
 
     @property
     def size(self) -> int:
-        """How many records were sent."""
+        """The number of records sent."""
         return sum(len(sent) for by_key in self.outputs.values() for sent in by_key.values())
 
 
 def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedule: Schedule) -> str | None:
-    if compared == "last":  # its time is that of the message that came last
+    if compared == "last":  # the timestamp depends on which message came last, so it is not compared
         right, seen = _last(right), _last(seen)
     if not schedule.exactly_once:
         missing, new = set(right) - set(seen), set(seen) - set(right)
@@ -82,7 +86,7 @@ def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedul
 
 
 def _last(sent: list[Sent]) -> list[Sent]:
-    """The last value; none where it is a deletion: whether a row was there for a while is open."""
+    """The last value without its timestamp; empty if it is a deletion, because a short-lived row may be missing."""
     return [(each[0], 0, ()) for each in sent[-1:] if each[0] is not None]
 
 
@@ -92,7 +96,7 @@ def _few(records: Any) -> str:
 
 
 def result_of(cluster: InMemoryCluster, topology: Topology) -> Result:
-    """What a run came to."""
+    """Reads the result of a run from the cluster."""
     compared: dict[str, Compared] = dict(topology.outputs)
     if topology.settings.get("dead_letter_topic"):
         compared[DEAD] = "each"
@@ -110,7 +114,7 @@ def result_of(cluster: InMemoryCluster, topology: Topology) -> Result:
 
 
 def _kept(name: str, value: Any) -> Any:
-    """What a value of a store says, without what depends on commits or portions: how open windows are found again."""
+    """A stored value without fields that depend on commits or batch sizes: they only say how open windows are found."""
     if name == "time" and isinstance(value, dict):
         return {field: of for field, of in value.items() if field not in _PLACES}
     if isinstance(value, dict) and isinstance(value.get("session"), dict):
@@ -119,7 +123,7 @@ def _kept(name: str, value: Any) -> Any:
 
 
 def _held(cluster: InMemoryCluster, store: str, described: Described) -> dict[tuple[bytes, str], Any]:
-    """What a store holds by its committed changelog, or by the processed records of its topic."""
+    """The content of a store, from its committed changelog or from the processed records of its topic."""
     if store in described.logs:
         return cluster._rows(GROUP, described.logs[store])
     newest: dict[bytes, bytes | None] = {}

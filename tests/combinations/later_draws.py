@@ -1,4 +1,4 @@
-"""Changes of a drawn topology with random sources of their own, so that they shift no other draw of its seed."""
+"""Changes to a drawn topology. Each has its own random generator, so that all other draws of a seed stay unchanged."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from tests.combinations.grammar import COLUMNS
 from tests.combinations.scope import Scope
 from tests.combinations.topology import Line, has_outer_rows
 
-#: How many topologies have steps by columns.
+#: The share of topologies with steps by columns.
 COLUMNS_SHARE = 0.25
-#: How many topologies have sinks, and values with the offset of their message.
+#: The share of topologies with sinks, and with values that contain the offset of their message.
 SINKS_SHARE = 0.15
 
 
 def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
-    """The line; some timers are of the worker's clock, and some windows close when their inputs are silent, too.
+    """Changes some lines: timers may use the worker's clock, and windows may close when their inputs are silent.
 
-    Not where a ``group_by`` may be: what is silent for a while may be on its way.
+    Windows do not close by silence where a ``group_by`` is allowed, because messages of a silent input may still be on
+    their way.
     """
     random = Random(f"clock of {seed}")
     by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
     code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
-    # Silence lasts until the windows are closed, and rows without a match may be due later.
+    # The silence ends when the windows are closed, but rows without a match may be due later.
     if by_silence and not scope.groups and not has_outer_rows(scope.lines):
         code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
     return replace(line, code=code)
 
 
 def with_columns(scope: Scope, seed: int) -> None:
-    """Steps by columns behind some streams of some topologies.
+    """Adds steps by columns behind some streams of some topologies.
 
-    Not behind a grouping: it is not grouped again by the same field, and with another step it is.
+    Not behind a grouping: a second grouping by the same field is skipped, and an added step would prevent that.
     """
     random = Random(f"columns of {seed}")
     if random.random() >= COLUMNS_SHARE:
@@ -44,9 +45,9 @@ def with_columns(scope: Scope, seed: int) -> None:
 
 
 def with_sinks_and_places(scope: Scope, seed: int) -> None:
-    """Sinks beside some streams of some topologies, and the offset of their message in values of others.
+    """Adds sinks to some streams of some topologies, and the message's offset to values of other streams.
 
-    A sink before a step that waits is refused. What time sends, and no message, has no place.
+    The engine refuses a sink before a step that waits. Results that come with time instead of a message have no offset.
     """
     random = Random(f"sinks of {seed}")
     if random.random() >= SINKS_SHARE:

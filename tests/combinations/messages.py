@@ -1,4 +1,4 @@
-"""Input data from a seed: few keys, falsy ones too; equal times, disorder, late messages, odd numbers."""
+"""Draws input messages from a seed: few keys, some of them falsy; equal times, disorder, late messages, odd numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.infra.kafka.partitioners import murmur2
 from tests.combinations.topology import Message
 
 KEYS = (b"k0", b"k1", b"k2", b"k3", b"", b"0", b"\x00\xff")
-#: Values of the fields that streams are grouped by; a key of ``group_by`` may be a text, a whole number or a truth.
+#: Values of the fields that streams are grouped by: a key of ``group_by`` may be a string, an integer or a Boolean.
 FIELDS: tuple[Any, ...] = ("k0", "k1", "k2", "", 0, False, "0")
 NUMBERS: tuple[Any, ...] = (0, -0.0, 0.1, 0.2, 1e300, -1e300, 2**53, 2**53 + 1, -7, 3)
 UNREADABLE = (b"{", b'{"n": NaN}', b"\xff", b"")
@@ -20,16 +20,16 @@ UNREADABLE = (b"{", b'{"n": NaN}', b"\xff", b"")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a topology relies on.
+    """What a topology requires of its messages.
 
     Attributes:
         sorted: Messages of a partition are in the order of their times.
         unique: No two messages have the same time.
         calm: Messages are out of order by less than a grace.
-        plain: Sums do not depend on their order.
-        text: Keys are texts.
-        texts: Fields that are keys are texts, as those of a global table are.
-        spoilt: Messages that can't be read, or that have no key, are put aside.
+        plain: Sums do not depend on the order of addition.
+        text: Keys are valid strings.
+        texts: Fields that serve as keys are strings, like the keys of a global table.
+        spoilt: There are unreadable messages and messages without a key, which become dead letters.
     """
 
     sorted: bool = False
@@ -42,7 +42,7 @@ class Needs:
 
 
 def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs: Needs) -> tuple[Message, ...]:
-    """The messages of all topics, in the order in which they are produced."""
+    """Draws the messages of all topics, in the order in which they are produced."""
     keys: tuple[bytes | None, ...] = KEYS[: random.choice([1, 2, 4, len(KEYS) - needs.text])]
     if needs.spoilt:
         keys = (*keys, *keys, None)
@@ -74,7 +74,7 @@ def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs:
 
 
 def _closing(topics: Sequence[str], at: int, number: int) -> list[Message]:
-    """A message of each partition that ends what is open there, however many partitions there are."""
+    """Messages that reach each partition and close all open windows, for any of the possible numbers of partitions."""
     names, left = list[str](), {(count, place) for count in (1, 2, 3, 4) for place in range(count)}
     for name in map("z{}".format, range(1_000)):
         hashed = murmur2(name.encode()) & 0x7FFFFFFF

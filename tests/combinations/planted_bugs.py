@@ -1,6 +1,6 @@
-"""Bugs to plant in the engine, or in the cluster below it: combinations have to notice each.
+"""Bugs that tests plant in the engine, or in the cluster below it. The combination tests must detect each of them.
 
-``FORMER`` are those that the engine had when the net was first cast. ``MORE`` are planted beside them.
+``FORMER`` are bugs that the engine had when these tests were written. ``MORE`` are additional bugs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.combinations.run import Outcome, quiet, run_seed
 from tests.simulation import planted, planted_groups, planted_time
 from tests.simulation.planted import Patch, Planted
 
-#: A seed that catches each bug, and holds without it.
+#: The file with a seed for each bug; the seed fails with the bug and passes without it.
 KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")
 
 Plants = dict[str, Patch]
 
 
-# -- what the engine had -----------------------------------------------------------------------------------------------
+# -- bugs that the engine had -----------------------------------------------------------------------------------------
 
 
 def _cut_is_passed_over(patch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def _old_end_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 class _WorkersClock:
-    """A stream time, of which columns see how far the worker's clock is."""
+    """A stream time that gives computations by columns the worker's clock as its ``reach_ms``."""
 
     def __init__(self, stream: Any) -> None:
         self._of = stream
@@ -101,7 +101,7 @@ FORMER: Plants = {
 }
 
 
-# -- more --------------------------------------------------------------------------------------------------------------
+# -- additional bugs --------------------------------------------------------------------------------------------------
 
 
 def _equal_times_woven_otherwise(patch: pytest.MonkeyPatch) -> None:
@@ -202,13 +202,13 @@ BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 
 
 def known_seeds() -> dict[str, int]:
-    """By bug, a seed that catches it."""
+    """The known seed of each bug, which detects it."""
     lines = KNOWN_SEEDS.read_text(encoding="utf-8").splitlines() if KNOWN_SEEDS.exists() else []
     return {name: int(seed) for seed, _, name in (line.partition(" ") for line in lines) if name}
 
 
 def caught(bug: Planted, seeds: Sequence[int], folder: Path) -> Outcome | None:
-    """What the first of these seeds shows that catches a bug; None if none does."""
+    """The failure of the first of these seeds that detects a bug; None if none does."""
     with bug.growing():
         for seed in seeds:
             outcome = run_seed(seed, folder)
@@ -218,7 +218,7 @@ def caught(bug: Planted, seeds: Sequence[int], folder: Path) -> Outcome | None:
 
 
 def first_that_catches(bug: Planted, folder: Path, seeds_max: int) -> Outcome | None:
-    """The first seed that catches a bug and holds without it."""
+    """The failure of the first seed that fails with a bug and passes without it; None if there is none."""
     holds: Callable[[int], bool] = lambda seed: not run_seed(seed, folder).kind  # noqa: E731
     for seed in range(seeds_max):
         outcome = caught(bug, [seed], folder)
@@ -228,7 +228,7 @@ def first_that_catches(bug: Planted, folder: Path, seeds_max: int) -> Outcome | 
 
 
 def main() -> None:
-    """Writes the known seeds."""
+    """Finds a seed for each bug, and writes the file of known seeds."""
     known = known_seeds()
     with quiet() as folder:
         for bug in BUGS:

@@ -1,8 +1,8 @@
-"""Runs seeds: topologies under schedules.
+"""Runs seeds of the combination tests: each seed is a topology, which runs under several schedules.
 
 python -m tests.combinations.run --seeds 5000 --from 0     seeds 0 to 4999; prints progress and every failing seed
-python -m tests.combinations.run --seeds 50000 --jobs 2    the same on two processes
-python -m tests.combinations.run --seed 17                 one seed, with its topology
+python -m tests.combinations.run --seeds 50000 --jobs 2    seeds 0 to 49999, on two processes
+python -m tests.combinations.run --seed 17                 one seed; prints its topology if it fails
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.combinations.shrink import shrunk
 from tests.combinations.topology import Topology
 from tests.combinations.trial import Trial
 
-#: Schedules of a seed.
+#: The number of schedules of each seed.
 SCHEDULES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed: what was wrong, if something was, and under which schedule."""
+    """The result of a seed. If it failed: the kind of failure (else empty), and the schedule."""
 
     seed: int
     topology: Topology
@@ -44,13 +44,13 @@ class Outcome:
     detail: str = ""
 
     def text(self) -> str:
-        """For people."""
+        """The failure as text for people."""
         schedule = self.schedule.text() if self.schedule is not None else "no schedule"
         return f"seed {self.seed}: {self.kind}: {self.detail}\n{schedule}\n{self.topology.code()}"
 
 
 def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder: Path) -> Outcome:
-    """Runs a topology under its reference and under schedules, until one differs."""
+    """Runs a topology under schedules, and each schedule's reference, until one result differs."""
     known: dict[Schedule, Result] = {}
     schedule = REFERENCE
     try:
@@ -71,7 +71,7 @@ def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder:
 
 
 def shrunk_of(outcome: Outcome, folder: Path, attempts: int = 150) -> Outcome:
-    """The outcome of the smallest topology, input and schedule that show the same."""
+    """Reduces topology, input and schedule as long as the failure is of the same kind; returns the last failure."""
     assert outcome.schedule is not None
     last = outcome
 
@@ -87,19 +87,19 @@ def shrunk_of(outcome: Outcome, folder: Path, attempts: int = 150) -> Outcome:
 
 
 def run(topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> Result:
-    """One run."""
+    """Runs a topology once under a schedule."""
     return Trial(topology, schedule, folder, expected).run()
 
 
 def run_seed(seed: int, folder: Path, schedules: int = SCHEDULES) -> Outcome:
-    """A seed, under so many schedules."""
+    """Runs a seed's topology under this many schedules."""
     topology = draw_topology(seed)
     return outcome_of(seed, topology, draw_schedules(topology, seed, schedules), folder)
 
 
 @contextmanager
 def quiet() -> Iterator[Path]:
-    """A folder for locks; nobody logs meanwhile."""
+    """A temporary folder for lock files. While the block runs, logging is off."""
     former = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
@@ -113,7 +113,7 @@ def quiet() -> Iterator[Path]:
 
 
 def _share(first: int, last: int, step: int, shrinks: bool) -> int:
-    """Runs every ``step``-th seed, prints those that fail, and returns how many did."""
+    """Runs every ``step``-th seed, prints those that fail, and returns their number."""
     began, failed = time.monotonic(), 0
     with quiet() as folder:
         for done, seed in enumerate(range(first, last, step), 1):
@@ -131,7 +131,7 @@ def _share(first: int, last: int, step: int, shrinks: bool) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Seeded topologies under schedules.")
     parser.add_argument("--seed", type=int, help="run this one, and shrink it if it fails")
     parser.add_argument("--seeds", type=int, default=200, help="how many")

@@ -1,6 +1,7 @@
-"""What varies between two runs of one topology: a schedule, as a value.
+"""Schedules of topologies: everything that may vary between two runs of the same topology.
 
-``REFERENCE`` is the plainest: one worker, the whole input is there, each message goes through the plain loop.
+``REFERENCE`` is the simplest schedule: one worker, the whole input from the start, and the loop that processes messages
+one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from tests.combinations.topology import Topology
 from tests.simulation.schedule import AIMS, Fault, Kind
 
-#: How often each fault comes, relative to the others.
+#: The relative frequency of each kind of fault.
 WEIGHTS: dict[Kind, int] = {
     Kind.CRASH: 30,
     Kind.CRASH_ALL: 4,
@@ -29,7 +30,7 @@ WEIGHTS: dict[Kind, int] = {
 
 
 class Kill(NamedTuple):
-    """A worker that is gone for a while, from a share of the live input on; frozen, or dead."""
+    """A worker is killed or frozen for a while, after this share of the live input has arrived."""
 
     share: float
     worker: int
@@ -42,28 +43,28 @@ class Schedule:
     """How a topology runs. Times are virtual seconds.
 
     Attributes:
-        seed: Draws what a fault does, and who goes on at a point.
-        workers: How many processes there are.
-        feed: ``whole``: the input is there from the start; ``parts``: part by part, while no worker runs; ``paused``:
-            while workers are paused; ``live``: while they run.
-        parts: Where the parts end, as shares of the messages.
-        live_s: How long the input takes to come, if it is live.
-        poll_max: Records in one poll.
-        slice_max: Records that are processed before a look at the clock.
-        columns: Aggregations and windows by columns.
-        generated: Generated loops; else the plain one.
-        woven: Records of several inputs as one run.
-        backend: ``memory``, or ``disk``.
-        exactly_once: The guarantee.
-        buffered_max: Records in the buffer of an input from which on it is paused.
-        kills: Of live input: at which shares of it a worker dies (``kill -9``) or freezes, and for how many seconds.
-        faults: What strikes, one after the other.
-        switching: How likely another process goes on at a point.
+        seed: Draws the details of faults, and which process runs next.
+        workers: The number of processes.
+        feed: When input arrives. ``whole``: all from the start; ``parts``: in parts, while no worker runs; ``paused``:
+            in parts, while workers are paused; ``live``: while workers run.
+        parts: The ends of the parts, as shares of the messages.
+        live_s: How long live input takes to arrive.
+        poll_max: The largest number of records in one poll.
+        slice_max: The number of records processed between two looks at the clock.
+        columns: Whether aggregations and windows are computed by columns.
+        generated: Whether the engine generates loops; otherwise it uses the plain loop.
+        woven: Whether records of several inputs are processed as one batch.
+        backend: The state backend: ``memory`` or ``disk``.
+        exactly_once: Whether the guarantee is exactly-once.
+        buffered_max: The number of buffered records at which an input is paused.
+        kills: Workers that are killed or frozen for a while during live input.
+        faults: The faults that strike, one after the other.
+        switching: The probability that another process runs after a point.
         patience_s: How long a client waits for the answer to a commit.
-        standbys: How many other workers follow each task.
-        turns: Partitions are polled in any order.
-        changes: What is declared in another way (``changes``).
-        small: Portions of windows and timers are small: what is due takes several commits.
+        standbys: The number of standbys of each task.
+        turns: Whether partitions are polled in a random order.
+        changes: The changes to the declaration (``changes.py``).
+        small: Whether limits for windows and timers are small, so that closing all due ones takes several commits.
     """
 
     seed: int = 0
@@ -93,7 +94,7 @@ class Schedule:
     small: bool = False
 
     def text(self) -> str:
-        """What differs from the reference."""
+        """The fields that differ from the reference, as text."""
         differs = [
             f"{name}={getattr(self, name)!r}"
             for name in Schedule.__dataclass_fields__
@@ -106,16 +107,16 @@ REFERENCE = Schedule()
 
 
 def draw_schedules(topology: Topology, seed: int, count: int) -> list[Schedule]:
-    """Schedules under which docs promise the results of their references."""
+    """Draws schedules whose results must equal those of their references, according to the docs."""
     if "wild" in topology.rules:
         return [draw_ways(topology, seed, number) for number in range(count - 1)]
     return [draw_schedule(topology, seed, number) for number in range(count)]
 
 
 def reference_of(topology: Topology, schedule: Schedule) -> Schedule:
-    """The schedule whose results docs promise for another one.
+    """The reference schedule whose results another schedule must reproduce.
 
-    Where results depend on commits and polls, it is the same with each message through the plain loop.
+    If results depend on commits and polls, the reference is the same schedule with the plain loop.
     """
     if "wild" in topology.rules:
         return replace(schedule, columns=False, generated=False, woven=False)
@@ -123,7 +124,7 @@ def reference_of(topology: Topology, schedule: Schedule) -> Schedule:
 
 
 def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
-    """A schedule for a topology whose results depend on polls and commits: one worker, and other ways of a message."""
+    """A schedule for a topology whose results depend on polls and commits: one worker, but other loops."""
     random = Random(f"ways {number} of {seed}")
     made = draw_schedule(topology, seed, 0)
     feed = random.choice(["whole", "parts", "parts"])
@@ -143,7 +144,7 @@ def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
 
 
 def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
-    """One of the schedules of a seed: the first has no faults, the last ones all that there is."""
+    """One of a seed's schedules: the first has no faults, later ones may have all kinds."""
     random = Random(f"schedule {number} of {seed}")
     made = Schedule(
         seed=random.randrange(2**32),
@@ -180,7 +181,7 @@ def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
 
 
 def with_faults(made: Schedule, random: Random) -> Schedule:
-    """A schedule with workers that die, answers that are lost, and disks that are."""
+    """Adds faults to a schedule: workers die, answers get lost, and disks are lost."""
     kinds = list(WEIGHTS)
     weights = [WEIGHTS[kind] for kind in kinds]
     faults = tuple(
@@ -200,9 +201,10 @@ def with_faults(made: Schedule, random: Random) -> Schedule:
 
 
 def _needs_room(topology: Topology) -> bool:
-    """Whether results depend on the room in buffers: behind ``group_by``, a full one goes on with younger messages.
+    """Whether results depend on the size of buffers.
 
-    As-of joins and tables with a history are exact then, too, and nothing else that two streams share.
+    Behind ``group_by``, a full buffer lets the engine continue with younger messages. As-of joins and tables with a
+    history stay exact even then; other stores that two streams share do not.
     """
     steps = set(topology.steps)
     grouped = not steps.isdisjoint({"group_by", "group_by function"})
@@ -210,7 +212,7 @@ def _needs_room(topology: Topology) -> bool:
 
 
 def _kills(random: Random) -> tuple[Kill, ...]:
-    """Workers that are gone while others go on: for less than a session of the group, or for longer."""
+    """Draws workers that are gone while others continue, for less or more than a session timeout of the group."""
     return tuple(
         Kill(
             random.uniform(0.1, 0.7), random.randrange(3), random.choice([1.0, 8.0, 14.0, 25.0]), random.random() < 0.3
@@ -220,14 +222,14 @@ def _kills(random: Random) -> tuple[Kill, ...]:
 
 
 def _feed(topology: Topology, random: Random) -> str:
-    """How the input comes.
+    """Draws when the input arrives.
 
-    A timer of a partition that is silent for more than a second fires when the partition is read on: behind `group_by`,
-    what it sends may be late. So the whole input is there from the start.
+    After more than a second of silence, a partition's timers fire when it is read again. Behind `group_by`, their
+    results may be late. Such topologies therefore get the whole input from the start.
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if topology.closes_when_idle:  # what comes after a silence is late
+    if topology.closes_when_idle:  # messages after a silence are late
         return "whole"
     if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"
@@ -238,17 +240,19 @@ def _feed(topology: Topology, random: Random) -> str:
 
 
 def _joins_behind_windows(topology: Topology) -> bool:
-    """Whether a join may meet results of windows: they are as old as the beginning of their window.
+    """Whether a join may get results of windows, which are as old as the start of their window.
 
-    What is behind them in a part of the input may then be older than rows of the part before it.
+    Results from one part of the input may then be older than rows of the part before.
     """
     joins = any(each.startswith("join") or "shared" in each for each in topology.steps)
     return joins and any("window" in each for each in topology.steps)
 
 
 def _live_s(topology: Topology, random: Random) -> float:
-    """How long live input takes: where watermarks tell the time, three times as long as its event times, so that the
-    time that a message is on its way is short beside a grace."""
+    """How long live input takes to arrive. Behind ``group_by``, it takes three times its span of event times.
+
+    Watermarks tell the time there, so the time a message is on its way must be short compared with a grace.
+    """
     if "grouped" not in topology.rules:
         return random.choice([4.0, 12.0, 25.0])
     times = [each.at for each in topology.messages]

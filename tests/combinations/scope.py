@@ -1,4 +1,4 @@
-"""What is declared of a topology so far, and what holds for it: what the grammar's lines are chosen by."""
+"""The part of a topology that is declared so far, and its properties; the draw of the next steps depends on them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.combinations.topology import Line
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a line makes, and what holds for it.
+    """A stream or table that a line makes, and its properties.
 
     Attributes:
         topics: The input and repartition topics whose messages it has.
         ordered: Whether the messages of a key have one order in every schedule.
         first: Whether ``apply_async`` may come next.
         window: Whether a window is before it.
-        odd: Whether its values have another form than that of messages.
+        odd: Whether its values have another form than those of messages.
         last: Whether only the last record of a key is the same in every schedule.
         grouped: Whether a ``group_by`` is before it.
-        loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
-            state has then depends on when commits come.
+        loose: Whether its messages come with a commit, for instance results of windows that close by partition. The
+            content of state at such a message depends on when commits happen.
         late: Whether rows may come later than the grace of most windows: outer rows of an interval join.
-        changes: Whether it may have the changes of a table, which `group_by` refuses.
-        twins: Whether it may have several rows of a key and a time: a message of an interval join and its matches.
+        changes: Whether it may contain a table's changes, which `group_by` refuses.
+        twins: Whether it may have several rows with the same key and time, for instance of an interval join.
     """
 
     name: str
@@ -47,39 +47,39 @@ class Made:
 
 @dataclass(slots=True)
 class Tasks:
-    """The topics that are read together, and what their steps rely on."""
+    """The topics that one kind of task reads together, and what its steps depend on."""
 
     topics: set[str]
-    #: Results depend on the stream time at which messages come.
+    #: Whether results depend on the stream time at which messages arrive.
     timed: bool = False
-    #: Results depend on the order in which several inputs are read.
+    #: Whether results depend on the order in which several inputs are read.
     joins: bool = False
 
 
 @dataclass(slots=True)
 class Scope:
-    """What is declared so far."""
+    """All streams, tables and tasks that are declared so far."""
 
     random: Random
     partitions: int
-    #: Whether there may be a ``group_by``: then no message is late anywhere.
+    #: Whether a ``group_by`` is allowed; then no message may be late anywhere.
     groups: bool
     lines: list[Line] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     tasks: list[Tasks] = field(default_factory=list)
-    #: By repartition topic, the topics whose tasks write to it.
+    #: The topics whose tasks write to each repartition topic.
     writers: dict[str, set[str]] = field(default_factory=dict)
-    #: By input of a task, the inputs whose messages and rows its joins look up.
+    #: The inputs whose messages or rows the joins of each input look up.
     rights: dict[str, set[str]] = field(default_factory=dict)
-    #: Repartition topics of joins of two tables with ``on=``.
+    #: The repartition topics of table joins with ``on=``.
     of_joins: set[str] = field(default_factory=set)
-    #: By stream of a ``group_by``, the field.
+    #: The field by which each grouped stream is grouped.
     fields: dict[str, str] = field(default_factory=dict)
-    #: Names that nothing may use any more: a call of another system comes behind them.
+    #: Names that no later step may use, for instance because a call of another system follows them.
     closed: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
     marks: Mark = Mark.NONE
-    #: Whether results may depend on the schedule: they are compared under one schedule, for each way of a message.
+    #: Whether results may depend on the schedule. Only runs of the same schedule with other loops are then compared.
     wild: bool = False
     number: int = 0
     circle: bool = False
@@ -92,7 +92,7 @@ class Scope:
         return next(each for each in self.tasks if topic in each.topics)
 
     def merged(self, topics: set[str]) -> Tasks:
-        """The task that would read all of these."""
+        """The task that would read all of these topics together."""
         found = [each for each in self.tasks if each.topics & topics]
         return Tasks(
             set().union(*(each.topics for each in found)),
@@ -106,7 +106,7 @@ class Scope:
         return made
 
     def is_circle(self, tasks: Tasks) -> bool:
-        """Whether these tasks wait for their own work: one of their inputs comes from themselves."""
+        """Whether these tasks would wait for their own output: one of their inputs comes from themselves."""
         seen, look_at = set[str](), [topic for topic in tasks.topics if topic in self.writers]
         while look_at:
             for writer in self.writers[look_at.pop()]:
@@ -118,7 +118,7 @@ class Scope:
         return False
 
     def origins(self, topics: Collection[str]) -> set[str]:
-        """The input topics whose messages come to these, directly or through groupings."""
+        """The input topics whose messages reach these topics, directly or through groupings."""
         found, look_at = set[str](), list(topics)
         while look_at:
             topic = look_at.pop()
@@ -127,7 +127,7 @@ class Scope:
         return found - set(self.writers)
 
     def before(self, tasks: Tasks) -> list[Tasks]:
-        """These tasks, and all whose messages come to them through groupings."""
+        """These tasks, and all tasks whose messages reach them through groupings."""
         found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
         while look_at:
             for group in map(self.task_of, self.writers[look_at.pop()]):
@@ -137,7 +137,7 @@ class Scope:
         return found
 
     def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
-        """Whether joins of these inputs look up the targets, directly or over others."""
+        """Whether joins of these inputs look up the targets, directly or through other inputs."""
         seen, look_at = set[str](), list(topics)
         while look_at:
             new = self.rights.get(look_at.pop(), set[str]()) - seen

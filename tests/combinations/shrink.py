@@ -1,4 +1,4 @@
-"""The smallest topology, input and schedule that still show what a seed showed."""
+"""Reduces a failing topology, its input and its schedule to the smallest ones that still fail."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from tests.combinations.schedules import REFERENCE, Schedule
 from tests.combinations.topology import Topology
 
-#: Says whether a topology under a schedule still shows it.
+#: Returns whether a topology under a schedule still shows the failure.
 Shows = Callable[[Topology, Schedule], bool]
-#: What is made plainer in a schedule, one by one, in this order.
+#: The fields of a schedule that are reset to the reference's values, one by one, in this order.
 _FIELDS = (
     *(
         "changes",
@@ -32,11 +32,11 @@ _FIELDS = (
 
 
 class _Spent(Exception):
-    """No more attempts."""
+    """The number of attempts is used up."""
 
 
 def shrunk(topology: Topology, schedule: Schedule, shows: Shows, attempts: int = 150) -> tuple[Topology, Schedule]:
-    """The smallest pair that was found within some attempts."""
+    """The smallest topology and schedule found within this many attempts."""
     left = attempts
 
     def still(other: Topology, how: Schedule) -> bool:
@@ -65,7 +65,7 @@ def _descent(
     smaller: Callable[[Topology, Schedule], Iterator[tuple[Topology, Schedule]]],
     still: Shows,
 ) -> Iterator[tuple[Topology, Schedule]]:
-    """Each pair on the way to one of which no smaller one shows it."""
+    """Yields smaller and smaller failing pairs, until no smaller pair fails."""
     found = True
     while found:
         found = False

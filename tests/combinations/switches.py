@@ -1,4 +1,4 @@
-"""What a schedule sets in the engine while it runs: which of two ways a message goes, portions, and patience."""
+"""Sets in the engine what a schedule says: which loop processes messages, batch sizes, and client timeouts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.simulation.small_portions import portions_of_time
 
 
 def _none(*_: Any, **__: Any) -> None:
-    """In place of what makes another way."""
+    """Replaces a function that would make one of the engine's faster loops."""
 
 
 @contextmanager
 def switched(schedule: Schedule) -> Iterator[None]:
-    """Sets what a schedule asks for."""
+    """While the block runs, the engine has the schedule's settings."""
     values: list[tuple[Any, str, Any]] = [
         (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
         (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),

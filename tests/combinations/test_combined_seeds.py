@@ -1,4 +1,4 @@
-"""Seeded topologies give one result under all schedules; `make test-combinations` runs thousands."""
+"""Random topologies give the same result under all schedules; `make test-combinations` runs thousands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.combinations.run import quiet, run_seed
 from tests.mechanics.tiers import variants
 
 SEEDS, SHARE = 5_000, 20
-#: Schedules of a seed in `make test`: one without faults, one with.
+#: The number of schedules per seed in `make test`: one without faults and one with faults.
 SCHEDULES = 2
 
 

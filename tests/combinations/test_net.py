@@ -1,4 +1,4 @@
-"""The net itself: topologies run as they are printed, a seed repeats itself, and what fails shrinks."""
+"""Tests the combination tests themselves: topologies run as printed, seeds are repeatable, and failures are reduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The net is worth what it finds: each planted bug has to show within some seeds, the known one first."""
+"""Tests the combination tests themselves: they must detect each planted bug within ``SEEDS_MAX`` seeds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.combinations.planted_bugs import BUGS, Planted, caught, known_seeds
 from tests.combinations.run import quiet, run_seed
 from tests.mechanics.tiers import named
 
-#: The known seed first, then so many.
+#: The number of seeds that are tried after the known one.
 SEEDS_MAX = 200
-#: A task that stands still takes all of the time that a trial may take; a unit test shows this one in every tier.
+#: With this bug, a task never ends and uses a run's whole time limit. A unit test detects the bug in every tier.
 SLOW = frozenset({"a task answers its own watermark with another one"})
 
 

@@ -1,6 +1,6 @@
-"""A topology as a value: lines of code that declare an application, its topics, and the messages that it is fed.
+"""A topology as a value: lines of code that declare an application, its topics, and its input messages.
 
-The code that is printed is the code that runs: ``build`` executes it.
+The printed code is the code that runs: ``build`` executes it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.workload import GROUP
 
-#: How the records of an output topic are compared: those of a key in their order; all of them, in any order; only the
-#: last one of each key.
+#: How the records of an output topic are compared. ``order``: the records of each key in order; ``each``: all records
+#: in any order; ``last``: only the last record of each key.
 Compared = Literal["order", "each", "last"]
 
 IMPORTS = """\
@@ -32,14 +32,14 @@ from tests.combinations.functions import *
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One declaration.
+    """One line of the declaration.
 
     Attributes:
         step: The name of its step in the grammar.
-        code: The code, with ``{0}``, ``{1}`` for what it uses.
-        of: The names of what it uses.
+        code: The code, with placeholders ``{0}``, ``{1}`` for what it uses.
+        of: The names of the streams, tables or topics that it uses.
         name: The name of what it makes; empty for an output.
-        sends: The output topic of an output.
+        sends: The output topic, if it is an output.
         compared: How the records of that topic are compared.
         stores: The stores whose content is the same under each schedule.
     """
@@ -54,14 +54,14 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The line as it runs."""
+        """The line as code that can run."""
         made = self.code.format(*self.of)
         return f"{self.name} = {made}" if self.name else made
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of an input topic; ``at`` is its time, in milliseconds behind the first one."""
+    """One record of an input topic; ``at`` is its time, in milliseconds after the start of the input."""
 
     topic: str
     at: int
@@ -71,16 +71,16 @@ class Message:
 
 
 def has_outer_rows(lines: Iterable[Line]) -> bool:
-    """Whether a join by interval sends rows without a match, when their time is over."""
+    """Whether an interval join sends rows without a match when their time is over."""
     return any(line.step == "join_interval" and "'inner'" not in line.code for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Lines, the partitions of each input topic, the messages in the order in which they are produced, and settings.
+    """A topology: its lines, the partitions of input topics, the messages in the order of production, and settings.
 
     Attributes:
-        rules: What its schedules may vary, by the names in ``grammar.Rule``.
+        rules: Properties that decide what its schedules may vary, by the names in ``grammar.Rule``.
     """
 
     lines: tuple[Line, ...]
@@ -91,7 +91,7 @@ class Topology:
 
     @property
     def outputs(self) -> dict[str, Compared]:
-        """By output topic, how it is compared."""
+        """How each output topic is compared."""
         return {line.sends: line.compared for line in self.lines if line.sends}
 
     @property
@@ -110,11 +110,11 @@ class Topology:
         return any("close_when_idle" in line.code for line in self.lines)
 
     def code(self) -> str:
-        """The declaration, which runs with ``settings`` in its names."""
+        """The code of the declaration; it reads the variable ``settings``."""
         return "\n".join(["app = Application(**settings)", *(line.text for line in self.lines)]) + "\n"
 
     def script(self) -> str:
-        """A program that runs it on the cluster in memory, for people."""
+        """A program for people, which runs the topology on the cluster in memory and prints the outputs."""
         topics = [f"cluster.create_topic({name!r}, {count})" for name, count in self.partitions.items()]
         messages = [
             f"    ({each.topic!r}, {each.at}, {each.key!r}, {each.value!r}, {list(each.headers)!r}),"
@@ -140,7 +140,10 @@ class Topology:
         )
 
     def without(self, names: Collection[str], outputs: Collection[str] = ()) -> Topology:
-        """Without the lines that make these names or send to these outputs, and without what uses them."""
+        """The topology without the lines that make these names or send to these outputs.
+
+        Lines that use a removed name are removed, too.
+        """
         gone, left = set(names), list[Line]()
         for line in self.lines:
             if line.name in gone or line.sends in outputs or gone.intersection(line.of):
@@ -150,7 +153,7 @@ class Topology:
         return replace(self, lines=tuple(left)).pruned()
 
     def pruned(self) -> Topology:
-        """Without topics that no line uses, and their messages."""
+        """The topology without topics that no line uses, and without their messages."""
         used = {name for line in self.lines for name in line.of}
         topics = [line.name for line in self.lines if line.step == "topic"]
         gone = {name for name in topics if name not in used}
@@ -163,15 +166,15 @@ class Topology:
         )
 
     def build(self, **settings: Any) -> Application:
-        """The application."""
+        """Builds the application."""
         return built(self.code(), {**self.settings, **settings})
 
     def described(self) -> Described:
-        """What the engine says of it."""
+        """The engine's own description of the application: its inputs, stores and tasks."""
         return _described(self.code(), tuple(sorted(self.settings.items())))
 
     def create_topics(self, cluster: InMemoryCluster) -> None:
-        """Creates inputs and outputs."""
+        """Creates the input and output topics."""
         for name, count in self.partitions.items():
             cluster.create_topic(name, count, {"cleanup.policy": "compact"} if name.startswith("r") else {})
         for name in self.outputs:
@@ -180,7 +183,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The inputs, repartition topics, stores and tasks of an application; by store, its changelog or its topic."""
+    """The inputs, repartition topics, stores and tasks of an application, and each store's changelog or topic."""
 
     inputs: frozenset[str]
     repartitions: tuple[str, ...]
@@ -216,7 +219,7 @@ def _names() -> dict[str, Any]:
 
 
 def built(code: str, settings: Mapping[str, Any]) -> Application:
-    """The application that a declaration makes, given as code."""
+    """The application that a declaration, given as code, makes."""
     names = {**_names(), "settings": dict(settings)}
     exec(_compiled(code), names)
     made = names["app"]

@@ -1,4 +1,4 @@
-"""One run of a topology under a schedule: a simulated cluster, machines with disks, workers on them, and faults."""
+"""One run of a topology under a schedule: a simulated cluster, machines with disks, workers and faults."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationS
 from tests.simulation.workload import GROUP
 from tests.simulation.world import EXPECTED_EXITS, SimulatedNetwork
 
-#: Everything healed, the rest of the input is processed in less than so many virtual seconds.
+#: Virtual seconds within which the rest of the input is processed after all faults are healed.
 RECOVERY_S = 400.0
-#: Faults end so many virtual seconds after the input has come.
+#: Faults end this many virtual seconds after the whole input has arrived.
 FAULTS_S = 20.0
-#: A fault that has not come so many virtual seconds behind the last message does not come.
+#: A fault that has not struck this many virtual seconds after the whole input is processed is dropped.
 PATIENCE_S = 2.0
-#: Nothing more comes after so many virtual seconds without a change; and so many more for each of three groupings.
+#: After ``QUIET_S`` virtual seconds without a change, the result is final; ``GROUPED_S`` more for each grouping, at
+#: most for three.
 QUIET_S, GROUPED_S = 3.0, 2.5
-#: So many more where windows close when their inputs are silent: the last messages are 6 s younger than all others, and
-#: may count for no stream time, as those that are dropped before `set_timestamp`.
+#: Additional seconds if windows close when their inputs are silent. The last messages are 6 s younger than all others.
+#: They may not move stream time, for instance if a step drops them before `set_timestamp`.
 SILENT_S = 9.0
-#: Before the first message: all of them are in the past, so that the worker's clock holds no time back.
+#: The input starts this many milliseconds before now. All messages lie in the past, so the worker's clock never limits
+#: stream time.
 PAST_MS = 3_600_000
 
 
 class OneMachine(Machine):
-    """A machine whose worker may keep its state in memory."""
+    """A machine whose worker keeps its state on the simulated disk or in memory."""
 
     def _run(self, app: Application, process: SimulatedProcess) -> None:
         trial: Any = self._world
@@ -66,7 +68,7 @@ class OneMachine(Machine):
 
 
 class _Turned(InMemoryMember):
-    """A member of a group that polls its partitions in any order."""
+    """A consumer group member that polls its partitions in a random order."""
 
     def __init__(self, broker: Broker, process: Process, random: Random, group: str, client_id: str) -> None:
         super().__init__(broker, process, group, client_id)
@@ -78,10 +80,10 @@ class _Turned(InMemoryMember):
 
 
 class Trial:
-    """A topology in motion; the attributes are those that machines and faults of the simulation ask for.
+    """Runs a topology; it has the attributes that the simulation's machines and faults need.
 
     Args:
-        topology: What runs.
+        topology: The topology to run.
         schedule: How it runs.
         folder: For the workers' lock files.
         expected: The result of the reference; None for the reference itself.
@@ -114,14 +116,15 @@ class Trial:
         self._wait_s = 0.25
         self._rests_since = 0.0
         self._described = topology.described()
-        # Behind group_by, what tasks tell again and again is written with the time of the stores there.
+        # Behind group_by, repeated watermarks make tasks write their stores' stream time again and again, so these
+        # changelogs never rest.
         self._stores_that_rest = () if self._described.repartitions else tuple(self._described.changelogs.values())
         self.result: Result | None = None
 
-    # -- asked for by machines and faults ------------------------------------------------------------------------
+    # -- called by machines and faults -----------------------------------------------------------------------------
 
     def application(self, machine: Machine) -> Application:
-        """The application as a machine starts it."""
+        """The application that a machine starts."""
         return self.topology.build(
             consumer_group=GROUP,
             auto_offset_reset="earliest",
@@ -136,7 +139,7 @@ class Trial:
         )
 
     def exited(self, machine: Machine, failure: Exception | None) -> None:
-        """A worker has ended; its supervisor starts it again."""
+        """Record that a worker has ended, and restart it as a supervisor does."""
         self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
         if failure is not None and not isinstance(failure, EXPECTED_EXITS) and self.broken is None:
             self.broken = Wrong("exits", f"{machine.name} stopped: {type(failure).__name__}: {failure}")
@@ -144,19 +147,19 @@ class Trial:
         machine.start_later(self.random.uniform(0.2, 3.0))
 
     def look_at(self, machine: Machine) -> None:
-        """Databases are looked at by the simulation's own tests."""
+        """Does nothing: the simulation's own tests check databases."""
 
     def heal_store(self) -> None:
-        """The checkpoint store answers again."""
+        """Let the checkpoint store answer again."""
         self.store.refuses, self.store.full, self.store.lost_answers = None, False, 0
 
     # -- the run -------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Runs it to its end.
+        """Runs the topology until its result is final.
 
         Raises:
-            Wrong: A worker stopped, or the input was not processed in time.
+            Wrong: A worker stopped with an error, or the input was not processed in time.
         """
         faults = Faults(self) if self.schedule.faults else None  # type: ignore[arg-type]
         if faults is None:
@@ -199,7 +202,7 @@ class Trial:
         return self.clock.monotonic()
 
     def _rests(self) -> bool:
-        """Whether the input is processed, and no fault is to come, or none has come for a while."""
+        """Whether the input is processed, and no fault is left or none has struck for a while."""
         if not self._consumed():
             self._rests_since = self._now
             return False
@@ -238,7 +241,7 @@ class Trial:
             self.clock.call_later(kill.share * self.schedule.live_s, partial(self._kill, kill))
 
     def _kill(self, kill: Kill) -> None:
-        """A worker is gone for a while; the others go on."""
+        """Kill or freeze a worker for a while; the others continue."""
         machine = self.machines[kill.worker % self.schedule.workers]
         process = machine.alive
         if process is None:
@@ -253,7 +256,10 @@ class Trial:
             machine.start_later(kill.away_s)
 
     def _cuts(self) -> list[int]:
-        """Where parts of the input end; if it matters, all messages behind a cut are younger than those before it."""
+        """The ends of the input's parts.
+
+        If event times matter, each part has only younger messages than the part before.
+        """
         messages, found = self.topology.messages, []
         for share in self.schedule.parts if self.schedule.feed in ("parts", "paused") else ():
             index = int(share * len(messages))
@@ -269,7 +275,7 @@ class Trial:
         return max(times[:index]) < min(times[index:])
 
     def _interrupted(self, end: int) -> None:
-        """More input comes while nobody reads."""
+        """Produce the next part of the input while workers are stopped or paused."""
         if self.schedule.feed == "parts":
             self._stop()
             self._feed_to(end)
@@ -305,7 +311,7 @@ class Trial:
         self._until(self._all_stopped)
 
     def _all_stopped(self) -> bool:
-        """Whether no worker runs; one that a fault has started meanwhile stops, too."""
+        """Whether no worker runs; stops a worker that a fault has started meanwhile."""
         alive = [machine for machine in self.machines if machine.alive is not None]
         for machine in alive:
             if machine.wanted:
@@ -333,10 +339,10 @@ class Trial:
                 worker.requests.append(Request(worker.resume, only_reads=False))
 
     def _consumed(self) -> bool:
-        """Whether the group has committed the input that came, and all of it came."""
+        """Whether all input is produced and the group has committed it."""
         if self.broken is not None:
             return True
-        if not any(machine.wanted for machine in self.machines):  # a fault stopped the last one
+        if not any(machine.wanted for machine in self.machines):  # a fault has stopped the last worker
             self.machines[0].wanted = True
             self.machines[0].start()
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
@@ -345,7 +351,7 @@ class Trial:
         return all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def _settled(self) -> bool:
-        """Whether all is sent: the result is that of the reference, or nothing changed for long."""
+        """Whether the result is final: it equals the reference's, or nothing has changed for a long time."""
         if self.broken is not None:
             return True
         seen = tuple(

@@ -1,4 +1,4 @@
-"""A cluster under contract and what tests do with it, through the ports only."""
+"""A cluster under a contract test, and helpers that use it through its ports only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.infra.kafka.records import Batch, Partition, Record, TopicSpec
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster, GroupMember, TransactionProducer
 
-#: Seconds of the cluster's own time that anything may take.
+#: Timeout for each wait, in seconds of the cluster's clock.
 PATIENCE_S = 120.0
 POLL_S = 0.05
 RECORDS_MAX = 1000
@@ -17,7 +17,7 @@ RECORDS_MAX = 1000
 
 @dataclass
 class Reader:
-    """A group member with what its callbacks were told."""
+    """A group member that records the calls of its callbacks and the records that it has read."""
 
     member: GroupMember
     told: list[tuple[str, tuple[Partition, ...]]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Reader:
 
 @dataclass
 class Bench:
-    """A cluster, and what tests do with it; everything that it made is closed at the end."""
+    """A cluster and the helpers of the tests; `close` closes all clients that the helpers created."""
 
     cluster: Cluster
     name: Callable[[str], str]
@@ -74,7 +74,7 @@ class Bench:
         return name
 
     def producer(self, transactional_id: str | None = None) -> TransactionProducer:
-        """A producer that is ready; with an id, a transactional one."""
+        """An initialized producer. With an id, it is transactional."""
         made = self.cluster.producer(transactional_id)
         self._made.append(made)
         made.init(PATIENCE_S)
@@ -86,14 +86,14 @@ class Bench:
         return made
 
     def joined(self, group: str, topic: str, partitions: int = 1) -> Reader:
-        """A member that owns all partitions of a topic."""
+        """A group member that owns all partitions of a topic."""
         reader = self.reader(group).subscribe(topic)
         wanted = {Partition(topic, number) for number in range(partitions)}
         self.wait_for(lambda: reader.poll() or reader.owned == wanted, "the first assignment")
         return reader
 
     def read(self, partition: Partition, count: int) -> list[Record]:
-        """The first ``count`` records, with times and headers, which a replay has no use for."""
+        """The first ``count`` records, read with timestamps and headers; `replay` returns neither."""
         reader = self.joined(self.name("reading"), partition.topic)
         reader.flow_from(partition, 0)
         self.wait_for(lambda: reader.poll() or len(reader.read) >= count, f"{count} records of {partition}")
@@ -105,7 +105,7 @@ class Bench:
         return made
 
     def replay(self, partition: Partition, start: int = 0) -> tuple[list[Record], int, int | None]:
-        """Committed records from ``start`` on, the end that was met, and the position there."""
+        """Committed records from ``start`` on, the offset of the end, and the replayer's position at the end."""
         replayer = self.replayer()
         replayer.assign({partition: start})
         records: list[Record] = []
@@ -121,12 +121,12 @@ class Bench:
         return records, ends[partition], replayer.positions([partition]).get(partition)
 
     def ends(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-        """Last stable offsets and high watermarks."""
+        """The last stable offset and the high watermark of each partition of a topic."""
         topics = self.cluster.topics()
         return topics.end_offsets(topic, committed=True), topics.end_offsets(topic, committed=False)
 
     def wait_settled(self, topic: str, ends: dict[int, int]) -> None:
-        """Wait until all markers are written and these are the ends, for all readers."""
+        """Wait until all commit markers are written: last stable offsets and high watermarks both equal ``ends``."""
         self.wait_for(lambda: self.ends(topic) == (ends, ends), f"{topic} to end at {ends}")
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> None:
@@ -143,7 +143,8 @@ class Bench:
 
 def records_of(batch: Batch) -> list[Record]:
     count = len(batch.offsets)
-    timestamps, headers = batch.timestamps or [0] * count, batch.headers or [None] * count  # replays have none
+    # replays have neither timestamps nor headers
+    timestamps, headers = batch.timestamps or [0] * count, batch.headers or [None] * count
     return [Record(*each) for each in zip(batch.keys, batch.values, batch.offsets, timestamps, headers, strict=True)]
 
 

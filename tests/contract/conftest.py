@@ -1,4 +1,4 @@
-"""One cluster under contract: in memory, or real. What holds for one has to hold for the other."""
+"""One cluster for each contract test: in memory, or a real broker. Both must behave the same."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.contract.bench import Bench
 
 @pytest.fixture(params=["in memory", pytest.param("real", marks=pytest.mark.kafka)])
 def bench(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Bench]:
-    """The cluster under contract."""
+    """A bench for contract tests, once with an in-memory cluster and once with a real broker."""
     if request.param == "real":
         bootstrap: str = request.getfixturevalue("broker")
-        # The machine that runs the tests may stand still for longer than the 15 s of production.
+        # The test machine may pause for longer than the 15 s that production allows.
         patient = {"transaction.timeout.ms": 120_000}
         cluster = KafkaCluster(bootstrap, producer_config=patient)
         made = Bench(cluster, unique, time.sleep, Topics(bootstrap).delete)

@@ -1,4 +1,4 @@
-"""Replaying changelogs: where the end is, and what the position says."""
+"""Replays of changelogs: where the end of a changelog is, and which position the replayer reports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_partition_that_was_dropped_is_read_again_when_it_is_assigned_again(be
 
 
 def test_an_assignment_has_no_position_of_the_one_before(bench: Bench) -> None:
-    """A restore that took the former position for its own would be complete without its records."""
+    """A new assignment starts without a position. With the former position, a restore would skip records."""
     place = Partition(bench.topic(), 0)
     producer = bench.producer(bench.name("id"))
     producer.begin()
@@ -91,7 +91,8 @@ def test_an_assignment_has_no_position_of_the_one_before(bench: Bench) -> None:
         seen.extend(offset for batch in replayer.poll(10, 0.0)[0] for offset in batch.offsets)
         return replayer.positions([place]).get(place, 0) >= 3
 
-    for _ in range(20):  # the former position is there only until the library's threads have stopped the former fetch
+    # repeat: the former position appears only until the client library has stopped the former fetch
+    for _ in range(20):
         offsets: list[int] = []
         replayer.assign({place: 0})
         assert replayer.positions([place]) == {}

@@ -1,6 +1,6 @@
-"""Every reader of stored values, with values of every codec: what it shows, and that no reader is left out.
+"""What each reader of stored values shows for values of each codec. A test checks that the lists here are complete.
 
-The first table has the readers, by module. The last one has modules that read Holdfast's own records and the values
+`READERS` lists the readers by module. `ALWAYS_JSON` lists modules that read only Holdfast's own records and the values
 of built-in steps, which are always JSON.
 """
 
@@ -58,7 +58,7 @@ def _audit(stored: bytes) -> Any:
 
 
 def _spark(stored: bytes) -> Any:
-    """Spark SQL reads JSON by itself, and other values by this function: tests/spark/test_coded_snapshots.py."""
+    """Spark SQL parses JSON itself, and calls ``decoded_text`` for other codecs."""
     text = decoded_text(stored)
     assert (text is None) == (stored[1] in (1, 2))
     return msgspec.json.decode(text or json_text(stored) or b"{}").get("parts")
@@ -70,7 +70,8 @@ def _restore(stored: bytes) -> Any:
     return msgspec.json.decode(json_text(stored) or b"{}").get("parts")
 
 
-#: By module, a function that returns what the module shows of the part ``parts`` of a value; None for raw bytes.
+#: By module: a function that returns what the module shows for the field ``parts`` of a value. It returns None for raw
+#: bytes.
 READERS: Mapping[str, Callable[[bytes], Any]] = {
     "assets/spark/history.py": _spark,
     "assets/spark/typed_sample.py": _columns,
@@ -81,7 +82,8 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "processors/engine/state/exports.py": _export,
     "processors/lifecycle/world/local_state.py": _answer,
 }
-#: Readers for functions return the values themselves: tests/unit/processors/engine/state/test_coded_stores.py.
+#: Modules that return decoded values to user functions: tests/unit/processors/engine/state/test_coded_stores.py checks
+#: them.
 FOR_FUNCTIONS = {
     "processors/engine/state/methods.py",
     "processors/engine/state/store.py",
@@ -89,7 +91,8 @@ FOR_FUNCTIONS = {
     "processors/engine/state/typed.py",
     "processors/testing/cluster.py",
 }
-#: They read Holdfast's own records, or values of built-in steps: both are JSON in each store. Sizes count here, too.
+#: Modules that read only Holdfast's own records or the values of built-in steps, which are JSON in every store. Modules
+#: that only use `HEAD_SIZE` belong here, too.
 ALWAYS_JSON = {
     "processors/engine/aggregates/reduce_column.py",
     "processors/engine/aggregates/row_table.py",
@@ -107,10 +110,10 @@ ALWAYS_JSON = {
 _READS = re.compile(r"\b(decode_value|HEAD_SIZE|CODEC_JSON|CODEC_BYTES|decode_json|json_text|line_of|answer_of)\b")
 _FROM = re.compile(r"from holdfast\.processors\.engine\.(changelog|state\.exports)\b")
 _FOLDERS = ("assets", "infra", "orchestration", "processors")
-#: Their ``line_of`` is another function.
+#: Modules that define another function with the name ``line_of``, and read no stored values.
 _OTHERS = {"processors/engine/state/time/dated_values.py"}
 
-#: By codec: a value, and what readers show of its part ``parts``.
+#: By codec: a value, and what readers show for its field ``parts``.
 VALUES: Mapping[str, tuple[Any, Any]] = {
     "json": ({"n": 1, "parts": [1, "é", None]}, [1, "é", None]),
     "msgpack": (
@@ -176,5 +179,5 @@ def _read(line: Any) -> dict[str, Any]:
 
 
 def _without_nulls(parts: Any) -> Any:
-    """Columns leave out what is null."""
+    """Leave nulls out of the comparison, because the reader for columns omits them."""
     return None if parts is None else [each for each in parts if each is not None]

@@ -1,4 +1,4 @@
-"""What holds of every database that state can be in: RocksDB, the memory of the process, the simulated disk."""
+"""Behaviour that all state databases share: RocksDB, the in-memory database and the simulated disk."""
 
 from __future__ import annotations
 

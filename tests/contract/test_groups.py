@@ -1,4 +1,4 @@
-"""Groups: who owns what and hears of it when, where reading starts, and whose offsets count."""
+"""Consumer groups: assignment, rebalance callbacks, where reading starts, and which commits of offsets count."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_the_end_of_the_last_fetch_stays_over_a_pause_and_counts_no_more(bench: 
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end")
     reader.member.pause([place])
     assert not reader.member.is_ended(place)
-    assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS  # requests of before are answered
+    # long enough that requests from before the pause are answered
+    assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS
     send(producer, place, [b"1"])
     send(producer, other, [b"2"])
     bench.wait_for(lambda: reader.poll() and len(reader.read) == 2, "the record of the other partition")
@@ -199,7 +200,7 @@ def test_there_is_no_generation_before_the_first_join(bench: Bench) -> None:
 
 
 def shared(bench: Bench, first: Reader, second: Reader, partitions: int) -> None:
-    """Poll both members until they share the partitions."""
+    """Poll both members until each owns half of the partitions."""
 
     def done() -> bool:
         first.poll()

@@ -1,4 +1,4 @@
-"""Laps of a standby over the topic of a table: each replays what the group has committed, and fetches more."""
+"""Laps of a standby: it replays a table's topic in steps, each up to the group's latest commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS, PER_LAP = 600, 10
 
 
 def replay_in_laps(bench: Bench, folder: Path) -> None:
-    """The rows of the topic, lap by lap."""
+    """Replay the topic 10 rows at a time, and check after each lap that the store holds all rows so far."""
     topic, producer = bench.topic(), bench.producer()
     for number in range(ROWS):
         producer.produce(topic, b"%d" % number, b"k%d" % number, partition=0)
@@ -51,7 +51,7 @@ def test_a_lap_leaves_out_no_row_that_the_lap_before_has_fetched(bench: Bench, t
 def test_the_laps_find_a_position_of_an_earlier_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
 ) -> None:
-    """The client library has it for a while; a consumer that told it made laps without their rows."""
+    """The laps must fail with a consumer that reports the position of a former assignment: rows are missing."""
     former_positions(monkeypatch)
     cluster = InMemoryCluster()
     bench = Bench(cluster.connect(InlineProcess(cluster.clock)), unique, time.sleep, cluster.delete_topic)

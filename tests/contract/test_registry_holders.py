@@ -1,4 +1,4 @@
-"""What holds of the registry on both databases: who holds a processor, and what two do at once."""
+"""The registry on SQLite and Postgres: who holds a processor, and what happens when two processes write at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.parts.postgres import PASSWORD, USER, PostgresServer
 from tests.registry_clock import Clock, url_with_clock
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-#: Pairs of writers at once, for each kind of row.
+#: How many pairs of concurrent writers run for each kind of row.
 PAIRS = 10
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
@@ -74,7 +74,7 @@ def note(number: int) -> StageNote:
 
 
 def at_once(*acts: Callable[[], Result]) -> list[Result]:
-    """The results of acts that begin at the same moment; the first error is raised."""
+    """Start all functions at the same moment and return their results; raise the first error."""
     gate = threading.Barrier(len(acts))
 
     def act(each: Callable[[], Result]) -> Result:
@@ -171,7 +171,7 @@ def test_a_claimed_incident_changes_through_its_claim_only(registry: Registry) -
 
 
 def test_only_the_clock_of_the_database_judges(registry: Registry, clock: Clock) -> None:
-    """The clocks of the hosts differ by an hour: no time that a caller gives says who is alive."""
+    """Only the database's clock decides who is alive: `NOW`, the time that callers pass, is far from it."""
     record, _ = begin(registry, "one")
     clock.advance(SILENT_S - 1)
     (seen,) = registry.journal.applies()
@@ -179,7 +179,8 @@ def test_only_the_clock_of_the_database_judges(registry: Registry, clock: Clock)
     clock.advance(2)
     (seen,) = registry.journal.applies()
     assert not seen.is_live
-    clock.advance(-SILENT_S * 10)  # a reboot, on SQLite: the beat is of the boot before
+    # for SQLite, a clock before the last heartbeat means a reboot: the heartbeat is from the boot before it
+    clock.advance(-SILENT_S * 10)
     assert registry.journal.claim_apply(record.id, "two", seen=record.token) is not None
 
 
@@ -228,7 +229,7 @@ def test_two_that_write_one_row_at_once_both_succeed(registry: Registry) -> None
 def test_without_on_conflict_pairs_fail_on_postgres(
     postgres: PostgresServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: a look before the write."""
+    """Plant a bug, update-then-insert instead of ON CONFLICT: concurrent pairs of writes must fail on Postgres."""
 
     def update_or_insert(
         connection: Connection, table: Table, key: Mapping[str, Any], values: Any, *, first: Any = None
@@ -295,7 +296,7 @@ def test_a_locked_database_is_asked_again_and_its_holder_is_named(
 def test_a_frozen_session_does_not_keep_others_out_of_postgres(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is frozen in a transaction: the server ends its session, and the others' wait is bounded."""
+    """A process is frozen inside a transaction: the server ends its session, and other writers wait a bounded time."""
     monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 1.0)
     place = f"{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{postgres.port}/{postgres.new_database()}"
     frozen, other = Registry(f"postgresql+psycopg://{place}"), Registry(f"postgresql+psycopg://{place}")

@@ -1,4 +1,4 @@
-"""Topics: facts, creation, identity."""
+"""Topics: their description, creation and id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_topic_that_is_made_again_is_another_one(bench: Bench) -> None:
     def created() -> bool:
         try:
             return topics.create(TopicSpec(name, 1, 1))
-        except KafkaFailed:  # the deletion is still on its way
+        except KafkaFailed:  # the broker has not finished the deletion yet
             return False
 
     bench.wait_for(created, "the topic to be made again")
@@ -67,7 +67,7 @@ def test_a_group_has_no_offsets_of_a_topic_that_was_deleted(bench: Bench) -> Non
     def nothing() -> bool:
         try:
             return asking.member.committed([place]) == {place: None}
-        except KafkaFailed:  # the client does not know a partition that is not there
+        except KafkaFailed:  # the client reports an error for a partition that no longer exists
             return True
 
     bench.wait_for(nothing, "the offset to be gone")

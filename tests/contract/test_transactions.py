@@ -1,4 +1,4 @@
-"""Transactions: what readers of committed records see, when, and who may end what."""
+"""Transactions: what readers of committed records see, when they see it, and who may end a transaction."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_keys_go_where_java_puts_them(bench: Bench) -> None:
         producer.produce(topic, key, key)
     producer.flush(PATIENCE_S)
     found = {record.key: number for number in range(7) for record in bench.replay(Partition(topic, number))[0]}
-    # (murmur2 & 0x7fffffff) % 7, of Kafka's own test values and of one with bytes beyond 127.
+    # Expected partitions: (murmur2 & 0x7fffffff) % 7. The keys are test values of Kafka itself, and one with bytes
+    # above 127.
     assert found == {b"21": 3, b"foobar": 0, b"abc": 4, b"a-little-bit-long-string": 1, b"\xff\xfe\xfd": 5}
 
 

@@ -1,4 +1,4 @@
-"""The verbs' own fixture, and Spark as its tests have it."""
+"""Makes the fixtures of the verbs' tests and of the Spark tests available to the tests of this folder."""
 
 from tests.parts.operated import operated
 from tests.spark.tuning import one_jvm, tier_configuration, tuned_jvms

@@ -1,4 +1,4 @@
-"""Runs of a test's own jobs, put into the queue of a home folder's Dagster by Dagster's own command."""
+"""Helpers that queue runs of a test's own jobs in the Dagster of a home folder, by Dagster's own command."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from dagster._core.storage.dagster_run import RunOpConcurrency
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.host.run_coordinator import KIND_TAG, tags_of
 
-#: The code location of the jobs.
+#: The name of the code location with the test's jobs.
 LOCATION = "of_the_test"
-#: How long a run may take to be dequeued, started and through, in seconds.
+#: Maximum time for a run to be dequeued, started and finished, in seconds.
 PATIENCE_S = 300.0
 
 
 def location_of(jobs: Path) -> dict[str, object]:
-    """An entry of a workspace's ``load_from``: the file of the jobs."""
+    """An entry for a workspace's ``load_from`` that loads the file of the jobs."""
     return {"python_file": {"relative_path": str(jobs), "location_name": LOCATION}}
 
 
 def launch(settings: Settings, jobs: Path, job: str, processor: str) -> str:
-    """Put a run of one processor into the queue; its id.
+    """Queue a run of one processor. Returns the run id.
 
-    The command runs in this process, because a process of its own takes seconds to import Dagster. It loads the jobs'
-    location only, in a code server that it ends.
+    The command runs in this process, because a new process takes seconds to import Dagster. It loads only the jobs'
+    location, in a code server that it ends.
     """
     workspace = jobs.with_suffix(".yaml")
     workspace.write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
@@ -46,7 +46,10 @@ def launch(settings: Settings, jobs: Path, job: str, processor: str) -> str:
 
 
 def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[str]:
-    """Runs that do not end: as many as each lane admits, and one in each of these pools; their ids."""
+    """Add endless runs that use up every concurrency limit, and one in each of these pools.
+
+    Each limit gets as many runs as it admits. Returns the run ids.
+    """
     endless = [*_of_lanes(), *(_run("endless", needs=_pool(pool)) for pool in pools)]
     for run in endless:
         instance.add_run(run.with_tags({**run.tags, **tags_of(run)}))
@@ -54,7 +57,7 @@ def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[s
 
 
 def _of_lanes() -> list[dg.DagsterRun]:
-    """Four runs of the lane of checks, four short verbs of different processors, and two long ones."""
+    """Runs that fill the limits by tag: four checks, four short verbs of different processors, and two long verbs."""
     verbs = [("compact_stores", 4), ("backfill_store", 2)]
     return [
         *(_run("endless") for _ in range(4)),
@@ -74,7 +77,7 @@ def _run(job: str, *, of: str = "", needs: RunOpConcurrency | None = None) -> dg
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until it is true."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what

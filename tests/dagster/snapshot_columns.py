@@ -1,4 +1,4 @@
-"""What a snapshot's metadata says of its columns and rows, beside the table as pyiceberg reads it."""
+"""Compares the columns and rows in a snapshot's metadata with the table as pyiceberg reads it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from holdfast.infra.warehouse.catalog import load_table
 if TYPE_CHECKING:
     from tests.dagster.test_snapshot_assets import Control
 
-#: Spark's words for Iceberg's types.
+#: Spark's names of Iceberg's types.
 _SPARK = {"long": "bigint", "timestamptz": "timestamp"}
 
 
 def table_columns(settings: Settings, processor: str) -> list[tuple[str, str, str | None]]:
-    """Name, type and meaning of the columns that the table has."""
+    """The name, type and description of each column of the table."""
     fields = load_table(settings, processor, "counts").schema().fields
     return [(each.name, _SPARK.get(str(each.field_type), str(each.field_type)), each.doc) for each in fields]
 
 
 def described_columns(control: Control, told: Mapping[str, Any]) -> list[tuple[str, str, str | None]]:
-    """The same as the metadata has it, whose lineage is of these columns, and leads to assets that there are."""
+    """The columns according to the metadata. Asserts that their lineage leads to existing assets."""
     columns = [(each.name, each.type, each.description) for each in told["dagster/column_schema"].columns]
     lineage = told["dagster/column_lineage"].deps_by_column
-    # the partition is no column of a changelog or a store, but where a record of them is
+    # `store_partition` has no upstream column: it is the partition of the record
     assert set(lineage) == {name for name, _, _ in columns} - {"store_partition"}
     upstream = {dep.asset_key for deps in lineage.values() for dep in deps}
     assert upstream == control.job.asset_layer.asset_graph.get(control.snapshot).parent_keys
@@ -35,7 +35,7 @@ def described_columns(control: Control, told: Mapping[str, Any]) -> list[tuple[s
 
 
 def rows_by_partition(control: Control, *partitions: str) -> list[int]:
-    """How many rows Dagster shows for each time partition, newest materialisation."""
+    """The number of rows that Dagster shows for each time partition, by its newest materialisation."""
     found = []
     for partition in partitions:
         wanted = dg.AssetRecordsFilter(asset_key=control.snapshot, asset_partitions=[partition])

@@ -1,4 +1,4 @@
-"""After `holdfast up` and a deploy every asset gets green by itself: a whole installation, without a click."""
+"""After `holdfast up` and a deploy, every asset of a complete installation becomes green without a click."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.orchestration.view.asset_page import AssetPage, read_pages
 
 pytestmark = pytest.mark.thorough
 
-#: Five minutes on a quiet machine; a busy one runs Spark several times slower.
+#: It takes five minutes on a quiet machine; a busy one runs Spark several times slower.
 PATIENCE_S = 1_500.0
 
 
@@ -32,7 +32,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 
 
 def run(*words: str) -> str:
-    """Run one command of the program."""
+    """Run one `holdfast` command and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.orchestration.cli", *words],
         cwd=PROJECT,
@@ -48,7 +48,7 @@ def run(*words: str) -> str:
 
 
 def is_green(page: AssetPage) -> bool:
-    """As Dagster's page shows it: materialised, every time partition too, and each check passed since."""
+    """Whether Dagster's page shows the asset as green: all time partitions are materialised, and each check passed."""
     partitions = page.partitions
     whole = partitions is None or partitions.num_materialized == partitions.num_partitions
     passed = all(each.last is not None and each.last.status == "SUCCEEDED" for each in page.checks)

@@ -1,4 +1,4 @@
-"""Changelog assets, their checks, and the audit, on a real broker."""
+"""Changelog assets on a real broker: they create topics, their checks find drift, and the audit folds records."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Processor and state assets on real parts: deployed, checkpointed, proved, and a foreign record found."""
+"""Processor and state assets on a real installation: deployed, checkpointed, verified, and a foreign record found."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The audit of a snapshot as a check: equal copies pass, what is planted is shown with keys and repair plan."""
+"""The audit of a snapshot as a Dagster check. A planted difference fails it, with keys and a repair plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = 30
 
 
 def check(operated: Operated) -> dg.AssetCheckEvaluation:
-    """The check's result, run alone as from its page."""
+    """The result of the check, run alone as from its page."""
     definition = find_processor(operated.settings, operated.group)
     key = keys.snapshot_key(operated.group, "counts")
     definitions = dg.Definitions(
@@ -59,7 +59,7 @@ def test_a_snapshot_is_proved_and_what_is_planted_later_is_shown(counting: Opera
     figures = told(proved)
     assert (figures["live_keys"], figures["keys_differing"], figures["partitions_compared"]) == (KEYS, 0, 2)
     assert figures["store_fingerprint"] == figures["changelog_fingerprint"] == figures["warehouse_fingerprint"]
-    # the demo takes the copies from here
+    # the demo reads the fingerprints of the copies from these figures
     copies = copies_checked({counting.group: {name: str(value) for name, value in figures.items()}})[counting.group]
     assert {each.hex for each in copies.values()} == {figures["store_fingerprint"]}
     assert set(copies) == set(Side)

@@ -1,4 +1,4 @@
-"""Dagster's UI below a path, as behind a proxy: the links of its assets lead to the docs there."""
+"""Dagster's UI below a path prefix, as behind a proxy: links of its assets lead to the docs below the same prefix."""
 
 from __future__ import annotations
 

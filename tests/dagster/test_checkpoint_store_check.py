@@ -1,4 +1,4 @@
-"""The check of the checkpoint store: it warns while a worker can't store checkpoints, and blocks nothing."""
+"""The check of the checkpoint store warns while a worker can't store checkpoints; it blocks no other asset."""
 
 from __future__ import annotations
 

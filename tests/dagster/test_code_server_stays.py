@@ -1,4 +1,4 @@
-"""Dagster's daemon keeps its code server: a real daemon and real code servers, with short intervals."""
+"""Dagster's daemon keeps its code server running: a real daemon and real code servers, with short intervals."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from holdfast.orchestration.host import local
 from holdfast.orchestration.world import environment_of
 from tests.dagster.queued_runs import location_of
 
-#: A sensor that writes in which process, and of which version of the code, it ticks.
+#: A sensor that writes its process id and its code version at each tick.
 SENSOR = """
 import os, pathlib, time
 import dagster as dg
@@ -43,7 +43,7 @@ def slow(number):
 
 defs = dg.Definitions(jobs=[nothing], sensors=[saying, *map(slow, range(1, {slow} + 1))])
 """
-#: The daemon of `holdfast up`, which checks 25 times as often.
+#: The daemon of `holdfast up`, with checks 25 times as often.
 DAEMON = """
 from dagster._daemon import controller
 from holdfast.orchestration import cli
@@ -54,13 +54,13 @@ controller.THREAD_CHECK_INTERVAL = 0.2
 {more}
 cli.main()
 """
-#: The same, which refreshes sixty times as often.
+#: The same daemon, with refreshes sixty times as often.
 QUICK = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 1.0"
-#: The same, which replaces no code server that runs.
+#: The same daemon, which never replaces a running code server.
 PATIENT = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 3600.0"
-#: The same, whose code servers end after a few seconds without a heartbeat.
+#: The same daemon, whose code servers exit after ten seconds without a heartbeat.
 SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
-#: The same, which waits less long for a code server to start.
+#: The same daemon, with a shorter timeout for the start of a code server.
 HASTY = (
     f"{QUICK}; from dagster import DagsterInstance; "
     "DagsterInstance.code_server_process_startup_timeout = property(lambda instance: 45)"
@@ -70,18 +70,18 @@ WITHIN_S = 240.0
 
 
 class Ticks:
-    """What the sensor wrote."""
+    """The ticks that the sensor has written."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def __call__(self) -> list[tuple[int, int]]:
-        """Process and version of each tick."""
+        """The process id and code version of each tick."""
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         return [(int(pid), int(version)) for pid, version in (line.split() for line in lines)]
 
     def since(self, former: int, right: Callable[[int, int], bool], number: int = 1) -> list[tuple[int, int]]:
-        """The first ``number`` ticks after the ``former`` ones that are right."""
+        """Wait for ``number`` ticks that satisfy ``right``, after the first ``former`` ticks."""
         found: list[tuple[int, int]] = []
 
         def enough() -> bool:
@@ -99,7 +99,7 @@ def ticks(tmp_path: Path) -> Ticks:
 
 @pytest.fixture
 def slow() -> int:
-    """How many further sensors are slow."""
+    """The number of additional slow sensors."""
     return 0
 
 
@@ -107,7 +107,7 @@ def slow() -> int:
 def code(tmp_path: Path, slow: int) -> Callable[[int], None]:
     def write(version: int) -> None:
         text = SENSOR.format(version=version, ticks=str(tmp_path / "ticks"), slow=slow, slow_s=SLOW_S)
-        # at once: half of a file would be an edit, and the rest another one
+        # replace the file at once: a half-written file would count as a separate edit
         written = tmp_path / "saying.new"
         written.write_text(text)
         written.replace(tmp_path / "saying.py")
@@ -139,12 +139,12 @@ def daemon(
     end_group(process.pid, timeout_s=10.0)
 
 
-@pytest.mark.thorough  # Dagster's intervals; what decides has unit tests
+@pytest.mark.thorough  # slow, because it waits for Dagster's intervals; unit tests cover the decisions
 @pytest.mark.parametrize("daemon", [QUICK], indirect=True)
 def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
 ) -> None:
-    # five ticks, a second apart: four intervals
+    # five ticks, one second apart, so the sensor ran for four seconds
     stayed = ticks.since(0, lambda _, version: version == 1, number=5)
     assert len({pid for pid, _ in stayed}) == 1, "a second code server was started"
     first = stayed[0][0]
@@ -168,7 +168,7 @@ def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     assert wait_until(lambda: not list(group_members(daemon.pid)), WITHIN_S), "a code server was left behind"
 
 
-@pytest.mark.thorough  # what decides has unit tests
+@pytest.mark.thorough  # only in thorough runs, because unit tests cover the daemon's decisions
 @pytest.mark.parametrize("daemon", [PATIENT], indirect=True)
 def test_one_that_ends_soon_after_its_start_is_started_again_at_once(
     daemon: subprocess.Popen[bytes], ticks: Ticks, tmp_path: Path
@@ -180,7 +180,7 @@ def test_one_that_ends_soon_after_its_start_is_started_again_at_once(
     assert daemon.poll() is None
 
 
-@pytest.mark.thorough  # slow by its nature
+@pytest.mark.thorough  # only in thorough runs, because slow sensors make the test slow
 @pytest.mark.parametrize(("daemon", "slow"), [(SHORT_OF_BREATH, SLOW_SENSORS)], indirect=["daemon"])
 def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
     daemon: subprocess.Popen[bytes], ticks: Ticks, slow: int, tmp_path: Path
@@ -191,7 +191,7 @@ def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
     assert daemon.poll() is None
 
 
-@pytest.mark.thorough  # it waits until Dagster waits no longer
+@pytest.mark.thorough  # only in thorough runs, because the test waits for a timeout of Dagster
 @pytest.mark.parametrize("daemon", [HASTY], indirect=True)
 def test_one_that_does_not_start_replaces_none(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path

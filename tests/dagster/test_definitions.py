@@ -1,4 +1,4 @@
-"""The definitions: what there is, that loading is quick, and that a broken processor hides no other."""
+"""Dagster's definitions are complete, load quickly, and a broken processor does not hide the others."""
 
 import json
 import os

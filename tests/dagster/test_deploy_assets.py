@@ -1,4 +1,4 @@
-"""Deploying by materialising a processor: the verb's plan, its words, its way back; and recovery from the release."""
+"""Deploying by materialising a processor asset: by plan, with undo command, and with recovery from the release."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def settings(
 
 
 def deploy(settings: Settings, group: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """Materialise the processor, as a code server would that was just loaded."""
+    """Materialise the processor, as a newly loaded code server would."""
     job = build_definitions(settings).resolve_implicit_global_asset_job_def()
     selection = [keys.processor_key(group)]
     return job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
@@ -128,7 +128,7 @@ def test_a_failed_version_is_rolled_back_and_recovery_brings_back_what_is_deploy
         assert (told.check_name, told.passed) == ("healthy", False)
         assert "no licence" in str(told.description), "the check says it in the same words"
 
-        # The files still hold the version that fails, and soon not even that.
+        # The project's files still hold the failing version, and are then replaced by invalid Python.
         definitions = build_definitions(settings)
         write(tmp_path, module, "this is no Python\n")
         back = client.status()

@@ -1,4 +1,4 @@
-"""A changelog that was lost and written again from local state: its store's checkpoints are of the former one."""
+"""A lost changelog is written again from local state, but the store's checkpoints belong to the former changelog."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_snapshot_of_checkpoints_of_a_former_changelog_is_refused_and_its_acti
         if plan.changes:
             verbs.apply(plan, confirmed=plan.hash)
     feed(broker, f"{group}-in", 10)
-    wait_processed(client, 10)  # of the worker that was started again
+    wait_processed(client, 10)  # wait for the worker that was restarted
     refused = control.run(control.snapshot)
     assert not refused.success
     (failed,) = [event for event in refused.all_events if event.is_step_failure]

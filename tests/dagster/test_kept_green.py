@@ -1,4 +1,4 @@
-"""The sensor that keeps assets green, after a deploy by a command: real broker, supervisor, worker and registry."""
+"""The sensor that keeps assets green after a deploy by a command; real broker, supervisor, worker and registry."""
 
 import dagster as dg
 import pytest

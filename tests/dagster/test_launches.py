@@ -1,4 +1,4 @@
-"""Two daemons of one Postgres that take a run from the queue at the same moment: it is launched once."""
+"""Two daemons on one Postgres take the same run from the queue at the same moment: the run is launched once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Launch = Callable[[dg.DagsterInstance, str], None]
 
 @dg.job
 def nothing() -> None:
-    """A run of it is launched by nobody but this test."""
+    """A job whose runs only this test launches."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def postgres() -> Iterator[PostgresServer]:
 def daemons(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[dg.DagsterInstance, dg.DagsterInstance]]:
-    """The instance, as each of two daemons opens it."""
+    """The same Dagster instance, opened by each of two daemons."""
     with ExitStack() as stack:
         if request.param == "postgres":
             server = request.getfixturevalue("postgres")
@@ -55,7 +55,7 @@ def daemons(
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runs that reached Dagster's own launcher, which starts a process for each."""
+    """Replaces Dagster's own launcher; the list has the runs that reached it."""
     found: list[str] = []
     monkeypatch.setattr(run_launcher, "NAMED_WITHIN_S", 0.0)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda _, context: found.append(context.dagster_run.run_id))
@@ -67,7 +67,7 @@ def report(instance: dg.DagsterInstance, run: str, kind: DagsterEventType) -> No
 
 
 def take(instance: dg.DagsterInstance, run: str) -> None:
-    """What the queue's daemon does with a run that it has just seen queued."""
+    """Launch a queued run, as the queue's daemon does."""
     report(instance, run, DagsterEventType.RUN_STARTING)
     found = instance.get_run_by_id(run)
     assert found is not None
@@ -94,7 +94,7 @@ def test_a_run_that_two_daemons_take_at_once_is_launched_once(
         with ThreadPoolExecutor() as pool:
             list(pool.map(meet, daemons))
         assert launched == [run]
-        # its code server was away, and Dagster puts it into the queue again
+        # the code server was unreachable, so Dagster queues the run again
         report(daemons[0], run, DagsterEventType.RUN_ENQUEUED)
         take(daemons[1], run)
         assert launched == [run, run]

@@ -1,4 +1,4 @@
-"""Fifty processors with two hundred stores: what a tick asks, and what it writes; silent ones are no delay."""
+"""Sensor ticks for fifty processors with two hundred stores: few requests and events, no delay by silent workers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def definitions(settings: Settings) -> dg.Definitions:
 
 
 class Ticks:
-    """Ticks of one sensor, each with the cursor of the one before."""
+    """Runs ticks of one sensor; each tick gets the cursor of the tick before it."""
 
     def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance, name: str) -> None:
         self._definitions, self._instance = definitions, instance
@@ -111,7 +111,7 @@ def test_a_minute_writes_a_bounded_number_of_events(
     checks = Counter(event.check_name for event in begun if isinstance(event, dg.AssetCheckEvaluation))
     assert checks == {MESSAGES_ARRIVE: PROCESSORS}
     assert 0 < told["state"] <= recovery.STATES_PER_TICK
-    # the next minutes write only what changed: on a busy machine, a worker that answered late
+    # later ticks write only changes: on a busy machine, a worker that answered late
     assert len(ticks().asset_events) < PROCESSORS // 2
 
 
@@ -170,12 +170,12 @@ def test_when_nothing_is_wrong_recovery_writes_nothing(
 def test_silent_workers_are_waited_for_side_by_side(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance, silent: int
 ) -> None:
-    """One after the other they would take 100 s, and Dagster gives a tick 60: nothing would ever be recovered."""
+    """In sequence they would take 100 s. Dagster limits a tick to 60 s, so no processor would ever be recovered."""
     fleet.silent = set(names(silent))
     try:
         tick = Ticks(definitions, instance, "processor_recovery")()
     finally:
         fleet.silent = set()
     assert tick.skip_message or tick.run_requests
-    # four of fifty at a time are 25 s
+    # fifty workers, four at a time, take 25 s
     assert 4 <= fleet.most_waiting <= SIDE_BY_SIDE

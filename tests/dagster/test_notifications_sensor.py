@@ -1,4 +1,4 @@
-"""The sensor that tells the webhook: a real registry, a real Dagster instance, a real HTTP server."""
+"""The sensor that sends notifications to the webhook, with a real registry, Dagster instance and HTTP server."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: Webhook) 
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOLDFAST_WEBHOOK__URL", webhook.url)
     monkeypatch.setenv("HOLDFAST_WEBHOOK__DAGSTER_URL", "http://dagster.example.com/")
-    # a pause of the webhook's is over at once
+    # no pause after a failed request to the webhook
     monkeypatch.setattr(told, "PAUSE_S", 0.0)
     monkeypatch.setattr(sensor_module, "TIMEOUT_S", 1.5)
     return load_settings()
@@ -61,7 +61,7 @@ def definitions(settings: Settings) -> dg.Definitions:
 
 @pytest.fixture
 def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Tick:
-    """One tick, with the cursor of the last one; what it says."""
+    """Runs a tick with the cursor of the last one. Returns the tick's message."""
     sensor = definitions.resolve_sensor_def("notifications")
     cursor: str | None = None
 
@@ -168,7 +168,7 @@ def test_more_failed_runs_than_one_tick_looks_at_are_all_told(
 def test_a_tick_that_dies_in_the_middle_sends_nothing_twice_and_loses_nothing(
     registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dagster drops the cursor of a tick that fails: here by the third message, when two were sent."""
+    """Dagster drops the cursor of a failed tick. Here the tick fails at the third message, after two were sent."""
     tick()
     webhook.start()
     incidents = [opened(registry, f"processor{number}") for number in range(4)]
@@ -229,7 +229,7 @@ def test_the_sensor_is_switched_on_by_the_setting(
 
 
 def broken_off(registry: Registry, processor: str, now: datetime) -> Any:
-    """An apply of a clear whose terminal was closed."""
+    """An interrupted apply of a clear, whose terminal was closed."""
     facts = {"processor": processor, "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
     begun, _ = registry.journal.begin_apply(**facts, now=now)
     assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")

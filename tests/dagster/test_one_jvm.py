@@ -1,4 +1,7 @@
-"""One JVM for each run, however many of its assets use Spark; it ends with the run, however that ends."""
+"""Each run has one JVM, even if several of its assets use Spark.
+
+The JVM ends with the run, even if the run is killed.
+"""
 
 import os
 import subprocess
@@ -13,12 +16,12 @@ from holdfast.orchestration.code_location import defs
 from holdfast.orchestration.definitions import EXECUTOR
 
 PATIENCE_S = 400.0
-#: A heap that no other JVM asks for: drivers are known by it.
+#: An unusual heap size, by which the tests recognise the drivers' JVMs.
 HEAP_MB = 768
 
 
 def start_run(tmp_path):
-    """A run of two Spark assets in a process of its own; every JVM that it starts leaves a file."""
+    """Start a run of two Spark assets in a separate process; every JVM that it starts writes a file."""
     (tmp_path / "dagster").mkdir()
     (tmp_path / "jvms").mkdir()
     environment = {
@@ -41,24 +44,24 @@ def start_run(tmp_path):
 def run(tmp_path):
     process = start_run(tmp_path)
     yield process
-    # the run, its JVM, and the `tail` of its output
+    # this also kills the run's JVM and the `tail` of its output
     end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 
 
 @pytest.fixture
 def held_run(tmp_path):
-    """It waits in its second asset."""
+    """A run that waits in its second asset."""
     (tmp_path / "hold").touch()
     process = start_run(tmp_path)
     yield process
-    # the run, its JVM, and the `tail` of its output
+    # this also kills the run's JVM and the `tail` of its output
     end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 
 
 def drivers(tmp_path):
-    """The process ids of the drivers that were started; other JVMs tell Java's version, or make command lines."""
+    """The process ids of the drivers that were started. Other JVMs only print Java's version or build command lines."""
     files = (tmp_path / "jvms").iterdir()
     return [int(path.name) for path in files if f"Heap Max Capacity: {HEAP_MB}M" in path.read_text()]
 
@@ -71,7 +74,7 @@ def until(condition, what, log):
 
 
 def alive_in(home):
-    """Processes that were started with this home folder, but the one that asks."""
+    """Processes that were started with this home folder, except the test's own process."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

@@ -1,4 +1,4 @@
-"""Orphans on real parts: what a dropped store, a removed processor and a set-aside folder leave is listed."""
+"""Orphans in a real installation: what a dropped store, a removed processor and a set-aside folder leave is listed."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 
     operated.topics.create(TopicSpec(f"{group}-old-changelog", 1, 1))
     sign(operated, f"{group}-old-changelog")
-    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # no changelog: somebody else's
+    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # not a changelog, so it does not belong to Holdfast
     aside = paths.state / group / "0" / f"{group}-in-0.corrupt"
     former = paths.state / f"{group}-former" / "0" / "in-0"
     for folder in (aside, former):
@@ -75,7 +75,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 
 
 def sign(operated: Operated, topic: str) -> None:
-    """A meta record that names the processor, as its workers write it."""
+    """Write a meta record that names the processor, as its workers do."""
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
     producer.produce(topic, signed_by(operated.group), META_KEY)
     assert producer.flush(30) == 0
@@ -84,7 +84,10 @@ def sign(operated: Operated, topic: str) -> None:
 def archived_then_deleted_by_the_job(
     operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dry run, archived; seen by the check; deleted once no grace is left, and only with the hash."""
+    """The job archives the planned topic, and the check shows it.
+
+    After the grace period the hash confirms its deletion.
+    """
     topic, only = f"{operated.group}-old-changelog", ["topic"]
     shown = launched(operated, only=only)
     assert shown["stages"] == 2

@@ -1,4 +1,4 @@
-"""Time partitions that have ended, made by Dagster's own runs: a processor that worked hours ago is published today."""
+"""Past time partitions, made by Dagster's runs: a processor that worked hours ago is published today."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ __all__ = ["group", "settings"]
 
 HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
 HOUR_S = 3600.0
-#: In the worker alone: its records and checkpoints are of the moment that a file names. All else is as it always is.
+#: Code for the worker process only: its records and checkpoints get the time that a file contains.
 OF_THEN = """
 import sys
 import time
@@ -81,7 +81,7 @@ def settings(
 
 
 def wait_committed(broker: str, changelog: str, count: int) -> None:
-    """Until the changelog has all of them: what is committed later is of a later time."""
+    """Wait until all counts are committed, so that later commits have later times."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         end = Topics(broker).end_offsets(changelog, committed=True)[0]
@@ -94,7 +94,7 @@ def wait_committed(broker: str, changelog: str, count: int) -> None:
 
 @dataclass
 class Lived:
-    """A processor whose past is known: the hours that have ended, and how many messages it had seen by their ends."""
+    """A processor with a known past: the hours that have ended, and the count of messages at the end of each."""
 
     control: Control
     hours: list[str]
@@ -103,7 +103,7 @@ class Lived:
 
 @contextmanager
 def warm_spark(settings: Settings) -> Iterator[None]:
-    """One JVM for all runs."""
+    """A warm Spark server, so that all runs use one JVM."""
     start_server(settings)
     try:
         yield
@@ -113,7 +113,7 @@ def warm_spark(settings: Settings) -> Iterator[None]:
 
 @pytest.fixture
 def lived(tuned_jvms: None, settings: Settings, group: str, broker: str, then: Path) -> Iterator[Lived]:
-    """A first checkpoint two hours ago, records in that hour, in the one after it, and now; a second checkpoint."""
+    """A processor with a checkpoint two hours ago, records in that hour, the next one and now, and a checkpoint now."""
     with warm_spark(settings), dg.DagsterInstance.ephemeral() as instance:
         control = Control(settings, group, instance)
         for asset in control.first:
@@ -138,7 +138,7 @@ def lived(tuned_jvms: None, settings: Settings, group: str, broker: str, then: P
 
 
 def counted(settings: Settings, group: str, key: str) -> int:
-    """What all keys of a tagged version come to."""
+    """The sum of all keys' counts in a tagged version."""
     rows = read_table(settings.paths, group, "counts", tag=time_tag(key))
     return sum(int(each) for each in rows["json"].to_pylist())
 
@@ -154,7 +154,7 @@ def test_hours_that_have_ended_are_made_by_runs_with_partition_keys_and_a_range_
     assert checks == {"matches_state": True, "copies_equal": True}
     assert counted(settings, group, last) == lived.seen[1]
     assert last in control.instance.get_materialized_partitions(control.snapshot)
-    # the history did not reach that hour's end before: the store was published first, as it is now
+    # the history did not reach the end of that hour, so the run first published the store's present state
     assert sum(int(each) for each in read_table(settings.paths, group, "counts")["json"].to_pylist()) == 100
 
     runs = control.instance.get_runs_count()

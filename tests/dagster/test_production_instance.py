@@ -1,4 +1,4 @@
-"""The Dagster of production on a real Postgres: loaded, and runs made through its queue by a real daemon."""
+"""The production configuration of Dagster on a real Postgres: it loads, and a real daemon executes queued runs."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -15,7 +15,7 @@ from tests.dagster.queued_runs import eventually, launch, location_of
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 CONFIG = files("holdfast.infra") / "dagster" / "production.yaml"
-#: A job whose run lasts until a file is there.
+#: A job whose run lasts until a file exists.
 JOBS = """
 import pathlib, time
 import dagster as dg
@@ -57,7 +57,7 @@ def jobs(tmp_path: Path) -> Path:
 def settings(
     tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
 ) -> Iterator[Settings]:
-    """A home with the configuration of production, and a workspace of our definitions and the test's."""
+    """A home with the production configuration, and a workspace with Holdfast's definitions and the test's jobs."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     for name, value in {
         "HOST": "127.0.0.1",
@@ -104,7 +104,7 @@ def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
         assert status(first) is dg.DagsterRunStatus.SUCCESS
 
         def ticked() -> set[str]:
-            """Sensors of ours that have ticked, as Postgres has it."""
+            """The sensors of Holdfast that have ticked, according to Postgres."""
             return {
                 state.instigator_name
                 for state in instance.all_instigator_state()
@@ -134,7 +134,7 @@ def test_a_database_that_is_away_is_told_without_its_password(
 
 
 def test_both_instances_keep_the_same_rules() -> None:
-    """What is different in production is storage and size; the rules of the queue are the same."""
+    """Production differs in storage and size; the queue's rules are the same as in the local configuration."""
     ours, other = (
         yaml.safe_load((files("holdfast.infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)
     )

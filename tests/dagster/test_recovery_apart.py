@@ -1,4 +1,4 @@
-"""Recovery in a code location of its own: a real daemon, and a project whose own Dagster module is broken or slow."""
+"""Recovery in a separate code location: a real daemon, and a project whose own Dagster module is broken or slow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.mechanics.tiers import variants
 
 POOLS = ("spark", "deploys")
 BROKEN = "import nothing_of_this_name\n"
-#: More sensors than the daemon had threads for; each holds its thread until the test is through.
+#: More slow sensors than the daemon has threads; each occupies a thread until the test ends.
 SLOW = """
 import pathlib, time
 import dagster as dg
@@ -52,7 +52,7 @@ defs = dg.Definitions.merge(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A project with a processor that is recorded as deployed and has no process; nothing else runs."""
+    """A project with a processor that is recorded as deployed but has no process; nothing else runs."""
     (tmp_path / "holdfast.toml").write_text('definitions = "shop_assets"\nprocessors = []\n')
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     settings = load_settings(project=tmp_path, home=tmp_path / "home")
@@ -86,7 +86,7 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
         origin = instance.get_runs(mine)[0].remote_job_origin
         assert origin is not None
         assert origin.location_name == apart.LOCATION
-        # it finds no broker, so its incident waits
+        # the run finds no broker, so its incident stays open
         assert wait_until(lambda: instance.get_runs(mine)[0].is_finished, PATIENCE_S), "it waits in the queue"
     if module is BROKEN:
         assert wait_until(lambda: _of_location(project), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Deploy, kill -9, sensor, recovery run, running again: real broker, supervisor, registry and processor."""
+"""A processor that is killed is recovered by sensor and recovery run; real broker, supervisor and registry."""
 
 import base64
 import os
@@ -175,14 +175,15 @@ def test_a_changelog_of_another_width_is_refused(settings: Settings, group: str)
 
 @pytest.fixture
 def elsewhere(settings: Settings, tmp_path: Path) -> Iterator[Settings]:
-    """A second installation on the same broker, with the same processor."""
+    """A second installation on the same broker that runs the same processor."""
     made = load_settings(home=tmp_path / "elsewhere", kafka=settings.kafka, processors=settings.processors)
     yield made
     if made.paths.supervisor.is_dir():
         Supervisord(made.paths).stop()
 
 
-@pytest.mark.thorough  # a stranger is waited for as long as a session may last; the decision has unit tests
+# Slow: recovery waits up to a session timeout for the foreign worker; unit tests cover the decision.
+@pytest.mark.thorough
 def test_no_worker_is_started_beside_a_worker_of_another_installation(
     settings: Settings, elsewhere: Settings, group: str
 ) -> None:
@@ -226,7 +227,7 @@ def test_no_worker_is_started_beside_a_worker_of_another_installation(
 
 
 def rows_drawn(evaluation: dg.AssetCheckEvaluation) -> int:
-    """How many checks the picture of a check's result shows."""
+    """The number of past checks that the picture in a check's result shows."""
     found = re.search(r"base64,([^)]+)", str(evaluation.metadata["picture"].value))
     assert found is not None
     return base64.b64decode(found[1]).count(b"offsets</text>")

@@ -38,7 +38,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def registry(settings: Settings) -> Iterator[Registry]:
-    """A registry that says that ``fleet`` is deployed; nothing runs, so it counts as dead."""
+    """A registry in which ``fleet`` is deployed. No process runs, so ``fleet`` counts as dead."""
     opened = open_registry(settings)
     opened.record_deployment("fleet", "v1", ["0"], datetime.now(UTC))
     yield opened
@@ -71,7 +71,7 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Tick:
 
 @pytest.fixture
 def begin(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Callable[[dg.RunRequest], dg.DagsterRun]:
-    """Makes the run that was asked for, as the daemon does, without executing it."""
+    """Creates the requested run without executing it, as the daemon does."""
     job = definitions.resolve_job_def("recover_processor")
 
     def made(request: dg.RunRequest) -> dg.DagsterRun:
@@ -90,7 +90,7 @@ def test_a_run_on_its_way_is_not_asked_for_twice(registry: Registry, tick: Tick,
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run may follow at once."""
+    """Let the next run follow without a pause."""
     monkeypatch.setattr(ticks, "NEXT_RUN_AFTER_S", 0.0)
 
 
@@ -131,7 +131,7 @@ def test_an_incident_that_somebody_else_holds_is_left_alone(registry: Registry, 
 def test_runs_that_fail_before_they_start_are_bounded(
     registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: Any
 ) -> None:
-    """The definition is gone, so that the run fails before it claims the incident."""
+    """The definition is missing, so the run fails before it claims the incident."""
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
     job = definitions.resolve_job_def("recover_processor")
@@ -160,7 +160,7 @@ def test_runs_that_fail_before_they_start_are_bounded(
 def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
 ) -> None:
-    """Dagster drops a request at each tick whose key a run has."""
+    """Dagster drops a request if a run with the same run key exists."""
     runs = []
     for _ in range(2):
         (request,) = tick()
@@ -175,7 +175,7 @@ def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
 def test_runs_of_an_incident_of_another_registry_are_not_counted(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance
 ) -> None:
-    """A registry that was lost numbers its incidents from 1 again; Dagster still has the runs of before."""
+    """A new registry numbers its incidents from 1 again, but Dagster still has the runs of the lost registry."""
     tags = {INCIDENT_TAG: "1", SINCE_TAG: datetime(2026, 1, 1, tzinfo=UTC).isoformat()}
     config = {"ops": {"recover_one": {"config": {"processor": "fleet", "incident": 1}}}}
     for number in range(RUNS_PER_INCIDENT):
@@ -189,14 +189,14 @@ def test_runs_of_an_incident_of_another_registry_are_not_counted(
 
 
 def test_runs_without_a_time_are_counted_by_their_own(registry: Registry) -> None:
-    """Those of a former version."""
+    """Runs of a former version have no tag for the incident's time, so their own time decides."""
     incident, _ = registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     assert ticks.is_of(None, incident.opened_at, incident)
     assert not ticks.is_of(None, incident.opened_at - timedelta(seconds=1), incident)
 
 
 class Ticker:
-    """The sensor as one daemon runs it: each tick has the cursor that the last one left."""
+    """The sensor as one daemon runs it: each tick gets the cursor of the last tick."""
 
     def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
         self.definitions, self.instance = definitions, instance
@@ -265,7 +265,8 @@ def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.infra.database.locks.BUSY_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(Registry, "migrate", lambda self: "")  # it has its schema; only the lock is looked at
+    # The registry already has its schema; the test only needs the lock.
+    monkeypatch.setattr(Registry, "migrate", lambda self: "")
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         assert ticker() == ([], [])
@@ -399,7 +400,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
     assert ticker()[0] == []
     (incident,) = registry.open_incidents()
     assert f"Incident {incident.id} waits: an apply of fleet is open." in ticker.said
-    # A run that was on its way claims nothing.
+    # A run that was already queued claims nothing.
     assert registry.claim_incident(incident.id, begin(requests[0]).run_id, datetime.now(UTC)) is None
     token = registry.journal.apply_of(begun.id)
     assert token is not None
@@ -407,7 +408,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
 
 
 def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
-    """Its record says "deploying" for ever: the process that would take that back is gone."""
+    """The registry says "deploying" for ever, because the process that would reset it is dead."""
     plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
     about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     mine = own_identity()

@@ -1,4 +1,4 @@
-"""The registry's database is lost: it is made anew from what runs, and people are told. All parts are real."""
+"""The registry's database is lost: it is rebuilt from what runs, and a check reports it. All parts are real."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.parts.operated import Operated
 
 
 def lose_registry(operated: Operated) -> None:
-    """The database alone: what SQLite keeps beside it stays, as after a careless ``rm``."""
+    """Delete only the database file. SQLite's other files stay, as after a careless ``rm``."""
     operated.settings.paths.registry.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Rehearsed restores: real broker, worker and Dagster instance; and the command that does the same."""
+"""Rehearsed restores with a real broker, worker and Dagster instance, by Dagster and by the command."""
 
 import fcntl
 import json
@@ -160,7 +160,7 @@ def test_what_cannot_be_rehearsed_says_why(
 
     root = counting.settings.paths.rehearsals
     root.mkdir(parents=True)
-    (root / f"{counting.group}-{counting.group}-in-0").mkdir()  # left by one that was killed
+    (root / f"{counting.group}-{counting.group}-in-0").mkdir()  # a folder that a killed rehearsal has left behind
     with (root / f"{counting.group}-{counting.group}-in-0.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert cli.main(["rehearse", counting.group, "--partition", "0"]) != 0

@@ -1,4 +1,4 @@
-"""A run whose process died together with the code server that started it is ended, and lets go of its processor."""
+"""If a run's process dies together with its code server, the run is failed and releases its processor."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def jobs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A home as it is made, but that it is looked at its runs each second, and a workspace of the test's job."""
+    """A new home whose daemon checks its runs every second, and a workspace with the test's jobs."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     settings = load_settings()
     settings.paths.dagster.mkdir(parents=True)
@@ -105,7 +105,7 @@ def look_at_runs_each(seconds: int, settings: Settings) -> None:
 
 
 def daemons_of(settings: Settings) -> list[int]:
-    """The ids of all daemons of this home that run, recorded or not."""
+    """The process ids of all running daemons of this home, recorded or not."""
     home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -118,7 +118,7 @@ def daemons_of(settings: Settings) -> list[int]:
 
 def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):
     look_at_runs_each(3600, settings)
-    # two commands at once start one daemon, and both name it
+    # two concurrent commands start one daemon, and both name it
     with ThreadPoolExecutor() as pool:
         said = set(pool.map(lambda _: local.start_daemon(settings).removesuffix(" (was already running)"), range(2)))
     assert said == {f"Dagster's daemon, process {local.running(settings, local.DAEMON).pid}"}
@@ -134,12 +134,12 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
         pid = process()
-        # the daemon records the process right after the run has named it: no look at its runs comes within the hour
+        # The daemon records the process right after the run has named it: its next check of runs is an hour away.
         eventually(lambda: instance.run_launcher.recorded(first), "the first run's process was not recorded")
         assert instance.run_launcher.recorded(first) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
-        # the group has the code server, the run, and the `tail` of its output: killed alone, a run that has just
-        # started a `tail` leaves it behind
+        # Kill the whole group: code server, run, and the `tail` of its output. If only the run were killed, a `tail`
+        # that it has just started would survive.
         assert pid in group_members(daemon)
         os.killpg(daemon, signal.SIGKILL)
         eventually(lambda: local.running(settings, local.DAEMON) is None, "the daemon outlived its end")
@@ -149,7 +149,7 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         second = launch(settings, jobs, "holding", "fleet")
         eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the dead run was not ended")
         eventually(lambda: status(second) is dg.DagsterRunStatus.STARTED, "the next run of the processor did not start")
-        # it is looked at each second: one that lives stays
+        # the daemon checks the run every second; a live run must stay
         (tmp_path / "release").touch()
         eventually(lambda: status(second) is dg.DagsterRunStatus.SUCCESS, "the second run did not end")
         said = [record.message for record in instance.all_logs(first) if "has ended" in (record.message or "")]
@@ -175,7 +175,7 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
         below, beside = map(int, started.read_text().split())
         mark = start_mark(beside)
         try:
-            # another processor's run: only the pool keeps it back
+            # a run of another processor, so only the pool can hold it back
             second = launch(settings, jobs, "passing", "routes")
             eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the run that hangs was not ended")
             assert start_mark(pid) is None
@@ -193,7 +193,7 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
 
 
 class Launched:
-    """A run of a real instance that has named a process, as Dagster's own run worker does."""
+    """A run in a real instance that has named its process, as Dagster's run worker does."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
@@ -231,7 +231,7 @@ def launched():
 
 def test_a_run_is_judged_by_its_process_and_by_no_clock(launched, monkeypatch):
     assert launched.health is WorkerStatus.RUNNING
-    # the run named its process while the clock was an hour behind: a clock that was set ends no run
+    # the clock was one hour behind when the run named its process: a changed clock must not end a run
     behind = time.time() - 3600
     with monkeypatch.context() as stepped:
         stepped.setattr(time, "time", lambda: behind)
@@ -247,19 +247,19 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
     assert launched.named(child.pid).health is WorkerStatus.RUNNING
     child.communicate(b"\n")
     assert launched.health is WorkerStatus.FAILED
-    # the id of the process is used again: here by this process
+    # another process has the same id: here the test's own process
     ours = own_identity()
     earlier = replace(ours, mark=str(int(ours.mark) - 1))
     launched.recorded_as(earlier)
     assert launched.health is WorkerStatus.FAILED
-    # the machine was restarted
+    # simulates that the machine was rebooted meanwhile
     other_boot = replace(ours, boot="another")
     launched.recorded_as(other_boot)
     assert launched.health is WorkerStatus.FAILED
 
 
 def test_a_process_is_recorded_while_the_run_writes_itself_back(launched, monkeypatch):
-    """A run reads itself and writes itself back with another status; what is recorded in between stays."""
+    """A run reads its record and writes it back with another status. The process recorded in between must stay."""
     storage, run = launched.instance.run_storage, launched.run
     read = storage._get_run_by_id
 
@@ -305,7 +305,7 @@ def test_a_program_that_executes_a_run_itself_is_no_stranger_without_a_home_in_i
     ],
 )
 def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch, said, raised):
-    """Dagster puts a run back into the queue after its own error; any other one fails the run."""
+    """Dagster queues the run again only after its own error; any other error fails the run."""
 
     def lost(self, context):
         raise DagsterUserCodeUnreachableError(said)
@@ -316,7 +316,7 @@ def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch,
 
 
 def test_a_run_whose_code_server_answers_late_is_waited_for(launched, monkeypatch):
-    """The text is what Dagster's client makes of an answer that took longer than its limit."""
+    """This is the text of Dagster's client when an answer took longer than its limit."""
 
     class Late(grpc.RpcError):
         def code(self):

@@ -1,4 +1,7 @@
-"""Snapshot assets on real parts: the running time partition is published, a range is one run, gaps are refused."""
+"""Snapshot assets in a real installation: the current time partition is published.
+
+A range that reaches further back than the history is refused.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +28,7 @@ PARTITIONS = snapshot_partitions(SnapshotSettings(since=date(2026, 1, 1)))
 
 
 class Control:
-    """Runs assets of one processor."""
+    """Runs assets of one processor in a Dagster job."""
 
     def __init__(self, settings: Settings, group: str, instance: dg.DagsterInstance) -> None:
         definition = find_processor(settings, group)

@@ -1,4 +1,4 @@
-"""A table that is restored from its topic has a table in the warehouse: typed, audited, made from checkpoints."""
+"""A table that is restored from its source topic also gets a typed and audited warehouse table, from checkpoints."""
 
 import sys
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def control(one_jvm: None, settings: Settings, group: str, broker: str, tmp_path
 
 
 def send(broker: str, topic: str, **rows: bytes | None) -> None:
-    """A record of each key in both partitions."""
+    """Send a record of each key to both partitions."""
     producer = Producer({"bootstrap.servers": broker})
     for partition in BOTH:
         for key, row in rows.items():
@@ -100,7 +100,7 @@ def test_the_table_in_the_warehouse_has_the_rows_of_the_topic(
     changes = read_table(settings.paths, group, "counts_history").to_pylist()
     assert sorted(each["op"] for each in changes if each["message_key"] == "a-0") == ["base", "base_delete"]
 
-    # The processor has gone on: the table is compared with the topic at the table's offsets.
+    # The processor continued; the audit compares table and topic at the table's offsets.
     send(broker, topic, b=None)
     assert wait_until(lambda: processed(16), PATIENCE_S)
     with open_verbs(settings) as verbs:

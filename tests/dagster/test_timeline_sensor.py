@@ -1,6 +1,6 @@
-"""The timeline both ways: what commands did is on the assets' pages, and Dagster's runs are in the history.
+"""The timeline in both directions: assets' pages show what commands did, and the history shows Dagster's runs.
 
-The registry and the Dagster instance are real; the records are those that applies and recovery write.
+The registry and the Dagster instance are real. The tests write the records that applies and recovery would write.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ PROCESSOR, CHANGELOG = keys.processor_key("fleet"), keys.changelog_key("fleet", 
 
 
 class Killed(BaseException):
-    """The tick ends here, as if its process were killed."""
+    """Ends the tick at this point, as if its process were killed."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Tick:
 
 
 def apply(registry: Registry, request: Request, who: str, *, ends: bool = True) -> int:
-    """The records of an apply, as it writes them; returns its number."""
+    """Write the records of an apply. Returns its number."""
     now = datetime.now(UTC)
     plan = Plan(request=request, verdict=Ready("It can be done."))
     record, _ = registry.journal.begin_apply(
@@ -125,7 +125,7 @@ def test_what_commands_and_recovery_did_is_on_the_assets_once(
 
 
 def unsynced(settings: Settings, instance: dg.DagsterInstance) -> dict[str, list[str]]:
-    """The deployed assets that Dagster's pages call "Unsynced", each with the reasons."""
+    """The deployed assets that Dagster's pages call "Unsynced", each with its reasons."""
     graph = build_definitions(settings).resolve_asset_graph()
     resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
     reasons = {key: [cause.reason for cause in resolver.get_stale_root_causes(key)] for key in (PROCESSOR, CHANGELOG)}
@@ -192,7 +192,7 @@ def test_more_than_a_tick_reports_and_reads_comes_with_the_next_ticks(
 def test_history_has_applies_incidents_and_runs_in_the_order_of_time(settings: Settings, registry: Registry) -> None:
     @dg.op
     def nothing() -> None:
-        """Succeed."""
+        """Do nothing and succeed."""
 
     @dg.job
     def stop_processor() -> None:

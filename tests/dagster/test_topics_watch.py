@@ -1,4 +1,4 @@
-"""The sensor that watches topics: real broker, registry, supervisor, processor and Dagster instance."""
+"""The sensor that watches topics, with a real broker, registry, supervisor, processor and Dagster instance."""
 
 from collections.abc import Iterator
 
@@ -16,12 +16,12 @@ from holdfast.processors.lifecycle.plans.requests import Backfill, Compact, Depl
 from tests.kafka.hanging import leave_hanging, unverified
 from tests.parts.operated import Operated
 
-#: By check, its text; empty for one that passed.
+#: The text of each failed check; an empty text for a passed check.
 Told = dict[str, str]
 
 
 class Watch:
-    """Ticks of the sensor that follow each other, their events stored as the daemon stores them."""
+    """Runs consecutive ticks of the sensor, and stores their events as the daemon does."""
 
     def __init__(self, operated: Operated, instance: dg.DagsterInstance) -> None:
         self.definitions = build_definitions(operated.settings)
@@ -44,7 +44,7 @@ class Watch:
         return {each.check_name: "" if each.passed else (each.description or "") for each in result.asset_events}
 
     def let_pass(self, seconds: float) -> None:
-        """As if the last look had been so long ago."""
+        """Change the cursor as if the last tick were this many seconds earlier."""
         memory = decode_memory(self.cursor)
         topics = {
             name: msgspec.structs.replace(
@@ -55,7 +55,7 @@ class Watch:
         self.cursor = encode_memory(msgspec.structs.replace(memory, topics=topics))
 
     def stored(self, key: dg.AssetKey, check: str) -> bool | None:
-        """What the event log has of a check."""
+        """The newest result of a check in the event log."""
         wanted = dg.AssetCheckKey(key, check)
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key([wanted]).get(wanted)
         event = None if found is None or found.event is None else found.event.dagster_event

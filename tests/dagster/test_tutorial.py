@@ -1,4 +1,4 @@
-"""The tutorial, typed as it stands: each of its commands in an empty folder, on a real broker, Dagster and Spark."""
+"""The tutorial's commands, run exactly as written, in an empty folder, with a real broker, Dagster and Spark."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COMMANDS = [
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S)
     for line in block.splitlines()
 ]
-#: The exit codes of `docs/commands.md` other than 0: changes are pending; nothing was found.
+#: Allowed exit codes other than 0, by `docs/commands.md`: 2 for pending changes, 1 for an empty query result.
 CODES = {"holdfast plan": (2,), "holdfast explain": (2,), "holdfast query": (0, 1)}
-#: How long is waited for what takes seconds on a quiet machine.
+#: Maximum wait for steps that take seconds on a quiet machine.
 PATIENCE_S = 300.0
-#: Five minutes on a quiet machine; a busy one runs Spark several times slower.
+#: It takes five minutes on a quiet machine; a busy one runs Spark several times slower.
 GREEN_S = 1_500.0
 
 
 class Shell:
-    """A person's shell."""
+    """The shell in which a reader of the tutorial types."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Shell:
         }
 
     def type(self, command: str, *, check: bool = True) -> str:
-        """What a command says; it has to end as the table of exit codes says."""
+        """Run a command and return its output; its exit code must be one that the docs list."""
         began = time.monotonic()
         if command.startswith("cd "):
             self.folder /= command.removeprefix("cd ")
@@ -62,30 +62,30 @@ class Shell:
         return said
 
     def until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait for it."""
+        """Wait until the condition is true."""
         deadline = time.monotonic() + patience_s
         while not condition():
             assert time.monotonic() < deadline, f"waited {patience_s:g} s for {what}"
             time.sleep(1.0)
 
     def state(self, key: str) -> dict[str, object]:
-        """The entries of a key."""
+        """The state entries of a message key, from `holdfast query`."""
         said = self.type(f"holdfast query my_project {key} --json", check=False)
         rows = json.loads(said[said.index("{") :])["rows"]
         return {row["state"]: row["value"] for row in rows}
 
     def status(self) -> dict[str, Any]:
-        """What `holdfast status` says."""
+        """The document of `holdfast status --json`."""
         said = self.type("holdfast status --json", check=False)
         document: dict[str, Any] = json.loads(said[said.index("{") :])
         return document
 
     def healthy(self) -> bool:
-        """Whether the processor works."""
+        """Whether the processor is healthy."""
         return [each["diagnosis"] for each in self.status()["processors"]] == ["healthy"]
 
     def green(self) -> bool:
-        """Whether all assets are green, the project's own among them."""
+        """Whether `holdfast status` reports all assets as green, including the project's own."""
         return bool(self.status()["colour"] == "green")
 
 

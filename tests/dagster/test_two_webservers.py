@@ -1,4 +1,4 @@
-"""Two installations that start their webservers at the same moment: each gets an address of its own."""
+"""Two installations start their webservers at the same moment: each gets a separate address."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.orchestration.host import local
 
 @pytest.mark.thorough
 def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:
-    """Both found the same port free, and what answered there first was taken by both for their own."""
+    """Without a guard, both find the same port free, and both take the first webserver there for their own."""
     homes = [load_settings(home=tmp_path / name, cache=tmp_path / "cache") for name in ("one", "other")]
     try:
         with ThreadPoolExecutor(4) as pool:
-            # each home is started twice, at once: the second start finds the webserver of the first
+            # each home is started twice concurrently; the second start finds the webserver of the first
             urls = list(pool.map(lambda settings: local.start_webserver(settings, timeout_s=240), [*homes, *homes]))
         assert urls[:2] == urls[2:]
         urls = urls[:2]

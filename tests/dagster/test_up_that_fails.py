@@ -1,4 +1,4 @@
-"""`holdfast up` whose broker can't start: the error is told, and the webserver that started beside it is ended."""
+"""`holdfast up` with a broker that can't start: it reports the error, and stops the webserver that it has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The upkeep on a real Dagster instance, SQLite and Postgres: growth is bounded, and what is needed stays."""
+"""The upkeep job on a real Dagster instance, with SQLite and Postgres: growth is bounded, needed records stay."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -84,7 +84,7 @@ def observed(instance: dg.DagsterInstance, count: int) -> None:
 
 
 def pruned(instance: dg.DagsterInstance, days: float, needed: set[str] | None = None) -> old_events.Deleted:
-    """What is deleted when so many days have passed."""
+    """Prune as if this many days had passed. Returns what was deleted."""
     return prune_dagster(instance, KEEP, needed or set(), datetime.now(UTC) + timedelta(days=days), Deadline(300))
 
 
@@ -109,7 +109,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
         return {run.run_id for run in instance.get_runs()}
 
     assert pruned(instance, 1, {asked}) == old_events.Deleted()
-    # observations and check events without a run, but the newest of each
+    # after eight days, observations and check events without a run are deleted, except the newest of each
     assert pruned(instance, 8, {asked}).events == 8
     assert left() == {first, second, other, plain, asked, failed, last}
     found = pruned(instance, 31, {asked})
@@ -117,7 +117,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
     assert left() == {first, second, other, asked, failed, last}
     assert pruned(instance, 91, {asked}).runs == 1
     assert left() == {first, second, other, asked, last}
-    # the newest of each partition stays for 400 days; the newest of the asset, and the newest run, for ever
+    # the newest record of each partition stays for 400 days; an asset's newest record and run stay for ever
     assert pruned(instance, 390, {asked}).runs == 0
     pruned(instance, 401)
     assert left() == {other, last}
@@ -134,7 +134,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
 
 
 def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.DagsterInstance) -> None:
-    """Sensors read failed runs by the number of the event: a number that is used again would be skipped."""
+    """Sensors read failed runs by the number of their event, so they would skip a number that is used again."""
 
     def newest() -> int:
         return instance.fetch_run_status_changes(dg.DagsterEventType.RUN_FAILURE, limit=1).records[0].storage_id
@@ -152,7 +152,7 @@ def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.
 def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_events, "ROWS", 3)  # several transactions, and several pages of runs
+    monkeypatch.setattr(old_events, "ROWS", 3)  # forces several transactions and several pages of runs
 
     def round_of_months() -> tuple[dict[str, int], int]:
         for _ in range(2):
@@ -174,7 +174,7 @@ def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
         assert tagged <= connection.execute(sa.select(sa.func.count()).select_from(RunsTable)).scalar_one()
 
 
-# --- the job -------------------------------------------------------------------------------------------------
+# --- tests of the upkeep job -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_the_job_rotates_logs_and_the_command_shows_what_is_left(
     assert result.success
     assert log.stat().st_size == 0
     assert export.exists()
-    capsys.readouterr()  # what the job logged
+    capsys.readouterr()  # discard what the job logged
     assert cli.main(["status", "--sizes", "--json"]) == 0
     found = yaml.safe_load(capsys.readouterr().out)
     sizes = {each["owner"]: each["bytes"] for each in found["owners"]}
@@ -226,7 +226,8 @@ def test_a_part_that_cannot_be_pruned_fails_the_run_after_the_others(
     monkeypatch.setenv("HOLDFAST_UPKEEP__LOG_MAX_MB", "1")
     monkeypatch.setenv("HOLDFAST_UPKEEP__ARCHIVE_DAYS", "1")
     settings.archive_folder.mkdir(parents=True)
-    (settings.archive_folder / "lock").mkdir()  # where the lock file has to be
+    # A folder in the place of the lock file makes the pruning of the archive fail.
+    (settings.archive_folder / "lock").mkdir()
     log = settings.paths.logs / "dagster-daemon.log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * (2 << 20))

@@ -1,4 +1,4 @@
-"""Jobs that change state: a dry run unless told otherwise, confirmed by the hash that was shown, refused with words."""
+"""Jobs that change state: they dry-run by default, need the shown hash as confirmation, and explain a refusal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def launch(definitions: dg.Definitions, job: str, op: str, user: str = "", **con
 def launch_on(
     instance: dg.DagsterInstance, definitions: dg.Definitions, job: str, op: str, user: str = "", **config: Any
 ) -> dg.ExecuteInProcessResult:
-    """``user`` is the person that the webserver's front knew."""
+    """Run a job; ``user`` is the person whom the webserver's front authenticated."""
     run_config = {"ops": {op: {"config": config}}}
     return definitions.resolve_job_def(job).execute_in_process(
         run_config=run_config, instance=instance, raise_on_error=False, tags={"user": user} if user else None
@@ -36,7 +36,7 @@ def launch_on(
 
 
 def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """The metadata of the run's one step."""
+    """The metadata of the run's only step."""
     (step,) = (event for event in result.all_node_events if event.event_type_value == "STEP_OUTPUT")
     return {name: value.value for name, value in step.event_specific_data.metadata.items()}  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Waiting for a run through Dagster's own webserver: what it is queued behind."""
+"""Waiting for a run through Dagster's webserver: the progress tells what the run is queued behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) -> None:
-    """No daemon takes runs from the queue here, so both stay queued."""
+    """No daemon runs here, so both runs stay queued."""
     runs, told = DagsterRuns(settings), list[Progress]()
     first, second = (runs.launch([snapshot_key("fleet", "aircraft").path]) for _ in range(2))
     with pytest.raises(RunFailed, match=f"{second} is queued and did not succeed"):

@@ -1,4 +1,4 @@
-"""Dagster's own webserver behind the front, as `holdfast webserver` runs it: hostile requests do nothing."""
+"""Dagster's webserver behind the front, as `holdfast webserver` runs it: hostile requests have no effect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def each_part():
 
 defs = dg.Definitions(jobs=[stop_processor, each_part])
 """
-#: Runs wait in the queue: no daemon takes them.
+#: No daemon runs, so runs stay in the queue.
 INSTANCE = """
 telemetry: {enabled: false}
 run_coordinator: {module: dagster.core.run_coordinator, class: QueuedRunCoordinator}
@@ -60,7 +60,7 @@ SELECTOR = {"repositoryName": "__repository__", "repositoryLocationName": "of_th
 
 @dataclass
 class Webserver:
-    """A running `holdfast webserver`."""
+    """A running `holdfast webserver` process."""
 
     port: int
     home: Path
@@ -86,7 +86,7 @@ class Webserver:
         return answer["data"]
 
     def raw(self, *lines: str, body: str = "") -> bytes:
-        """What the server answers to a request that no client would send."""
+        """The server's answer to a raw request that no normal client would send."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as line:
             line.sendall("\r\n".join([*lines, "Connection: close", "", body]).encode())
             answer = b""
@@ -97,7 +97,7 @@ class Webserver:
 
 @contextmanager
 def started(folder: Path, **settings: str) -> Iterator[Webserver]:
-    """The command on a free port, with one location of its own."""
+    """Start the command on a free port, with one code location."""
     (folder / "jobs_of_the_test.py").write_text(JOBS)
     location = {"relative_path": str(folder / "jobs_of_the_test.py"), "location_name": "of_the_test"}
     (folder / "workspace.yaml").write_text(json.dumps({"load_from": [{"python_file": location}]}))
@@ -141,7 +141,7 @@ def started(folder: Path, **settings: str) -> Iterator[Webserver]:
 
 @pytest.fixture(scope="module")
 def webserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webserver]:
-    """One that asks for tokens, and is known under a further name."""
+    """A webserver that asks for tokens and accepts an additional host name."""
     tokens = json.dumps({"anna": TOKEN})
     with started(tmp_path_factory.mktemp("front"), TOKENS=tokens, HOSTS='["dagster.example.com"]') as served:
         yield served
@@ -154,7 +154,7 @@ def launching(**parameters: Any) -> dict[str, Any]:
 
 
 def test_hostile_requests_launch_and_read_nothing(webserver: Webserver) -> None:
-    """Each of them carries a valid token: a browser that is signed in sends it for the page that asks."""
+    """Each request carries a valid token, as a signed-in browser sends it on behalf of a hostile page."""
     before = len(webserver.runs())
     body = json.dumps({"query": LAUNCH, "variables": launching()})
     own, token = f"Host: 127.0.0.1:{webserver.port}", f"Authorization: Bearer {TOKEN}"
@@ -217,7 +217,7 @@ def test_subscriptions_are_for_this_servers_pages(webserver: Webserver) -> None:
 
 
 def test_a_run_is_signed_by_who_launched_it(webserver: Webserver) -> None:
-    """Whatever tag the request brings; and what is launched from a run of somebody else is one's own."""
+    """The tag is always the authenticated user. A forged tag of the request is overwritten."""
     forged = {"executionMetadata": {"tags": [{"key": "user", "value": "root"}, {"key": "team", "value": "a"}]}}
     run = webserver.ask(LAUNCH, **launching(**forged))["launchRun"]["run"]["runId"]
     plain = webserver.ask(LAUNCH, **launching())["launchRun"]["run"]["runId"]
@@ -238,7 +238,7 @@ def test_a_run_is_signed_by_who_launched_it(webserver: Webserver) -> None:
 
 
 def test_only_the_front_listens(webserver: Webserver) -> None:
-    """The code server has a socket file; nothing else of the installation has a port."""
+    """The code server listens on a socket file; no other process of the installation has a port."""
     pids = group_members(webserver.process.pid)
     assert len(pids) >= 2, "the webserver and its code server"
     assert listening(pids) == {webserver.port: "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Windows are state like all other, up to the table: store, changelog and table are equal in each partition."""
+"""Windows are state like any other: store, changelog and warehouse table are equal in each partition."""
 
 import sys
 import time
@@ -49,7 +49,7 @@ def control(one_jvm: None, settings: Settings, group: str, broker: str, tmp_path
 
 
 def order(broker: str, topic: str, time_ms: int, *keys: str) -> None:
-    """One message of each key in both partitions."""
+    """Send one message of each key to both partitions."""
     producer = Producer({"bootstrap.servers": broker})
     for partition in BOTH:
         for key in keys:
@@ -58,7 +58,7 @@ def order(broker: str, topic: str, time_ms: int, *keys: str) -> None:
 
 
 def published(control: Control, settings: Settings, group: str) -> Counter[str]:
-    """Materialises state and table, whose checks pass; how many rows of each kind the table has."""
+    """Materialise state and table and assert their checks. Returns the number of the table's rows of each kind."""
     done = control.run(control.state, control.snapshot, partition_key=current_key(PARTITIONS))
     assert done.success
     checks = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
@@ -77,7 +77,7 @@ def published(control: Control, settings: Settings, group: str) -> Counter[str]:
 
 
 def moment(time_ms: int) -> datetime:
-    """A time in milliseconds since 1970 as tables have it."""
+    """A time in milliseconds since the epoch, as a datetime with a time zone."""
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
@@ -99,7 +99,7 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start, "a", "b", "c")
     assert wait_until(lambda: processed(6), PATIENCE_S)
-    # each window has its entry in the index by time; each partition has its own clock
+    # besides the windows, the table has an index entry by time for each window, and the clock of each partition
     assert published(control, settings, group) == {"w": 6, "due": 6, "clock": 2}
     event = control.instance.get_latest_materialization_event(control.state)
     assert event is not None
@@ -109,6 +109,6 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start + MINUTE_MS, "a")
     assert wait_until(lambda: sent() >= 6, PATIENCE_S), "the first minute was not closed"
-    # with no retention, a window leaves with the commit that closed it, or the next one
+    # with no retention, a window is deleted by the commit that closes it, or by the next commit
     assert published(control, settings, group) == {"w": 2, "due": 2, "clock": 2}
     assert control.metadata()["source"] == "incremental"

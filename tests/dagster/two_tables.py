@@ -1,4 +1,4 @@
-"""Two assets of Spark's and one job, as the project's definitions have them, for the count of JVMs."""
+"""Two Spark assets and one job, defined as in a project, for counting JVMs."""
 
 import os
 import time

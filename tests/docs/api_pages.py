@@ -1,4 +1,4 @@
-"""The reference of the Python API: every name that ``holdfast`` exports, from signatures and docstrings (griffe)."""
+"""Generates the reference of every name that ``holdfast`` exports, from signatures and docstrings (griffe)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import griffe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LINE_MAX = 118
-#: Bases of classes whose arguments are their fields.
+#: Base classes whose subclasses take their fields as arguments.
 STRUCTS = {"Struct", "NamedTuple"}
-#: Page -> its title, what it is for, an example, and its names.
+#: For each page: its title, its purpose, an example, and its names.
 PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "api-processors.md": (
         "Python API: processors",
@@ -238,7 +238,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
 }
 
-#: Page -> more classes on it, which users meet under these names and do not import.
+#: For each page: additional classes that users meet under these names without importing them.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
@@ -277,8 +277,8 @@ UNNAMED: dict[str, dict[str, str]] = {
 
 @cache
 def api_pages() -> dict[str, str]:
-    """Page -> its text."""
-    # it misses parameters of structs, whose signatures are their fields
+    """The text of each page, by file name."""
+    # griffe warns about parameters of structs, because it does not know that their fields are the signature
     logging.getLogger("griffe").setLevel(logging.CRITICAL)
     package = griffe.load("holdfast", search_paths=[str(PROJECT)], docstring_parser="google")
     return {page: _page(package, page, *described) for page, described in PAGES.items()}
@@ -294,7 +294,7 @@ def _page(package: Any, page: str, title: str, purpose: str, example: str, names
 
 
 def _documented(found: Any, name: str) -> Iterator[str]:
-    """A class with its fields and public methods, or a function."""
+    """The section of a class with its fields and public methods, or of a function."""
     yield f"## {name}"
     if not found.is_class:
         yield from ("", *_signature(found, name), *_text(found))
@@ -311,14 +311,14 @@ def _documented(found: Any, name: str) -> Iterator[str]:
         yield from ("", "| field | meaning |", "|---|---|")
         yield from (f"| `{_cell(_declared(each))}` | {_cell(_first(each))} |" for each in rows)
     if "Aggregator" in _bases(found):
-        return  # its methods are for the engine
+        return  # only the engine calls the methods of an aggregator
     for each in members:
         if each.is_function:
             yield from ("", f"### {name}.{each.name}", "", *_signature(each, each.name), *_text(each))
 
 
 def _bases(found: Any) -> set[str]:
-    """The last parts of the names of a class's bases."""
+    """The names of a class's bases, without their modules."""
     return {str(base).rpartition(".")[2] for base in found.bases}
 
 
@@ -333,7 +333,7 @@ def _declared(field: Any) -> str:
 
 
 def _signature(function: Any, name: str) -> Iterator[str]:
-    """The signature of a function as code."""
+    """The signature of a function as a code block."""
     parts: list[str] = []
     starred = False
     for each in function.parameters:
@@ -344,7 +344,7 @@ def _signature(function: Any, name: str) -> Iterator[str]:
             starred = True
         mark = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(each.kind, "")
         starred = starred or mark == "*"
-        # an argument that is not kept is one like others
+        # an InitVar argument looks to users like any other argument
         kind = f": {each.annotation}".replace("InitVar[Field]", "Field") if each.annotation is not None else ""
         value = "" if each.default is None or mark else f" = {each.default}" if kind else f"={each.default}"
         parts.append(f"{mark}{each.name}{kind}{value}")
@@ -361,7 +361,7 @@ def _code(name: str, parts: Sequence[str], returns: str) -> Iterator[str]:
 
 
 def _filled(parts: Sequence[str]) -> Iterator[str]:
-    """Parameters on as few lines as they need."""
+    """The parameters, on as few lines as possible."""
     line = "   "
     for each in parts:
         if len(line) + len(each) > LINE_MAX - 2:
@@ -372,7 +372,7 @@ def _filled(parts: Sequence[str]) -> Iterator[str]:
 
 
 def _text(found: Any) -> Iterator[str]:
-    """The docstring: its text, then arguments and errors as lists."""
+    """The docstring as Markdown: its text, then arguments and errors as lists."""
     if found.docstring is None:
         return
     for section in found.docstring.parsed:
@@ -399,7 +399,7 @@ def _first(found: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Running text of a docstring as Markdown; literal blocks stay code."""
+    """The text of a docstring as Markdown; literal blocks stay code."""
     return text.replace("::\n", ":\n").replace("``", "`")
 
 

@@ -1,4 +1,4 @@
-"""Builds the site of the docs, as ``make docs`` does, and reads its pages."""
+"""Builds the docs site, as ``make docs`` does, and parses its pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 def build(folder: Path, config: Path = PROJECT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
-    """Build the site into a folder; a warning is an error."""
+    """Build the site into a folder; any warning fails the build."""
     command = [
         sys.executable,
         "-m",
@@ -33,13 +33,13 @@ def build(folder: Path, config: Path = PROJECT / "mkdocs.yml") -> subprocess.Com
 
 @dataclass
 class HtmlPage(HTMLParser):
-    """What a page of the site defines and names."""
+    """The anchors, links and loaded files of one page of the site."""
 
     path: Path
     ids: set[str] = field(default_factory=set)
-    #: What a reader may follow.
+    #: Addresses that a reader can follow.
     links: list[str] = field(default_factory=list)
-    #: What a browser loads by itself.
+    #: Addresses that a browser loads automatically.
     loaded: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class HtmlPage(HTMLParser):
         self.feed(self.path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Sort an element's addresses."""
+        """Collect the anchor and the addresses of an element."""
         given = {name: value or "" for name, value in attrs}
         if "id" in given:
             self.ids.add(given["id"])
@@ -60,7 +60,7 @@ class HtmlPage(HTMLParser):
 
 
 def lost(pages: dict[Path, HtmlPage]) -> list[str]:
-    """The links of the pages that lead to no file or anchor of the site."""
+    """The links that lead to no file or anchor of the site."""
     found = []
     for page in pages.values():
         for link in {*page.links, *page.loaded}:
@@ -76,5 +76,5 @@ def lost(pages: dict[Path, HtmlPage]) -> list[str]:
 
 
 def pages_of(folder: Path) -> dict[Path, HtmlPage]:
-    """All pages of a built site; the page of errors has addresses from the site's root."""
+    """All pages of a built site, except the error page, whose addresses are relative to the site's root."""
     return {path: HtmlPage(path) for path in sorted(folder.resolve().rglob("*.html")) if path.name != "404.html"}

@@ -1,4 +1,4 @@
-"""The reference of the command line, from the program's own commands."""
+"""Generates the reference of the command line from the program's own commands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from holdfast.orchestration.cli import app
 from holdfast.orchestration.commands.lazy import loaded
 
 PROGRAM = "holdfast"
-#: Groups with the same commands and arguments: what each does with a verb.
+#: Groups with the same commands and arguments; each applies another action to a verb.
 BY_PLAN = ("plan", "explain", "apply")
 
 
-#: The commands that read or send records and rows.
+#: Commands that read or send records and rows.
 OF_DATA = ("produce", "consume", "query", "snapshot")
-#: These options mean the same in every command that has them.
+#: Options that have the same meaning in every command.
 EVERYWHERE = ("--json", "--who")
 
 
@@ -27,7 +27,7 @@ def _program() -> Any:
 
 
 def commands_page() -> str:
-    """The commands that have no commands below them."""
+    """The page of commands without subcommands."""
     tree = _program().commands
     lines = [
         "# Commands",
@@ -56,7 +56,7 @@ def commands_page() -> str:
 
 
 def groups_page() -> str:
-    """The commands below other commands, without the verbs."""
+    """The page of commands with subcommands, except the verbs."""
     tree = _program().commands
     verbs = set(tree["plan"].commands)
     lines = [
@@ -80,7 +80,7 @@ def groups_page() -> str:
 
 
 def verbs_page() -> str:
-    """The verbs of ``plan``, ``explain`` and ``apply``."""
+    """The page of the verbs of ``plan``, ``explain`` and ``apply``."""
     tree = _program().commands
     shared = {tuple(each.opts) for each in _options(tree["plan"].commands["deploy"])}
     extra = [each for each in _options(tree["apply"].commands["deploy"]) if tuple(each.opts) not in shared]
@@ -105,7 +105,7 @@ def verbs_page() -> str:
 
 
 def data_page() -> str:
-    """The commands about records, state and rows."""
+    """The page of commands for records, state and rows."""
     lines = [
         "# Commands: data",
         "",
@@ -122,7 +122,7 @@ def data_page() -> str:
 
 
 def daily_page() -> str:
-    """The commands that show the plan of a verb, ask, and apply it."""
+    """The page of commands that show the plan of a verb, ask, and apply it."""
     lines = [
         "# Commands: every day",
         "",
@@ -140,7 +140,7 @@ def daily_page() -> str:
 
 
 def _described(command: Any, words: str) -> Iterator[str]:
-    """What a command does, how it is typed, and its arguments and options."""
+    """A command's description, its usage line, and its arguments and options."""
     parameters = [each for each in command.params if not getattr(each, "hidden", False)]
     shown = [each for each in parameters if each.opts[-1] not in EVERYWHERE]
     yield " ".join((command.help or "").split())

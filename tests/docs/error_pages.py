@@ -1,4 +1,4 @@
-"""The reference of errors and of checks, from the classes, their raise sites, and the graph of assets."""
+"""Generates the reference of errors and checks from the classes, their raise sites, and the asset graph."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
 from tests.tidy.test_words import FOLDERS, PROJECT, error_classes, linked, literal, name_of
 
-#: How many actions of an error are shown; the message has the one that counts.
+#: Maximum number of actions shown for an error; the error message itself names the right one.
 ACTIONS_MAX = 3
-#: The parts of the product that raise errors, with the folders of their modules; the first that fits.
+#: The parts of the product that raise errors, with the folders of their modules; the first match counts.
 PARTS = {
     "Declaring and running a processor": (
         "processors/application",
@@ -34,12 +34,12 @@ PARTS = {
     "Kafka": ("infra/kafka",),
     "The command line, Dagster and this machine": ("",),
 }
-#: The words of an action, without the values that are put in: fewer than two say nothing.
+#: The words of an action without inserted values. An action with fewer than two words is not shown.
 _SAYS = re.compile(r"\w+")
 
 
 def errors_page() -> str:
-    """Every error that Holdfast raises on purpose: when, its exit code, and what to do."""
+    """The page of every error that Holdfast raises on purpose: its cause, its exit code, and its actions."""
     modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py")) if not linked(path)]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules}
     actions = _actions(trees, error_classes(trees.values()))
@@ -69,7 +69,7 @@ def errors_page() -> str:
 
 
 def checks_page() -> str:
-    """Every check of the graph of assets, with its description and its section of the runbook."""
+    """The page of every check in the asset graph, with its description and its section of the runbook."""
     definitions = build_definitions(load_settings())
     graph = definitions.resolve_asset_graph()
     found: dict[str, tuple[set[str], str, bool]] = {}
@@ -100,7 +100,7 @@ def checks_page() -> str:
 
 
 def _errors(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[type[HoldfastError], str]]:
-    """The error classes of the product, with their modules' paths."""
+    """The error classes of the product, with the paths of their modules."""
     names = error_classes(trees.values())
     for path, tree in trees.items():
         for node in tree.body:
@@ -112,7 +112,7 @@ def _errors(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[type[HoldfastErr
 
 
 def _actions(trees: Mapping[Path, ast.Module], names: set[str]) -> dict[str, set[str]]:
-    """The texts of ``action=`` where each error is raised; a value that is put in is ``…``."""
+    """The texts of ``action=`` at the raise sites of each error; ``…`` stands for an inserted value."""
     found: dict[str, set[str]] = defaultdict(set)
     for tree in trees.values():
         for node in ast.walk(tree):

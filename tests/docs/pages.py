@@ -1,4 +1,4 @@
-"""The pages for readers, and their code blocks."""
+"""Reads the documentation pages and their code blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """One fenced block; ``reason`` says why a page's block is not run, and is empty for all others."""
+    """One fenced code block. ``reason`` says why the block is not run; it is empty if the block is run."""
 
     page: str
     number: int
@@ -32,12 +32,12 @@ class CodeBlock:
 
     @property
     def name(self) -> str:
-        """The block's place, for the names of cases and files."""
+        """The page and number of the block, for names of test cases and files."""
         return f"{self.page}-{self.number}"
 
 
 def code_blocks(*languages: str) -> Iterator[CodeBlock]:
-    """The blocks of all pages, of some languages or of all."""
+    """The code blocks of all pages, in the given languages or in all."""
     for page in PAGES:
         found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
         for number, block in enumerate(found):

@@ -1,6 +1,7 @@
-"""The generated pages of ``docs/reference``: ``python -m tests.docs.reference`` writes them (``make reference``).
+"""Writes the generated pages of ``docs/reference``: ``python -m tests.docs.reference`` (``make reference``).
 
-They are committed, because most people read them on a code host. ``test_reference.py`` compares them with the code.
+The pages are committed, because most people read them on a code host. ``test_reference.py`` compares them with the
+code.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.docs.command_pages import commands_page, daily_page, data_page, group
 from tests.docs.error_pages import checks_page, errors_page
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
-#: The pages, and what makes each.
+#: Each generated page with the function that makes it.
 MADE: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "commands-daily.md": daily_page,
@@ -26,12 +27,12 @@ MADE: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     **{page: partial(lambda name: api_pages()[name], page) for page in PAGES},
 }
-#: The pages in this folder that people write.
+#: Pages in this folder that are written by hand.
 WRITTEN = {"README.md"}
 
 
 def main() -> int:
-    """Write all pages; name those that changed."""
+    """Write all pages, and print the names of changed pages."""
     for name, make in MADE.items():
         page, text = FOLDER / name, make()
         if not page.exists() or page.read_text(encoding="utf-8") != text:

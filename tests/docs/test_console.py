@@ -1,4 +1,4 @@
-"""What the pages tell readers to type can be typed: commands, options, files, targets, modules and settings."""
+"""Everything that the pages tell readers to type is valid: commands, options, files, targets, modules and settings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 from tests.tidy.test_settings_documented import variables
 
 COMMAND_LINE = loaded(app)
-#: Programs of others, and a reader's own; what they are given is theirs.
+#: Programs that are not Holdfast's; their arguments are not checked.
 OTHERS = {
     *("cd", "cp", "docker", "echo", "generate", "git", "grep", "jq", "kill", "pip", "printf", "sed", "ss", "true"),
     *("venv-pack", "spark-submit", ".venv/bin/towncrier", "("),
 }
 SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}
-#: Variables of the tests, and groups of settings.
+#: Variables that only the tests read, and groups of settings.
 OTHER_VARIABLES = {"HOLDFAST_TEST_NO_SKIPS", "HOLDFAST_SCREENSHOTS"}
 CONSOLE = [pytest.param(block, id=block.name) for block in code_blocks("console", "sh")]
 
 
 def lines(block: CodeBlock) -> Iterator[str]:
-    """What is typed, with lines that continue put together and comments left out."""
+    """The typed command lines, with continued lines joined and comments removed."""
     text = re.sub(r"\\\n\s*", " ", block.text)
-    if block.language == "sh":  # a text in quotes may go over lines
+    if block.language == "sh":  # a quoted text may span several lines
         text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
         typed = [line for line in text.splitlines() if line.strip()]
     else:
@@ -51,7 +51,7 @@ def parse(words: list[str]) -> None:
 
 
 def judge(line: str) -> None:
-    """Fail when a line can't be typed."""
+    """Fail if a line can't be typed."""
     for part in re.split(r" (?:&&|\|\|?) ", line):
         words = shlex.split(part, comments=True)
         assert {word.partition("=")[0] for word in words if word.startswith("HOLDFAST_")} <= SETTINGS
@@ -76,7 +76,7 @@ def judge(line: str) -> None:
 
 
 def python(given: list[str]) -> None:
-    """A module or file of the checkout that is run, and the test files that it is given."""
+    """Check that a module or file that is run exists, and the test files in its arguments."""
     if given[0] == "-c":
         compile(given[1], "console", "exec")
         return
@@ -97,20 +97,20 @@ def test_each_line_can_be_typed(block: CodeBlock) -> None:
 
 
 def quoted(page: Path) -> Iterator[str]:
-    """The commands in backticks, outside of code blocks, without placeholders that stand for several words."""
+    """The `holdfast` commands in backticks in running text, except those with placeholders for several words."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for words in re.findall(r"`holdfast ([^`\n]+)`", prose):
         if not re.search(r"[…\[{|]|\.\.\.", words):
             yield words
 
 
-#: The changes also name what was removed.
+#: CHANGELOG.md is left out, because it also names removed commands.
 PRESENT = [pytest.param(page, id=page.relative_to(PROJECT).as_posix()) for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 @pytest.mark.parametrize("page", PRESENT)
 def test_commands_and_options_in_running_text_exist(page: Path) -> None:
-    """Running text may leave arguments out."""
+    """Running text may omit arguments."""
     for words in quoted(page):
         typed = [re.sub(r"^[A-Z][A-Z-]*$", "1", word) for word in shlex.split(words)]
         try:

@@ -1,6 +1,7 @@
-"""Every code block of the pages is run, parsed, or says why not: ``<!-- not run: REASON -->`` on the line before it.
+"""Every code block of the pages is run or parsed, or has ``<!-- not run: REASON -->`` on the line before it.
 
-Python runs on the cluster in memory: blocks with tests as tests, declarations with a message, all others as they stand.
+Python runs on the in-memory cluster: blocks with tests as tests, declared applications with a message for each input,
+other blocks as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import yaml
 from holdfast import Application, InMemoryCluster, Partition
 from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 
-#: Who takes care of which language; text is output or a drawing, console and shell are read by ``test_console.py``.
+#: The known languages. Text blocks are output or drawings; ``test_console.py`` checks console and shell blocks.
 LANGUAGES = {"python", "console", "sh", "json", "yaml", "toml", "sql", "java", "text", ""}
 PYTHON = list(code_blocks("python"))
 RUN = [block for block in PYTHON if not block.reason]
@@ -62,7 +63,7 @@ def test_an_example_runs(block: CodeBlock, tmp_path: Path, monkeypatch: pytest.M
 
 
 def process_one_of_each(application: Application) -> None:
-    """The first run finds empty topics and stores where it begins, the second one finds a message in each."""
+    """Run the application on empty topics, then on one message in each input topic."""
     inputs = application.topology().sources
     cluster = InMemoryCluster()
     for topic in inputs:

@@ -1,4 +1,4 @@
-"""The page of all names of Quix Streams: none is left out, and what is the same is there."""
+"""The page of Quix Streams names lists every name, and names marked as equal exist in Holdfast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.kafka import ConnectionConfig, Consumer, Producer
 from holdfast.sinks import BaseSink, BatchingSink, SinkBatch
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "coming-from" / "quix-names.md"
-#: The names as they were read from the wheel, by class or module.
+#: The names in the Quix Streams wheel, by class or module.
 FACTS = Path(__file__).with_name("quix_names.txt")
 CLASSES = {
     "Application: methods": Application,
@@ -44,7 +44,7 @@ def facts() -> dict[str, list[str]]:
 
 
 def told() -> dict[str, dict[str, str]]:
-    """By section and name, what the page says."""
+    """What the page says of each name, by section and name."""
     found: dict[str, dict[str, str]] = {}
     sections = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     for heading, text in sections:

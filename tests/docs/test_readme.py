@@ -1,4 +1,4 @@
-"""What the pages tell people to type, read and run is there and works."""
+"""Commands, paths, links and examples on the pages exist and work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.docs.pages import PAGES as EVERY_PAGE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = tuple(path.relative_to(PROJECT).as_posix() for path in EVERY_PAGE if path.parent.name != "tests")
-#: A path on a page is meant from the checkout's root, or from one of these where the page speaks of that folder.
+#: The folders from which a path on a page may be meant: the checkout's root, or one of these.
 ROOTS = ("", "infra", "processors", "assets", "orchestration")
 
 every_page = pytest.mark.parametrize("page", PAGES)
@@ -34,7 +34,7 @@ def prose_of(text: str) -> str:
 
 
 def quoted(text: str) -> list[str]:
-    """What stands in backticks, outside of code blocks."""
+    """The texts in backticks outside of code blocks."""
     return re.findall(r"`([^`\n]+)`", prose_of(text))
 
 
@@ -57,7 +57,7 @@ def commands() -> set[str]:
 
 
 def paths(text: str) -> list[str]:
-    """What looks like a path of this repository."""
+    """The quoted texts that look like paths of this repository."""
     return [
         word
         for word in quoted(text)
@@ -68,7 +68,7 @@ def paths(text: str) -> list[str]:
 
 
 def test_the_pages_hold_what_these_tests_look_for() -> None:
-    """A pattern that finds nothing would prove nothing."""
+    """The patterns find known texts; a pattern without a match would make these tests pass for nothing."""
     readme = text_of("README.md")
     assert {"demo", "test"} <= typed(readme, "make")
     assert "status" in typed(text_of("docs/commands.md"), "holdfast")
@@ -106,7 +106,7 @@ def test_paths_exist(page: str) -> None:
 
 @every_page
 def test_links_lead_to_files(page: str) -> None:
-    """Images and other pages, seen from the page's folder."""
+    """Links to images and other pages are relative to the page's folder."""
     folder = (PROJECT / page).parent
     targets = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(text_of(page)))]
     assert [link for link in targets if link and "://" not in link and not (folder / link).is_file()] == []
@@ -125,7 +125,7 @@ def test_links_lead_to_headings(page: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """The anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page.read_text(encoding="utf-8")), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -145,7 +145,7 @@ def test_the_example_declares_one_input_and_one_store_and_counts_what_is_there()
 
     cluster = InMemoryCluster()
     cluster.create_topic("topic")
-    for key in (b"a", b"b", b"a"):  # there before the first start
+    for key in (b"a", b"b", b"a"):  # these messages are in the topic before the application's first start
         cluster.produce("topic", b'{"n": 1}', key)
     cluster.run(application)
     totals = [(record.key, record.value) for _, record in cluster.read("totals")]

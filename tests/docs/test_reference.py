@@ -1,4 +1,4 @@
-"""The pages of ``docs/reference`` are what the code says now."""
+"""The generated pages of ``docs/reference`` are up to date with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every check that can be red has a section in the runbook."""
+"""Every check that can fail has a section in the runbook."""
 
 import re
 from pathlib import Path

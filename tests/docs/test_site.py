@@ -1,4 +1,4 @@
-"""The site of the docs: it builds without a warning, its links lead somewhere, and it loads nothing from a network."""
+"""The docs site builds without a warning, its links lead to pages, and it loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.docs.built_site import build, lost, pages_of
 
 FOREIGN = re.compile(r"^(?:https?:)?//")
-#: What a style sheet loads.
+#: The addresses that a style sheet loads.
 STYLED = re.compile(r"@import\s+[\"']([^\"']+)|url\(\s*[\"']?([^\"')]+)")
 
 

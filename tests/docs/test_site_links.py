@@ -1,4 +1,4 @@
-"""Links of a page in the repository as links of the site: ``docs/.site/hooks.py``."""
+"""``docs/.site/hooks.py`` turns links between files of the repository into links of the docs site."""
 
 from __future__ import annotations
 

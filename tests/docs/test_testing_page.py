@@ -1,4 +1,4 @@
-"""What the page on testing tells people to call is there. ``test_examples.py`` runs its example."""
+"""Everything that the page on testing tells readers to call exists. ``test_examples.py`` runs its example."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``python -m tests.drills``: all drills, from a cold start, and their table written into docs/drills.md.
+"""``python -m tests.drills`` runs all drills from a cold start, and writes their table into docs/drills.md.
 
-python -m tests.drills                     all of them
-python -m tests.drills 4 17                these; the others' lines in the table stay
+python -m tests.drills                     all drills
+python -m tests.drills 4 17                only these; the table keeps the lines of the others
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tests.drills.drill_results import Result, read_results, table_of
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGE = PROJECT / "docs" / "drills.md"
-#: The results that the table is made of: one JSON line each, the newest of each drill counts.
+#: The results of the table, one JSON line each; the newest line of each drill counts.
 LINES = PROJECT / "docs" / "drills.jsonl"
 BEGIN, END = "<!-- begin of the table, written by make drills -->", "<!-- end of the table -->"
 
 
 def main() -> int:
-    """Run, print, write; the exit code of the tests."""
+    """Run the drills, print the table and write it. Returns the exit code of the tests."""
     parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="only these drills")
     wanted = parser.parse_args().numbers or sorted(DRILLS)
     print(f"Drills {', '.join(map(str, wanted))}; {conditions()}", flush=True)
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as results:
         code = _run([each for each in wanted if not DRILLS[each].alone], Path(results.name), ())
-        # a disk that can be filled: mounts of its own
+        # these drills fill a small disk, which needs private mounts
         code |= _run([each for each in wanted if DRILLS[each].alone], Path(results.name), ("unshare", "-rm"))
         found = read_results(Path(results.name))
     print(table_of(found))
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def conditions() -> str:
-    """What the seconds were measured on."""
+    """The machine, its load, the Python version and the time of the run."""
     return (
         f"{os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[0]:.1f} at the start, "
         f"Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -70,7 +70,7 @@ def _run(wanted: list[int], results: Path, within: tuple[str, ...]) -> int:
 
 
 def _write(found: list[Result]) -> None:
-    """Add to the lines, and make the table anew from them."""
+    """Append the results to the file, and write the table again from its newest lines."""
     with LINES.open("a") as file:
         file.writelines(each.line() + "\n" for each in found)
     newest = read_results(LINES)

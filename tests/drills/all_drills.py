@@ -1,4 +1,4 @@
-"""All drills; importing their modules registers them."""
+"""Imports the modules of all drills, which registers the drills."""
 
 from tests.drills import (
     changelog_drills,

@@ -1,4 +1,4 @@
-"""A machine that has other things to do: snapshots of another processor, and a queue of Dagster that is full."""
+"""Makes the machine busy during drills: snapshots of another processor, and a full run queue in Dagster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.drills.home import Home
 from tests.drills.patience import RUN_PATIENCE_S, wait_for
 from tests.parts.operated import DEFINITION, PARTITIONS
 
-#: The processor whose store is written to the warehouse, with this number of messages of 100 keys.
+#: The processor whose snapshots are taken, and the number of its messages (over 100 keys).
 NAME, MESSAGES = "in-the-warehouse", 2_000
 TEXT = DEFINITION.format(group=NAME)
 _ASSETS = (keys.state_key(NAME, "counts"), keys.snapshot_key(NAME, "counts"))
@@ -26,12 +26,12 @@ _RETRY_EVERY_S = 2.0
 
 @contextmanager
 def snapshots_beside(home: Home) -> Iterator[None]:
-    """Snapshots one after the other, as long as the block lasts; none fails. The last one is ended with the block."""
+    """Take snapshots continuously during the block, and assert that none fails. The last one ends with the block."""
     _start(home)
     publishing = _Publishing(home)
     thread = threading.Thread(target=publishing.run, daemon=True)
     thread.start()
-    # its own one, or one that the sensor `kept_green` asked for before
+    # a snapshot of this block, or one that the sensor `kept_green` requested earlier
     wait_for(lambda: "STARTED" in home.dagster.runs("__ASSET_JOB", since=0.0), "a snapshot to be under way")
     try:
         yield
@@ -44,7 +44,7 @@ def snapshots_beside(home: Home) -> Iterator[None]:
 
 @contextmanager
 def full_queue(home: Home) -> Iterator[None]:
-    """Runs that do not end, as long as the block lasts: all that each lane admits, and one in each pool but Spark's."""
+    """Fill the queue with endless runs during the block. They use up every concurrency limit except Spark's pool."""
     with dg.DagsterInstance.from_config(str(home.settings.paths.dagster)) as instance:
         endless = fill_the_queue(instance, pools=("deploys",))
         try:
@@ -55,7 +55,7 @@ def full_queue(home: Home) -> Iterator[None]:
 
 
 def _start(home: Home) -> None:
-    """Have the processor, with all its messages counted."""
+    """Deploy the processor, unless it exists, and wait until all its messages are counted."""
     if home.topics.describe([f"{NAME}-in"]):
         return
     home.topics.create(TopicSpec(f"{NAME}-in", PARTITIONS, 1))
@@ -69,7 +69,7 @@ def _start(home: Home) -> None:
 
 
 class _Publishing:
-    """Snapshots of the processor, on a thread of their own."""
+    """Takes snapshots of the processor continuously on a thread."""
 
     def __init__(self, home: Home) -> None:
         self.ended: list[str] = []
@@ -78,7 +78,7 @@ class _Publishing:
         self._run: str | None = None
 
     def stop(self) -> None:
-        """Begin no further run, and end the one that is under way."""
+        """Start no further snapshot run, and terminate the current one."""
         self._stopped.set()
         if self._run is not None:
             self._dagster.terminate(self._run)
@@ -87,7 +87,7 @@ class _Publishing:
         while not self._stopped.is_set():
             try:
                 self._run = self._dagster.launch("__ASSET_JOB", {}, _ASSETS)
-            except AssertionError:  # the project's module can't be imported now
+            except AssertionError:  # a drill has made the project's module impossible to import
                 self._stopped.wait(_RETRY_EVERY_S)
                 continue
             self.ended.append(self._dagster.ended(self._run))

@@ -1,4 +1,4 @@
-"""What happens to changelogs and local state: altered, deleted, recreated, held; damaged, deleted; a wrong key."""
+"""Drills with changelogs and state: altered, deleted, recreated, blocked; damaged and lost state; a wrong value."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def state_lost(it: Exercise) -> None:
 @drill(20, "a wrong key in the state: cleared, and rebuilt for that key alone")
 def wrong_key(it: Exercise) -> None:
     it.begin()
-    quiet = f"k{KEYS + 1}"  # one that is fed on would be put right by its owner's next write
+    quiet = f"k{KEYS + 1}"  # a key without further input, because its owner's next write would correct the wrong value
     it.feed(quiet, 5)
     it.processed()
     it.materialise(it.state_asset)
@@ -115,11 +115,11 @@ def wrong_key(it: Exercise) -> None:
     wrong = encode_value(1_000_000, int(time.time() * 1000))
     stranger.produce(it.changelog, wrong, key_prefix(quiet.encode()) + b"n", partition=(KEYS + 1) % PARTITIONS)
     assert stranger.flush(60) == 0
-    it.materialise(it.state_asset)  # as its schedule does
+    it.materialise(it.state_asset)  # the state asset's schedule does the same
     it.says(it.state_asset, MATCHES_CHANGELOG, "1 key", "--key KEY", "--from topic")
     it.act("apply", "clear", it.name, "--store", STORE, "--key", quiet, "--yes")
     it.act("apply", "backfill", it.name, "--store", STORE, "--from", "topic", "--yes")
     it.materialise(it.state_asset)
     it.mended()
-    it.feed(quiet, 5)  # it counts on from what it was
+    it.feed(quiet, 5)  # the key counts on from its corrected value
     it.exact()

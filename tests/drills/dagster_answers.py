@@ -1,4 +1,4 @@
-"""What Dagster's own event log says, asked through its GraphQL as the UI asks; and runs launched through it."""
+"""Asks Dagster's webserver by GraphQL, as the UI does: results of checks, and runs. It also launches runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One answer of a check; ``at`` is when it was reported, seconds since 1970."""
+    """One result of a check; ``at`` is when it was reported, in seconds since the epoch."""
 
     passed: bool
     words: str
@@ -43,13 +43,13 @@ class Evaluation:
 
 
 class DagsterAnswers:
-    """The webserver of one home."""
+    """A client of the webserver of one home."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, query: str, **variables: Any) -> Any:
-        """The data of an answer; errors of GraphQL are raised."""
+        """The data of a GraphQL answer; errors in the answer are raised."""
         body = {"query": query, "variables": variables}
         verify = trusted_for(self.url)
         answer = httpx.post(f"{self.url}/graphql", json=body, timeout=60.0, trust_env=False, verify=verify).json()
@@ -57,7 +57,7 @@ class DagsterAnswers:
         return answer["data"]
 
     def evaluations(self, key: dg.AssetKey, check: str) -> list[Evaluation]:
-        """What a check said, newest first; a run that ended without an answer of it is a failure without words."""
+        """The results of a check, newest first. A run that ended without a result counts as a failure without text."""
         found = self.ask(_CHECKS, key={"path": list(key.path)}, name=check)["assetCheckExecutions"]
         told = []
         for each in found:
@@ -70,7 +70,7 @@ class DagsterAnswers:
         return told
 
     def launch(self, job: str, config: Mapping[str, Any] | None = None, assets: Sequence[dg.AssetKey] = ()) -> str:
-        """Launch a run of a job, or of assets (job ``__ASSET_JOB``); its id."""
+        """Launch a run of a job, or of assets (job ``__ASSET_JOB``). Returns the run id."""
         selector: dict[str, Any] = {
             "repositoryLocationName": "holdfast",
             "repositoryName": "__repository__",
@@ -88,12 +88,12 @@ class DagsterAnswers:
         return str(self.ask(_RUN, id=run_id)["runOrError"]["status"])
 
     def failure_of(self, run_id: str) -> str:
-        """What the failed steps of a run say."""
+        """The error messages of a run's failed steps."""
         events = self.ask(_FAILURES, id=run_id)["logsForRun"]["events"]
         return "\n".join(each["error"]["message"] for each in events if each.get("error"))
 
     def ended(self, run_id: str) -> str:
-        """Wait until a run has ended, its Spark too; its status."""
+        """Wait until a run has ended, including its Spark. Returns the status."""
 
         def status() -> str | None:
             now = self.run_status(run_id)
@@ -102,21 +102,21 @@ class DagsterAnswers:
         return str(wait_for(status, f"run {run_id} to end", patience_s=RUN_PATIENCE_S))
 
     def terminate(self, run_id: str) -> None:
-        """End a run before it is through; one that has ended stays as it is."""
+        """Terminate a run; a run that has ended stays unchanged."""
         self.ask(_TERMINATE, id=run_id)
 
     def runs(self, job: str, *, since: float) -> list[str]:
-        """The statuses of all runs of a job that were created since a moment."""
+        """The statuses of all runs of a job that were created after ``since``."""
         found = self.ask(_RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
         return [each["status"] for each in found if each["creationTime"] >= since]
 
     def run_ids(self, job: str) -> list[str]:
-        """The runs of a job, newest first."""
+        """The ids of a job's runs, newest first."""
         found = self.ask(_RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
         return [str(each["runId"]) for each in found]
 
     def settled(self, job: str, *, since: float, at_least: int = 1) -> list[str]:
-        """Wait until all runs of a job since a moment have ended, and there are so many; their statuses."""
+        """Wait until at least ``at_least`` runs of a job exist and all have ended. Returns their statuses."""
 
         def all_ended() -> list[str] | None:
             found = self.runs(job, since=since)
@@ -126,5 +126,5 @@ class DagsterAnswers:
 
 
 def now() -> float:
-    """The clock of Dagster's events."""
+    """The time on the clock that Dagster's events use."""
     return time.time()

@@ -1,4 +1,4 @@
-"""What drills came to: one JSON line each, and the table of all of them."""
+"""The results of drills: one JSON line for each, and the table of all drills."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from pathlib import Path
 
 @dataclass
 class Result:
-    """One drill, as it was measured. Seconds by Dagster's clock."""
+    """The result of one drill. Times are in seconds, by the clock of Dagster's events."""
 
     number: int
     title: str
     asset: str = ""
     check: str = ""
     words: str = ""
-    #: From when it was broken until the check said so.
+    #: Seconds from the fault until the check failed.
     detected_s: float = 0.0
     action: str = "none: the recovery sensor"
-    #: From the action, or from when the check said so where none is needed, until the check was green again.
+    #: Seconds from the action until the check passed again; without an action, from when the check failed.
     mended_s: float = 0.0
-    #: So many messages took effect once, none is lost, none doubled.
+    #: The number of messages, each of which took effect exactly once.
     messages: int = 0
     passed: bool = False
 
     def said(self, asset: str, check: str, words: str, seconds: float) -> None:
-        """Dagster said so."""
+        """Record that a check reported the fault."""
         self.asset, self.check, self.words, self.detected_s = asset, check, words, round(seconds, 1)
 
     def acted(self, action: str) -> None:
-        """Somebody did something."""
+        """Record the action that an operator took."""
         self.action = action
 
     def mended(self, seconds: float) -> None:
-        """The check is green again."""
+        """Record that the check passes again."""
         self.mended_s = round(seconds, 1)
 
     def exact(self, messages: int) -> None:
-        """Nothing is lost, nothing doubled."""
+        """Record that each of the messages took effect exactly once."""
         self.messages = messages
 
     def line(self) -> str:
-        """As a JSON line."""
+        """The result as a JSON line."""
         return json.dumps(asdict(self))
 
 
 def read_results(file: Path) -> list[Result]:
-    """The newest result of each drill in a file of JSON lines, by number."""
+    """The newest result of each drill in a file of JSON lines, ordered by number."""
     found = [Result(**json.loads(line)) for line in file.read_text().splitlines()]
     return sorted({each.number: each for each in found}.values(), key=lambda each: each.number)
 
 
 def table_of(results: Iterable[Result]) -> str:
-    """The table, in Markdown."""
+    """The table of the results, in Markdown."""
     lines = [
         "| | what is broken | Dagster says so after | the check, and its words | the one action | whole again after "
         "| messages, each once |",
@@ -77,7 +77,7 @@ def _of(layer: str, check: str) -> str:
     return "says" if check == "holdfast status" else "is refused"
 
 
-#: What the first part of an asset's key is called.
+#: How the table names each kind of asset, by the first part of the asset's key.
 LAYERS = {
     "processors": "the processor",
     "changelogs": "the changelog",
@@ -89,6 +89,6 @@ WORDS_MAX = 240
 
 
 def shortened(words: str) -> str:
-    """The first of the words, on one line of a table."""
+    """The beginning of a text, shortened for a table cell."""
     text = " ".join(words.split()).replace("|", "\\|")
     return text if len(text) <= WORDS_MAX else text[: WORDS_MAX - 1].rsplit(" ", 1)[0] + " …"

@@ -1,4 +1,4 @@
-"""The list of drills: each is a function of an exercise, registered by its number."""
+"""The registry of drills: each is a function of an exercise, registered by its number."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Act = Callable[[Exercise], None]
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A drill; the ``quick`` ones run in `make test`."""
+    """One drill. Drills with ``quick`` run in `make test`."""
 
     number: int
     title: str
     act: Act
     quick: bool
-    #: Whether it has a home of its own, the state on a small disk; else it shares the others' home.
+    #: Whether the drill has a separate home whose state is on a small disk; otherwise it shares the common home.
     alone: bool
-    #: Whether it has a home of its own, with a project's module for Dagster.
+    #: Whether the drill has a separate home, with a project's own module for Dagster.
     project: bool
-    #: The text of the module that defines its processor, with ``{group}``.
+    #: The source of the module that defines the drill's processor, with ``{group}``.
     definition: str
 
     @property
     def name(self) -> str:
-        """The name of its processor."""
+        """The name of the drill's processor."""
         return self.act.__name__.replace("_", "-")
 
 
@@ -44,7 +44,7 @@ def drill(
     project: bool = False,
     definition: str = DEFINITION,
 ) -> Callable[[Act], Act]:
-    """Register a drill."""
+    """A decorator that registers a function as a drill."""
 
     def register(act: Act) -> Act:
         assert number not in DRILLS

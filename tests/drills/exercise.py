@@ -1,6 +1,6 @@
-"""One drill under way: a processor that works, what is broken, what Dagster says, the one action, and what is left.
+"""One running drill: a healthy processor, a fault, the check that reports it, one action, and the proof of its result.
 
-Every moment is taken from Dagster's own events, never from when this looked.
+All times are those of Dagster's events, not of the moments when the test looked.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tests.oracles.fold import fold_changelog
 from tests.parts.operated import PARTITIONS
 
 KEYS = 10
-#: Before anything is broken, so many messages are processed.
+#: The number of messages that are processed before the fault.
 BEFORE = 200
-#: Messages a second while the drill goes on.
+#: Messages per second during the drill.
 PACE = 20.0
 STORE = "counts"
 WORKING = "working"
 
 
 class Feeder:
-    """Feeds numbers at a steady pace until it is stopped; knows how many of each key the broker has taken."""
+    """Feeds numbers at a steady rate until it is stopped. Counts the messages of each key that the broker accepted."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.sent: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class Feeder:
         self._ended = threading.Event()
         self._idle = threading.Lock()
         self._producer = Producer(
-            # what is sent while the broker is away is delivered, once, when it is back
+            # messages that are sent while the broker is away are delivered once when it is back
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 900_000, "linger.ms": 5}
         )
         self._thread = threading.Thread(target=self._feed, daemon=True)
@@ -67,7 +67,7 @@ class Feeder:
             assert error is None, error
             self.sent[key] += counted
 
-        # keys stay on their partitions, whatever becomes of the topic
+        # a key keeps its partition, even if the topic gets more partitions
         place = int(key[1:]) % PARTITIONS
         self._producer.produce(self._topic, value, key.encode(), partition=place, on_delivery=delivered)
 
@@ -78,19 +78,19 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, once everything is delivered."""
+        """Stop feeding, and wait until everything is delivered."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S)
         self.flush()
 
     def pause(self) -> None:
-        """Feed nothing; what was fed is delivered."""
+        """Pause the feed, and wait until everything is delivered."""
         self._idle.acquire()
         self.flush()
 
     def resume(self) -> None:
-        """Feed on."""
+        """Resume the feed after a pause."""
         self._idle.release()
 
     def _feed(self) -> None:
@@ -104,12 +104,12 @@ class Feeder:
 
 @dataclass
 class Exercise:
-    """A processor that counts messages by key, in a home, and what is found out about it."""
+    """A processor in a home that counts messages by key, and what the drill does with it and observes."""
 
     home: Home
     name: str
     result: Result
-    #: Counts that are right beside the fed ones, by key.
+    #: Expected counts in addition to the fed messages, by key.
     beside: Counter[str] = field(default_factory=Counter)
     _feeder: Feeder | None = None
     _broke_at: float = 0.0
@@ -117,7 +117,7 @@ class Exercise:
     _acted_at: float = 0.0
     _acted: list[str] = field(default_factory=list)
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- parts of the installation -------------------------------------------------------------
 
     @property
     def topics(self) -> Topics:
@@ -166,25 +166,25 @@ class Exercise:
         return int(status.pid)
 
     def statuses(self) -> dict[str, ProcessorStatus | None]:
-        """What the worker of each slot answers that has a program."""
+        """The status of each slot's worker, by slot; None for a worker that does not answer."""
         programs = open_deployer(self.home.settings.paths).programs()
         slots = [name.removeprefix(f"{self.name}-") for name in programs if name.startswith(f"{self.name}-")]
         found = {slot: ProcessorClient(self.name, slot, self.home.settings.paths).status() for slot in sorted(slots)}
         return {slot: status for slot, status in found.items() if slot.isdecimal()}
 
     def running_pids(self) -> dict[str, int]:
-        """Slot -> the process of each worker that runs."""
+        """The process id of each running worker, by slot."""
         return {
             slot: each.pid for slot, each in self.statuses().items() if each is not None and each.phase == "running"
         }
 
     def versions(self) -> dict[str, str]:
-        """Slot -> the version of each worker that runs."""
+        """The code version of each running worker, by slot."""
         found = self.statuses().items()
         return {slot: each.code_version for slot, each in found if each is not None and each.phase == "running"}
 
     def deployment(self) -> Deployment:
-        """What is recorded of it."""
+        """The processor's deployment in the registry."""
         with closing(open_registry(self.home.settings)) as registry:
             found = registry.deployment(self.name)
         assert found is not None
@@ -192,7 +192,7 @@ class Exercise:
 
     @property
     def state_folder(self) -> Path:
-        """The folders of its tasks."""
+        """The folder with the state of the processor's tasks."""
         return self.home.settings.paths.state / self.name / "0"
 
     @property
@@ -203,7 +203,7 @@ class Exercise:
     # -- the steps of a drill ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Have a working processor, with something behind it and something to do."""
+        """Deploy the processor with processed messages, and start the feed."""
         self.topics.create(TopicSpec(self.source, PARTITIONS, 1))
         self._feeder = Feeder(self.topics.bootstrap, self.source)
         for number in range(BEFORE):
@@ -216,17 +216,17 @@ class Exercise:
         self.green(self.processor_asset, WORKING)
 
     def feed(self, key: str, count: int) -> None:
-        """Feed so many messages of one key, beside those that are fed all the time."""
+        """Send this many messages of one key, in addition to the continuous feed."""
         for _ in range(count):
             self.feeder.send(key)
         self.feeder.flush()
 
     def broken(self) -> None:
-        """From now on it is broken."""
+        """Note the time of the fault."""
         self._broke_at = time.time()
 
     def says(self, key: dg.AssetKey, check: str, *words: str) -> str:
-        """Wait until a check in Dagster's event log says so, in these words; all that it says."""
+        """Wait until the check fails with these words in Dagster's event log. Returns the check's whole text."""
         assert self._broke_at, "nothing was broken"
 
         def red() -> Evaluation | None:
@@ -243,7 +243,7 @@ class Exercise:
         return found.words
 
     def refused(self, home: Home, command: tuple[str, ...], *words: str) -> str:
-        """Run a command that has to be refused, in these words; all that it says. Nothing else tells the situation."""
+        """Run a command that must be refused with these words. Returns its text. No check reports this situation."""
         assert self._broke_at, "nothing was broken"
         told = home.cli(*command, check=False)
         text = " ".join(told.text.replace(str(home.settings.home.parent), "HOME").split())
@@ -254,7 +254,7 @@ class Exercise:
         return text
 
     def status_says(self, subject: str, words: str) -> None:
-        """Wait until `holdfast status` is red for a subject, in these words."""
+        """Wait until `holdfast status` reports a subject as red with these words."""
 
         def told() -> str | None:
             found = [each["reason"] for each in self._reasons(subject) if words in each["reason"]]
@@ -265,12 +265,12 @@ class Exercise:
         self.result.said("", "holdfast status", self._shown(text), self._acted_at - self._broke_at)
 
     def _shown(self, words: str) -> str:
-        """The words without the paths of this machine."""
+        """The text without paths of this machine."""
         home = self.home.settings.home
         return words.replace(str(home), "HOME").replace(str(home.parent), "PROJECT").replace(sys.executable, "python")
 
     def status_is_silent(self, subject: str) -> None:
-        """Wait until `holdfast status` has nothing to say of a subject any more."""
+        """Wait until `holdfast status` reports nothing about a subject."""
         wait_for(lambda: not self._reasons(subject), f"status to say nothing of {subject}")
         self.result.mended(time.time() - self._acted_at)
 
@@ -279,30 +279,30 @@ class Exercise:
         return [each for each in json.loads(text)["reasons"] if each["subject"] == subject]
 
     def act(self, *words: str) -> Told:
-        """Do the one thing that mends it, on the command line."""
+        """Repair the fault with one `holdfast` command."""
         self._acted_at = self._acted_at if self._acted else time.time()
         self._acted.append(f"`holdfast {shlex.join(words)}`")
         self.result.acted(", then ".join(self._acted))
         return self.home.cli(*words)
 
     def act_outside(self, what: str, act: Callable[[], object]) -> None:
-        """Do the one thing that mends it, outside of Holdfast."""
+        """Repair the fault with one action outside of Holdfast."""
         self._acted_at = time.time()
         self.result.acted(what)
         act()
 
     @property
     def broke_at(self) -> float:
-        """When it was broken, seconds since 1970."""
+        """The time of the fault, in seconds since the epoch."""
         return self._broke_at
 
     @property
     def acted_at(self) -> float:
-        """When it was acted, seconds since 1970."""
+        """The time of the repair action, in seconds since the epoch."""
         return self._acted_at
 
     def launch(self, job: str, config: dict[str, Any], *assets: dg.AssetKey) -> None:
-        """Do the one thing that mends it, as a run in Dagster."""
+        """Repair the fault with one run in Dagster."""
         self._acted_at = time.time()
         named = f"materialise `{assets[0].to_user_string()}`" if assets else f"run `{job}`"
         self.result.acted(f"{named} in Dagster")
@@ -310,11 +310,11 @@ class Exercise:
         assert self.home.dagster.ended(run) == "SUCCESS", f"run {run} of {job} did not succeed"
 
     def materialise(self, key: dg.AssetKey) -> str:
-        """Materialise an asset in Dagster, as a schedule does; how the run ended."""
+        """Materialise an asset in Dagster, as a schedule does. Returns the status of the run."""
         return self.home.dagster.ended(self.home.dagster.launch("__ASSET_JOB", {}, [key]))
 
     def mended(self) -> None:
-        """Wait until the same check is green again."""
+        """Wait until the check that reported the fault passes again."""
         assert self._red is not None
         key, check, red = self._red
 
@@ -326,7 +326,7 @@ class Exercise:
         self.result.mended(found.at - self._acted_at)
 
     def red_since(self, key: dg.AssetKey, check: str, moment: float, words: str = "") -> None:
-        """Wait until a check was red after a moment, in these words."""
+        """Wait until a check has failed after a moment, with these words."""
 
         def was_red() -> bool:
             told = self.home.dagster.evaluations(key, check)
@@ -335,7 +335,7 @@ class Exercise:
         self._wait(was_red, f"{check} of {key.to_user_string()} to be red", key, check)
 
     def green(self, key: dg.AssetKey, check: str, since: float = 0.0) -> float:
-        """Wait until a check is green, and was told so after a moment; when it was told."""
+        """Wait until a check passes and was reported after ``since``. Returns the time of the report."""
 
         def is_green() -> Evaluation | None:
             told = self.home.dagster.evaluations(key, check)
@@ -345,7 +345,7 @@ class Exercise:
         return float(found.at)
 
     def exact(self, *, outputs: Callable[[dict[str, int]], None] | None = None) -> None:
-        """Stop feeding, and prove that each message took effect once: in state, changelog and outputs."""
+        """Stop feeding, and prove that each message took effect once in state, changelog and outputs."""
         self.feeder.stop()
         self.processed()
         expected = dict(self.feeder.sent + self.beside)
@@ -356,42 +356,42 @@ class Exercise:
         self.result.exact(sum(expected.values()))
 
     def outputs_are(self, expected: dict[str, int]) -> None:
-        """Each key's outputs are 1 to n, each once, in order."""
+        """Assert that each key's outputs are 1 to n in order, each once."""
         seen = self.sent()
         wrong = {key: seen.get(key) for key, total in expected.items() if seen.get(key) != list(range(1, total + 1))}
         assert not wrong, f"expected {expected}, seen {wrong}"
         assert set(seen) == set(expected)
 
     def outputs_begin_again(self, expected: dict[str, int]) -> None:
-        """State was built anew from all of the input: after what was sent before, each key's outputs are 1 to n."""
+        """Assert the outputs after a rebuild from all input: earlier outputs, and then 1 to n for each key."""
         for key, seen in self.sent().items():
             total = expected[key]
             assert seen[-total:] == list(range(1, total + 1)), f"{key}: {seen}"
             assert seen[:-total] == list(range(1, len(seen) - total + 1)), f"{key}: {seen}"
 
     def end(self) -> None:
-        """Leave nothing running of it."""
+        """Stop the feed and the processor."""
         if self._feeder is not None:
             self._feeder.stop()
         with self.home.verbs() as verbs:
             verbs.apply(verbs.plan(Stop(self.name)), sure=True)
 
     def works(self) -> bool:
-        """Whether its process answers that it runs."""
+        """Whether the worker answers that it runs."""
         status = self.client.status()
         return status is not None and status.phase == "running"
 
     def sent(self) -> dict[str, list[int]]:
-        """The committed outputs by key."""
+        """The committed outputs, by key."""
         seen: dict[str, list[int]] = {}
         for record in self.read(self.sink):
             seen.setdefault((record.key or b"").decode(), []).append(json.loads(record.value or b"0"))
         return seen
 
-    # -- what is looked at ------------------------------------------------------------------------
+    # -- observations ---------------------------------------------------------------------------
 
     def processed(self) -> None:
-        """Wait until everything that was fed is committed."""
+        """Wait until all fed messages are committed."""
 
         def committed() -> bool:
             ends = self.topics.end_offsets(self.source, committed=True)
@@ -401,7 +401,7 @@ class Exercise:
         wait_for(committed, f"{self.name} to process all of {self.source}")
 
     def logged(self, store: str = STORE) -> dict[str, int]:
-        """The counts by key, as a changelog folds."""
+        """The count of each key, from the changelog."""
         found: dict[str, int] = {}
         changelog = f"{self.name}-{store}-changelog"
         for number, end in self.topics.settled_end_offsets(changelog).items():
@@ -413,7 +413,7 @@ class Exercise:
         return found
 
     def open_apply(self, stages: int = 0) -> Any:
-        """The apply that is not through yet, if so many of its stages are; None when there is none."""
+        """The unfinished apply of the processor, if at least ``stages`` of its stages are done; otherwise None."""
         registry = open_registry(self.home.settings)
         try:
             found = registry.journal.applies(1, processor=self.name, open_only=True)
@@ -422,7 +422,7 @@ class Exercise:
             registry.close()
 
     def incidents(self) -> list[Any]:
-        """Its incidents, newest first."""
+        """The processor's incidents, newest first."""
         registry = open_registry(self.home.settings)
         try:
             return list(registry.incidents(50, processor=self.name))

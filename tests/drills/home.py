@@ -1,7 +1,6 @@
-"""One installation as an operator has it: broker, supervisor, Dagster's daemon, code server and webserver, in one home.
+"""A complete installation in one home: broker, supervisor, and Dagster's daemon, code server and webserver.
 
-It is started by the same command as on any machine (``holdfast up``), on free ports, with one processor for each drill
-that is defined and none that is deployed.
+``holdfast up`` starts it on free ports, as on any machine. The processor of each drill is defined, but not deployed.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from tests.drills.dagster_answers import DagsterAnswers
 from tests.mechanics.json_answers import compare
 from tests.parts.brokers import TrackedBroker, new_broker
 
-#: A module that a processor imports.
+#: The source of a module that a processor imports.
 HELPER = "def after(number):\n    return number + 1\n"
-#: The module with a project's own definitions for Dagster.
+#: The name of the module with a project's own definitions for Dagster.
 MODULE = "drill_assets"
 
 
 @dataclass
 class Told:
-    """What a command printed, and how it ended."""
+    """The exit code and the output of a command."""
 
     code: int
     text: str
@@ -38,14 +37,14 @@ class Told:
 
 @dataclass
 class Home:
-    """A started installation."""
+    """A started installation, with helpers that run its commands."""
 
     settings: Settings
     broker: TrackedBroker
     definitions: Path
-    #: What its processes are started with, on top of the environment of the tests.
+    #: Environment variables of its processes, in addition to those of the tests.
     environment: Mapping[str, str]
-    #: What `holdfast up` printed.
+    #: The output of `holdfast up`.
     addresses: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -64,7 +63,7 @@ class Home:
         return file
 
     def cli(self, *words: str, check: bool = True) -> Told:
-        """Run ``holdfast`` as a person does."""
+        """Run a ``holdfast`` command as a user does."""
         with self.started(*words) as process:
             text, _ = process.communicate(timeout=300)
         if "--json" in words and text:
@@ -75,7 +74,7 @@ class Home:
         return Told(process.returncode, text)
 
     def started(self, *words: str) -> subprocess.Popen[str]:
-        """``holdfast`` as a process that is under way, with the umask that most shells have."""
+        """Start a ``holdfast`` command as a process, with the umask of most shells."""
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
@@ -89,12 +88,12 @@ class Home:
 
     @contextmanager
     def verbs(self) -> Iterator[Verbs]:
-        """The verbs in this process: for what a drill needs, and is not about."""
+        """The verbs in this process, for preparations that the drill does not test."""
         with open_verbs(self.settings, who="a drill") as opened:
             yield opened
 
     def beside(self, *names: str) -> Home:
-        """Another installation on the same broker, of which nothing runs yet, with these processors."""
+        """A second installation with these processors on the same broker; nothing of it runs yet."""
         home = self.settings.home.with_name("beside")
         targets = [f"{module_of(name)}:application" for name in names]
         own = {"HOLDFAST_HOME": str(home), "HOLDFAST_PROCESSORS": json.dumps(targets)}
@@ -106,7 +105,7 @@ class Home:
         return Home(settings, self.broker, self.definitions, {**self.environment, **own})
 
     def stop(self) -> None:
-        """End all that runs in it."""
+        """Stop all processes of the installation."""
         self.cli("down", check=False)
         self.broker.stop()
         with suppress(ValueError):
@@ -114,17 +113,17 @@ class Home:
 
 
 def module_of(name: str) -> str:
-    """The module that defines a processor."""
+    """The name of the module that defines a processor."""
     return f"drill_{name.replace('-', '_')}"
 
 
 def start_home(folder: Path, definitions: Mapping[str, str], module: str | None = None) -> Home:
-    """Start an installation with these processors (name -> the text of its module).
+    """Start an installation with these processors (name -> source of its module).
 
     Args:
-        folder: Where all of it lies.
-        definitions: What is defined; nothing of it is deployed.
-        module: The text of a project's own module for Dagster; None for none.
+        folder: The folder for all files.
+        definitions: The processors to define; none is deployed.
+        module: The source of a project's own Dagster module; None for no module.
     """
     code = folder / "definitions"
     code.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What other users of the machine could see of an installation: open files, command lines, and texts with secrets."""
+"""What other users of the machine could see of an installation: file modes, command lines, and files with secrets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: Files below a home folder that have secrets: they are for one process, and private.
+#: Files in a home that must contain secrets; each is private and read by one process.
 KEEPERS = ("supervisor/programs/*.json", "run/*.json", "spark/warm.json")
 
 
 def open_to_others(home: Path) -> list[str]:
-    """Every file and folder below a home, and the home, that group or others may read or write."""
+    """The home and all files and folders in it that the group or others may read or write."""
     return [
         f"{mode:04o} {path}"
         for path in _all_below(home)
@@ -25,7 +25,7 @@ def open_to_others(home: Path) -> list[str]:
 
 
 def held_secrets(home: Path, secrets: Mapping[str, str]) -> list[str]:
-    """Every file below a home that has a secret, without those that are made to have one."""
+    """The files in a home that contain a secret, except those that must contain secrets."""
     kept = {path for pattern in KEEPERS for path in home.glob(pattern)}
     found = []
     for path in _all_below(home):
@@ -37,20 +37,20 @@ def held_secrets(home: Path, secrets: Mapping[str, str]) -> list[str]:
 
 
 def named_in(content: bytes | str, secrets: Mapping[str, str]) -> list[str]:
-    """The names of the secrets that stand in a content, as they are or in hexadecimal digits."""
+    """The names of the secrets in a content, in plain form or in hexadecimal digits."""
     text = content.encode() if isinstance(content, str) else content
     return [name for name, value in secrets.items() if value.encode() in text or value.encode().hex().encode() in text]
 
 
 class CommandLines:
-    """Looks at the command line of every process while something goes on."""
+    """Reads the command line of every process repeatedly during a block."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets = secrets
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self.seen: set[str] = set()
-        #: How many different command lines were looked at.
+        #: Hashes of the command lines that were read, to count the different ones.
         self.looked: set[int] = set()
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""What happens to operation: full queues, commands that end on the way, one slot of several, and code that changes.
+"""Drills of operations: full queues, interrupted commands, one slot of several, and code that changes.
 
-Each of these drills has snapshots of another processor beside it.
+During each of these drills, snapshots of another processor are taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.drills.home import MODULE, module_of
 from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION
 
-#: Takes a slot's state folder as soon as its worker has ended, and holds it until its input ends.
+#: A program that takes a slot's state folder once its worker has ended, and holds it until standard input ends.
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -41,7 +41,7 @@ while True:
 print("held", flush=True)
 sys.stdin.read()
 """
-#: Clears a key, and is killed before the first stage is carried out: the processor counts on.
+#: A program that clears a key, and is killed before the first stage: the processor must continue.
 KILLED_EARLY = """
 import os, signal, sys
 from holdfast import Clear, Keys, load_settings, open_verbs
@@ -176,7 +176,7 @@ def undo_file(it: Exercise) -> None:
     (file,) = it.home.settings.paths.exports(it.name).glob("*.jsonl")
     deleted = number_in(file, CLEARED)
     assert deleted > counted
-    it.beside[CLEARED] -= deleted  # what the file has and what was counted since are all that was sent
+    it.beside[CLEARED] -= deleted  # the file's count and the newer counts together equal all messages
     it.exact(outputs=lambda expected: counted_twice(it, expected, deleted))
 
 
@@ -212,7 +212,7 @@ def helper_changed(it: Exercise) -> None:
 
 
 def begin_with(it: Exercise, workers: int) -> None:
-    """Have a working processor in so many workers."""
+    """Start the processor with this number of workers."""
     it.begin()
     with it.home.verbs() as verbs:
         slots = tuple(map(str, range(workers)))
@@ -221,7 +221,7 @@ def begin_with(it: Exercise, workers: int) -> None:
 
 
 def define_newer(it: Exercise) -> str:
-    """Another version that does the same; returns the version that runs."""
+    """Define another version with the same behaviour. Returns the version that runs."""
     text = DEFINITION.format(group=it.name)
     newer = text.replace('state.get("n", 0) + 1', '1 + state.get("n", 0)', 1)
     assert newer != text
@@ -232,7 +232,7 @@ def define_newer(it: Exercise) -> str:
 
 @contextmanager
 def heard(number: signal.Signals) -> Iterator[None]:
-    """What is started meanwhile is ended by this signal, also where `nohup` ignores it."""
+    """Processes that start in this block react to this signal, even if `nohup` makes the tests ignore it."""
     former = signal.signal(number, signal.SIG_DFL)
     try:
         yield
@@ -241,21 +241,21 @@ def heard(number: signal.Signals) -> Iterator[None]:
 
 
 def end_early(command: subprocess.Popen[str], by: signal.Signals) -> None:
-    """End a command that is under way."""
+    """End a running command with this signal."""
     command.send_signal(by)
     text, _ = command.communicate(timeout=120)
     assert command.returncode != 0, f"it was through before: {text}"
 
 
 def kill_and_see_again(it: Exercise, killed: dict[str, int], what: str) -> None:
-    """Kill these workers with -9, and wait until each of their slots has another process."""
+    """Kill these workers with SIGKILL, and wait until each of their slots has a new process."""
     for pid in killed.values():
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: all_run_anew(it, killed), what)
 
 
 def roll_out(it: Exercise, former: str) -> None:
-    """Run the deploy that the check names; afterwards all workers run one version, and not the former one."""
+    """Run the deploy that the check names. Then all workers must run the same new version."""
     it.act("apply", "deploy", it.name)
     it.mended()
     versions = set(it.versions().values())
@@ -264,7 +264,7 @@ def roll_out(it: Exercise, former: str) -> None:
 
 
 def all_run_anew(it: Exercise, former: dict[str, int]) -> bool:
-    """Whether each of these slots has another process, which runs."""
+    """Whether each of these slots has a new process that runs."""
     now = it.running_pids()
     return all(now.get(slot, pid) != pid for slot, pid in former.items())
 
@@ -281,7 +281,7 @@ def folder_held(it: Exercise, slot: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def end_holder(holder: subprocess.Popen[bytes]) -> None:
-    """Let the state folder go."""
+    """Release the state folder."""
     assert holder.stdin is not None
     holder.stdin.close()
     holder.wait(60)
@@ -295,7 +295,7 @@ def number_in(file: Path, key: str) -> int:
 
 
 def counted_twice(it: Exercise, expected: dict[str, int], deleted: int) -> None:
-    """The outputs of the cleared key are 1 to what was deleted, and from 1 again; each other key's are 1 to n."""
+    """Assert the outputs: the cleared key counts to ``deleted`` and then from 1 again, each other key from 1 to n."""
     seen = it.sent()
     again = expected[CLEARED]
     assert seen.pop(CLEARED) == [*range(1, deleted + 1), *range(1, again + 1)]

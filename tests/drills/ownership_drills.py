@@ -1,4 +1,4 @@
-"""Whose it is: a second installation, an older registry, a held catalog, an apply that is given up, others' topics."""
+"""Drills of ownership: a second installation, an older registry, a locked catalog, an abandoned apply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.drills.exercise import STORE, WORKING, Exercise, Feeder
 from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION, PARTITIONS
 
-#: Holds a catalog's lock until its input ends.
+#: A program that holds a catalog's lock until its standard input ends.
 HOLD = """
 import sqlite3, sys
 held = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -27,7 +27,7 @@ held.execute("BEGIN EXCLUSIVE")
 print("held", flush=True)
 sys.stdin.read()
 """
-#: Clears a processor, and is killed as the keys are about to be deleted.
+#: A program that clears a processor, and is killed right before the keys are deleted.
 KILLED_CLEAR = """
 import os, signal, sys
 from holdfast import Clear, load_settings, open_verbs

@@ -1,4 +1,4 @@
-"""Waiting on conditions, with a generous deadline, never for a time."""
+"""Waits on conditions with a long timeout, instead of for a fixed time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: How long is waited for what takes seconds, or a minute, on a quiet machine.
+#: Timeout for steps that take seconds, or up to a minute, on a quiet machine.
 PATIENCE_S = 240.0
-#: How long is waited for a run of Dagster with Spark: 40 s alone the first time, minutes beside other work.
+#: Timeout for a Dagster run with Spark: the first takes 40 s alone, and minutes beside other work.
 RUN_PATIENCE_S = 480.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S) -> Any:
-    """Wait until a condition gives something true, and return that."""
+    """Wait until a condition returns a true value, and return that value."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What happens to processes: killed, stopped, looping, recovered twice, a daemon that dies, a version that is bad."""
+"""Drills with processes: killed, stopped, crashing repeatedly, recovered twice, a dead daemon, a bad version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def poison(it: Exercise) -> None:
     it.broken()
     it.feeder.send("k0", b"no JSON at all", counted=False)
     it.says(it.processor_asset, WORKING, "can't be processed", "dead_letter_topic")
-    # the owner of the definition gives it a dead letter topic; deploying that is the one action
+    # the owner of the definition adds a dead-letter topic; deploying that is the one action
     text = DEFINITION.format(group=it.name).replace(
         "Application(", f'Application(dead_letter_topic="{it.name}-dead",', 1
     )
@@ -56,7 +56,7 @@ def twice_recovered(it: Exercise) -> None:
     it.begin()
     it.broken()
     os.kill(it.pid, signal.SIGKILL)
-    # by then the sensor has asked for one, too: who is quicker than it leaves nothing to be told
+    # wait for the sensor's own recovery request first: an earlier one would leave no failure to report
     it.says(it.processor_asset, WORKING, "SIGKILL")
     config = {"ops": {"recover_one": {"config": {"processor": it.name}}}}
     runs = [it.home.dagster.launch("recover_processor", config) for _ in range(2)]
@@ -77,7 +77,7 @@ def daemon_dies(it: Exercise) -> None:
     wait_for(lambda: it.open_apply(stages=1), "the apply to be under way")
     it.broken()
     kill_daemon(it)
-    # whoever runs the daemon (systemd, Kubernetes) starts it again; what was under way is told by Dagster itself
+    # systemd or Kubernetes restarts the daemon; Dagster itself reports the interrupted run
     it.home.cli("up", "--json")
     it.says(it.processor_asset, WORKING, "An apply was interrupted", "apply resume")
     assert it.home.dagster.ended(run) == "FAILURE", "a run whose process is gone holds nothing up"
@@ -96,7 +96,7 @@ def bad_deploy(it: Exercise) -> None:
     it.broken()
     assert it.materialise(it.processor_asset) == "FAILURE"
     it.says(it.processor_asset, HEALTHY, "was not started", "a bug of this version", "keeps running")
-    it.processed()  # by the former version, while the definition is still the bad one
+    it.processed()  # the former version processes these messages while the definition is still the bad one
     it.home.define(it.name, text)
     it.launch("__ASSET_JOB", {}, it.processor_asset)
     it.mended()
@@ -104,7 +104,7 @@ def bad_deploy(it: Exercise) -> None:
 
 
 def kill_daemon(it: Exercise) -> None:
-    """End the daemon with all that it has started, as the death of its machine or container does."""
+    """Kill the daemon and everything that it has started, as the death of its machine or container does."""
     daemon = local.running(it.home.settings, local.DAEMON)
     assert daemon is not None
     os.killpg(daemon.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What happens to the source and the group's offsets."""
+"""Drills with the source topic and the group's offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION, PARTITIONS
 
 PARTITION_COUNT = "partition_count"
-#: Added partitions are seen by its consumer soon, not after minutes.
+#: The consumer sees added partitions after seconds, not minutes.
 QUICK_TO_SEE = DEFINITION.replace("6000}}", '6000, "topic.metadata.refresh.interval.ms": 5000}}')
 LOST = 40
 

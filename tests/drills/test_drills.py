@@ -1,7 +1,7 @@
-"""The drills: break what runs, hear it from Dagster, do the one thing that mends it, and find nothing lost or doubled.
+"""Drills break a running installation, wait for a check in Dagster, carry out one repair, and verify every message.
 
-``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs four: one for each way in
-which a processor is repaired (by recovery alone, by recovery with a restore, by a materialisation, by a verb).
+``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs four: one for each kind of
+repair (by recovery alone, by recovery with a restore, by a materialisation, by a verb).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from tests.drills.exercise import Exercise
 from tests.drills.home import Home, start_home
 from tests.drills.openness import open_to_others
 
-#: The file that results are added to, one JSON line each. Read here: tests run without HOLDFAST_ settings.
+#: The file to which results are added, one JSON line each. Read at import, because tests run without HOLDFAST_
+#: settings.
 RESULTS = os.environ.get("HOLDFAST_DRILLS_RESULTS")
 DISK_MIB = 96
-#: A drill waits for several things, each with a deadline of its own.
+#: A drill waits for several conditions, each with its own timeout.
 pytestmark = pytest.mark.timeout(1_200)
 
 
@@ -41,7 +42,7 @@ def test_it_is_told_and_mended_with_nothing_lost(drill: Drill, home: Home) -> No
 
 @pytest.mark.parametrize("drill", each_drill(alone=True))
 def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
-    """Needs mounts of its own, as ``unshare -rm`` gives them: python -m tests.drills does so."""
+    """Needs private mounts, as ``unshare -rm`` gives them; python -m tests.drills uses it."""
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
@@ -52,7 +53,8 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
         finally:
             home.stop()
     finally:
-        subprocess.run(["umount", "--lazy", str(state)], check=True)  # without mounts of its own, it would stay
+        # Without private mounts, the mount would outlive the test.
+        subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
 @pytest.mark.parametrize("drill", each_drill(project=True))
@@ -66,13 +68,13 @@ def test_a_project_of_its_own(drill: Drill, tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
-    """Every process was started by a shell with umask 022; a home that an older version left open is closed."""
+    """A shell with umask 022 started every process. A home that an older version left open is closed again."""
     folder = home.settings.home
     assert open_to_others(folder) == []
     for path, mode in ((folder, 0o755), (home.settings.paths.registry, 0o644), (home.settings.paths.logs, 0o755)):
         path.chmod(mode)
     told = home.cli("up").text
-    # the process that came first closed it: the command, or a sensor
+    # the first process that noticed it has closed it: the command or a sensor
     told += "".join(log.read_text() for log in home.settings.paths.logs.glob("dagster-*.log"))
     assert "other users could reach the home folder" in told
     assert "former_mode=0755" in told.replace("'", "")

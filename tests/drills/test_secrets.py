@@ -1,4 +1,4 @@
-"""A whole installation with a secret in every setting that may have one: no text, page or command line shows one."""
+"""An installation with a secret in every setting that can hold one: no text, page or command line shows a secret."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.parts.postgres import PostgresServer
 from tests.parts.webhook import SECRET, Webhook
 from tests.spark.tuning import INTERPRETED
 
-#: It starts an installation of every part and four runs; it ends within minutes on a quiet machine.
+#: It starts all parts of an installation and four runs, which takes minutes on a quiet machine.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]
 
 NAME, STORE = "guarded", "counts"
-#: One secret for each place that may hold one; all digits and letters, so each form is the same.
+#: One secret for each setting; letters and digits only, so that no encoding changes them.
 PLACES = ("kafka", "registry", "query", "catalog", "dagster", "access", "s3", "token", "spark", "option", "wrong")
 #: A run with a JVM takes minutes on a machine that is busy with other tests.
 JVM_WITHIN_S = 900.0
@@ -68,7 +68,7 @@ class Guarded:
         return Topics(str(self.home.settings.kafka.bootstrap_servers), self.client)
 
     def cli(self, *words: str, check: bool = True, **variables: str) -> Told:
-        """Run a command, with other variables; what it prints is kept for the search."""
+        """Run a command with additional variables; its output is kept for the search."""
         environment = {**self.home.environment, **variables}
         done = Home(self.home.settings, self.home.broker, self.home.definitions, environment).cli(*words, check=check)
         self.told.append(done.text)
@@ -81,7 +81,7 @@ class Guarded:
         assert producer.flush(60) == 0
 
     def materialise(self, key: dg.AssetKey) -> str:
-        """How a run of an asset ended; what its events say is kept for the search."""
+        """Materialise an asset and return the run's status; the texts of its events are kept for the search."""
         run = self.home.dagster.launch("__ASSET_JOB", {}, [key])
         dagster = self.home.dagster
         wait_for(
@@ -92,7 +92,7 @@ class Guarded:
         return status
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Every row of every table of the three databases, as text."""
+        """Every row of every table in the three databases, as text."""
         for database in self.databases.values():
             listed = self.postgres.query("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database)
             for (table,) in listed:
@@ -154,7 +154,7 @@ def variables(
     bootstrap: str,
     client: dict[str, str],
 ) -> dict[str, str]:
-    """The settings: one secret in each that may have one."""
+    """The settings, with one secret in each setting that can hold one."""
     at = f"127.0.0.1:{postgres.port}"
     warehouse = {
         "URL": f"s3://{BUCKET}/warehouse",
@@ -213,7 +213,7 @@ def test_no_secret_of_an_installation_shows(guarded: Guarded) -> None:
 
 
 def work_and_fail(guarded: Guarded) -> None:
-    """A deployment, a recovery, a snapshot; then a failure of each connection."""
+    """Run a deployment, a recovery and a snapshot; then make each connection fail."""
     home = guarded.home
     home.addresses = dict(json.loads(guarded.cli("up", "--json").text))
     guarded.topics.create(TopicSpec(f"{NAME}-in", PARTITIONS, 1))
@@ -232,7 +232,7 @@ def work_and_fail(guarded: Guarded) -> None:
     assert guarded.materialise(keys.snapshot_key(NAME, STORE)) == "SUCCESS"
     guarded.webhook.status = 200
 
-    # a connection that fails, in runs and on the command line
+    # make each connection fail, in runs and in commands
     guarded.postgres.query(f"ALTER ROLE catalog PASSWORD '{guarded.secrets['wrong']}'")
     assert guarded.materialise(keys.snapshot_key(NAME, STORE)) == "FAILURE"
     assert guarded.cli("warehouse", "register", check=False).code != 0
@@ -262,7 +262,7 @@ def work_and_fail(guarded: Guarded) -> None:
 
 
 def look_at_pages(guarded: Guarded) -> None:
-    """What worker and webserver answer, without and with a wrong token."""
+    """Request pages of the worker and the webserver without a token and with a wrong token."""
     url = json.loads((guarded.home.settings.paths.run / f"{NAME}-0.json").read_text())["url"]
     for page in _PAGES:
         for headers in ({}, {"Authorization": f"Bearer {guarded.secrets['wrong']}"}):

@@ -1,4 +1,4 @@
-"""What happens to topics: a changelog is cut or widened, an output deleted, a source widened under two workers."""
+"""Drills with topics: a cut or widened changelog, a deleted output, a source that is widened under two workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def cut(it: Exercise) -> None:
     it.mended()
     it.green(it.processor_asset, WORKING)
     it.exact()
-    it.home.cli("apply", "restore", it.name, "--from", "changelog")  # it gives the whole state back again
+    # Restoring from the repaired changelog must give the whole state.
+    it.home.cli("apply", "restore", it.name, "--from", "changelog")
     with it.home.verbs() as verbs:
         assert [each.differences for each in verbs.audit(it.name, ())] == [()]
 
@@ -101,7 +102,7 @@ def two_widths(it: Exercise) -> None:
     it.act("apply", "clear", it.name, "--all", "--rewind", "earliest", "--yes")
     it.mended()
     it.green(it.processor_asset, WORKING)
-    # A partition that only one stream has: each worker is asked for its own tasks.
+    # Only one stream has this partition: the command must ask each worker only for its own tasks.
     last = f"w{WIDE - 1}"
     wait_for(lambda: it.logged("wide") == sent, "the second stream to be counted again")
     it.home.cli("apply", "clear", it.name, "--key", last, "--partition", str(WIDE - 1), "--yes")
@@ -111,14 +112,14 @@ def two_widths(it: Exercise) -> None:
 
 
 def add_partition(it: Exercise, topic: str) -> None:
-    """One partition more than there should be."""
+    """Add one partition more than the topic should have."""
     admin = AdminClient({"bootstrap.servers": it.topics.bootstrap})
     for future in admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)]).values():
         future.result(30)
 
 
 def went_on(it: Exercise, expected: dict[str, int]) -> None:
-    """The outputs since the topic was made again: of each key, without a gap, up to the last."""
+    """Assert that each key's outputs since the topic was recreated continue without a gap up to the last count."""
     seen = it.sent()
     assert len(seen) == KEYS
     for key, numbers in seen.items():

@@ -1,4 +1,4 @@
-"""What happens around processors: the broker restarts or is away, the registry is lost, the disk is full."""
+"""Drills around processors: the broker restarts or is away, the registry is lost, the disk is full."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def registry_lost(it: Exercise) -> None:
     for file in it.home.settings.home.glob("registry.db*"):
         file.unlink()
     it.says(it.processor_asset, REGISTERED, "adopted", it.name)
-    # rebuilt from the world without anybody's doing; that it is whole shows as recovery goes on from what was adopted
+    # the registry was rebuilt without an operator; recovery of an adopted processor shows that it is complete
     killed_at = time.time()
     os.kill(it.pid, signal.SIGKILL)
     it.red_since(it.processor_asset, WORKING, killed_at)

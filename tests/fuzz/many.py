@@ -1,8 +1,8 @@
-"""Many examples of the property, in processes of their own: ``make fuzz``.
+"""``make fuzz``: checks the property of ``tests/fuzz/property.py`` with many examples, in several processes.
 
 python -m tests.fuzz.many                       100,000 examples, on all cores
-python -m tests.fuzz.many --examples 500        fewer
-python -m tests.fuzz.many --seed 17             the examples of one share again
+python -m tests.fuzz.many --examples 500        500 examples
+python -m tests.fuzz.many --seed 17             only the examples of seed 17, to reproduce a failure
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.property import CASES, Case, check
 
-#: The examples of one seed: a new generator then begins, so that memory stays bounded.
+#: The number of examples per seed. Each seed starts a new generator, which bounds the memory of a process.
 SHARE = 500
-#: Where there is one, examples keep their files in this file system: a kill here is one of a process, not of a machine.
+#: Examples keep their files in this file system in memory, if the machine has one. No disk is needed: the examples kill
+#: processes, never the machine.
 IN_MEMORY = Path("/dev/shm")
 
 
 def run_share(job: tuple[int, int]) -> tuple[int, str]:
-    """Check the examples of one seed; returns their number, and the smallest one that fails with its error."""
+    """Check the examples of one seed.
+
+    Returns:
+        The number of examples that ran, and the smallest failing example with its error; the text is empty if none
+        failed.
+    """
     number, count = job
     if IN_MEMORY.is_dir():
         tempfile.tempdir = str(IN_MEMORY)
@@ -58,7 +64,7 @@ def run_share(job: tuple[int, int]) -> tuple[int, str]:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Fuzzed messages on the real engine.")
     parser.add_argument("--examples", type=int, default=100_000, help="how many")
     parser.add_argument("--seed", type=int, help="only the share of this seed")

@@ -1,7 +1,7 @@
-"""What a fuzzed message does, as data: operations on state, then an output; and plain Python that foretells the result.
+"""Describes as data what a fuzzed message does: operations on state, then an output. ``Model`` predicts the result.
 
-``Model`` shares no code with the engine. It knows the rules of `docs/failures.md`: what state gives back, what each
-serializer takes, and by which errors a message may fail.
+``Model`` is plain Python and shares no code with the engine. It knows the rules of `docs/failures.md`: what state
+returns, what each serializer accepts, and which errors a message may fail with.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-#: Topics of output and state take records of so many bytes; a value of ``LONG`` characters is too large for both.
+#: ``BYTES_MAX``: the largest record that the output topic and the changelog accept. A value of ``LONG`` characters
+#: exceeds it.
 BYTES_MAX, LONG = 4_000, 5_000
-#: Later than any test runs, and later than any clock can show, in milliseconds since 1970.
+#: Event times in milliseconds since 1970: one later than any test runs, and one too large for any calendar date.
 FAR_AHEAD_MS, BEYOND_MS = 2_000_000_000_000, 2**62
 
 
 class Odd(Exception):
-    """Raised by a user's function."""
+    """An error that a user's function raises; making its text fails, too."""
 
     def __str__(self) -> str:
         raise RuntimeError("an error without a text")
@@ -30,7 +31,7 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One call of a user's function; with ``caught`` the function catches its failure and goes on."""
+    """One call that a user's function makes. With ``caught``, the function catches the call's failure and continues."""
 
     kind: str
     name: Any = ""
@@ -40,7 +41,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One input: raw bytes that are no plan, or what the function does with it."""
+    """One input message: either ``raw`` bytes without a plan, or ``ops``, the calls that the user's function makes."""
 
     key: bytes | None
     time_ms: int
@@ -53,7 +54,7 @@ class Message:
 
 
 class Refused(Exception):
-    """The model's word for a failure, with the names of the errors by which the engine may tell it."""
+    """The model expects the message to fail. ``names`` are the error types that the engine may report for it."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
@@ -125,7 +126,7 @@ MESSAGES = st.one_of(
 
 
 def perform(op: Op, state: Any) -> Any:
-    """One call, as a user's function makes it."""
+    """Makes one call, as a user's function does; returns what the call returns."""
     if op.kind == "raise":
         raise op.value
     if op.kind in ("set", "set_bytes"):
@@ -160,7 +161,7 @@ def _raises(value: Any) -> bytes:
     raise LookupError(value)
 
 
-#: What a topic is declared with; a name, or a function of the user's.
+#: Serializers that the output topic is declared with: a built-in name, or a function of the user.
 SERIALIZERS: Mapping[str, str | Callable[[Any], Any]] = {
     "json": "json",
     "str": "str",
@@ -175,7 +176,11 @@ SERIALIZERS: Mapping[str, str | Callable[[Any], Any]] = {
 
 
 def _written(kind: str, value: Any) -> Any:
-    """What a serializer makes of a value: bytes, or a JSON value to compare with; raises Refused."""
+    """What a serializer makes of a value: bytes, or a JSON value to compare with.
+
+    Raises:
+        Refused: The serializer does not accept the value.
+    """
     if value is None:
         return None
     if kind == "json":
@@ -202,7 +207,11 @@ def _encoded(text: str, error: str) -> bytes:
 
 
 def json_of(value: Any) -> Any:
-    """The value that a reader of the JSON output gets; raises Refused."""
+    """The value that a reader of the JSON output gets.
+
+    Raises:
+        Refused: JSON cannot hold the value.
+    """
     if isinstance(value, dict):
         return {str(key): json_of(part) for key, part in value.items() if _encoded(str(key), "ValueUnwritable") or True}
     if isinstance(value, (list, tuple)):
@@ -213,7 +222,11 @@ def json_of(value: Any) -> Any:
 
 
 def state_of(value: Any) -> Any:
-    """The value that state gives back for one that was set; raises Refused."""
+    """The value that state returns after this value was set.
+
+    Raises:
+        Refused: State cannot store the value.
+    """
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise Refused("ValueNotStorable")
@@ -239,7 +252,7 @@ def _scalar(value: Any, error: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One output as it has to be; ``value`` is bytes, None, or a value of JSON."""
+    """One expected output; ``value`` is bytes, None, or a JSON value."""
 
     key: bytes | None
     value: Any
@@ -248,7 +261,11 @@ class Sent:
 
 @dataclass(slots=True)
 class Done:
-    """What one message comes to: its output, or the errors by which it may fail; and what its function reads."""
+    """The expected result of one message.
+
+    ``sent`` is its output; None if it fails. ``errors`` are the error types that it may fail with. ``reads`` are the
+    values that its function reads. ``state`` is the state of all keys afterwards.
+    """
 
     sent: Sent | None = None
     errors: frozenset[str] = frozenset()
@@ -257,7 +274,10 @@ class Done:
 
 
 class Model:
-    """Folds messages in plain Python; ``takes_past`` and ``takes_future`` tell whether the output takes such times."""
+    """Predicts the result of messages in plain Python.
+
+    ``takes_past`` and ``takes_future`` are whether the output topic accepts timestamps long past and far ahead.
+    """
 
     def __init__(self, serializer: str, *, takes_past: bool, takes_future: bool) -> None:
         self._serializer = serializer
@@ -265,7 +285,10 @@ class Model:
         self._state: dict[bytes, dict[str, Any]] = {}
 
     def fold(self, messages: Sequence[Message]) -> list[Done]:
-        """What each message comes to, in their order; ``state`` is that of all keys after it."""
+        """The expected result of each message, in order.
+
+        ``state`` of a result is the state of all keys after its message.
+        """
         done = []
         for message in messages:
             came = self._one(message)
@@ -335,12 +358,12 @@ class Model:
 
 
 def shown(value: Any) -> str:
-    """A text that tells values apart: -0.0 from 0.0, True from 1."""
+    """A text that differs for values that ``==`` takes as equal: -0.0 and 0.0, True and 1."""
     return repr(value)
 
 
 def parsed(kind: str, raw: bytes | None) -> Any:
-    """What a reader makes of an output's bytes."""
+    """An output's value as a consumer reads it: JSON is parsed, other bytes stay as they are."""
     return json.loads(raw) if kind == "json" and raw is not None else raw
 
 

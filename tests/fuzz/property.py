@@ -1,4 +1,7 @@
-"""The property: whatever messages and functions do, state and outputs are those of plain Python, both or neither."""
+"""The fuzzed property: for all messages and functions, the engine's state and outputs equal those of plain Python.
+
+A message that fails changes no state and sends no output.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFai
 from tests.fuzz.plans import BYTES_MAX, MESSAGES, SERIALIZERS, Done, Message, Model, parsed, perform, shown
 
 GROUP, INPUT, OUTPUT, DEAD, STORE = "fuzzed", "in", "out", "dead", "s"
-#: Of the input, which takes messages of any time ahead.
+#: Configuration of the input topic, which accepts timestamps far in the future.
 AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-#: Of the topic for outputs: what it takes of times long past and far ahead.
+#: Configurations of the output topic; they differ in which timestamps, long past or far ahead, the topic accepts.
 OUTPUT_CONFIGS: tuple[dict[str, str], ...] = (
     {},
     {"message.timestamp.before.max.ms": "86400000"},
@@ -32,19 +35,19 @@ OUTPUT_CONFIGS: tuple[dict[str, str], ...] = (
 
 
 class Broken(AssertionError):
-    """The engine and plain Python differ."""
+    """The engine's result differs from that of plain Python."""
 
 
 class NoPlan(Exception):
-    """A message whose bytes are no plan."""
+    """The user's function got a message whose bytes are not a plan."""
 
 
 class Killed(BaseException):
-    """SIGKILL."""
+    """Stands for a SIGKILL of the worker."""
 
 
 class Doomed(InlineProcess):
-    """Dies at its n-th point; what it calls afterwards has no effect."""
+    """A process that is killed once it has passed ``points`` points; its later calls have no effect."""
 
     def __init__(self, cluster: InMemoryCluster, points: int) -> None:
         super().__init__(cluster.clock, "doomed")
@@ -59,7 +62,10 @@ class Doomed(InlineProcess):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One example. ``policy`` is what becomes of a message that fails; ``dies_at`` the point of a kill -9."""
+    """One example.
+
+    ``policy`` says what the worker does with a failed message; ``dies_at`` is the point of a SIGKILL.
+    """
 
     messages: tuple[Message, ...]
     serializer: str
@@ -85,7 +91,7 @@ CASES = st.builds(
 
 
 class Run:
-    """One case on a cluster of its own."""
+    """Runs one case on its own cluster in memory."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self._case, self._folder = case, folder
@@ -111,10 +117,10 @@ class Run:
             )
 
     def check(self) -> None:
-        """Run it to its end, and compare.
+        """Run the case to its end, and compare the engine's result with plain Python's.
 
         Raises:
-            Broken: The engine did something else than plain Python.
+            Broken: The two results differ.
         """
         done = self._expected
         stops = next((place for place, each in enumerate(done) if each.errors), None)
@@ -163,7 +169,7 @@ class Run:
         frame.apply(self._returned).to_topic(out, key=self._out_key, headers=self._out_headers)
         return app
 
-    # -- the functions under test: they look up what to do, by the message's number -----------------------------------
+    # -- the user's functions under test: they look up what to do by the number of the message -------------------------
 
     def _work(self, value: Any, state: Any) -> int:
         if not isinstance(value, dict) or not isinstance(value.get("n"), int):
@@ -192,7 +198,7 @@ class Run:
     def _out_headers(self, value: Any) -> Any:
         return self._case.messages[self._number].out_headers
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- comparisons with the expected result --------------------------------------------------------------------------
 
     def _compare(self, done: Sequence[Done]) -> None:
         if self._misread:
@@ -239,6 +245,10 @@ def _settings() -> Settings:
 
 
 def check(case: Case) -> None:
-    """One example; raises Broken, or what the engine raised."""
+    """Check one example.
+
+    Raises:
+        Broken: The engine's result differs from that of plain Python. Errors of the engine are passed on.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-fuzz-") as folder:
         Run(case, Path(folder)).check()

@@ -1,4 +1,4 @@
-"""A few examples of the property with each check; `make fuzz` runs 100,000."""
+"""Checks the fuzzed property with a few examples in each test run; `make fuzz` runs 100,000."""
 
 from __future__ import annotations
 

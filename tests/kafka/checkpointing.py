@@ -1,4 +1,4 @@
-"""What tests of checkpoints ask of a worker and of a store: what is stored, restored, held and told."""
+"""Helpers for tests of checkpoints: request and await them, read a worker's state, log and metrics, delete its disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def feed(stream: Any, worker: Any, waiting: Any, first: int, last: int) -> None:
 
 
 def stored(worker: Any, waiting: Any) -> dict[str, Any]:
-    """Ask for checkpoints, and wait until all are in the store."""
+    """Request a checkpoint of every task, and wait until the worker has logged that all are stored."""
     before = len(told(worker, "checkpoint stored"))
     wanted = set(worker.client.checkpoint()["storing"])
 
@@ -50,7 +50,7 @@ def lose_disk(worker: Any) -> None:
 
 
 def held(worker: Any) -> dict[bytes, int]:
-    """What the worker's own stores hold."""
+    """The counts in the worker's RocksDB stores, read from fresh checkpoints."""
     found = {}
     for task in worker.client.checkpoint()["tasks"]:
         for key, value in iterate_checkpoint(Path(task["path"]), "counts"):
@@ -59,7 +59,7 @@ def held(worker: Any) -> dict[bytes, int]:
 
 
 def told(worker: Any, event: str) -> list[dict[str, Any]]:
-    """The log's lines about something."""
+    """The lines of the worker's log with this event name."""
     lines = [line for line in worker.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in map(json.loads, lines) if line["event"] == event]
 

@@ -1,4 +1,4 @@
-"""A running application on the real broker: feed it, run it, read what it made."""
+"""Fixtures that run a counting application on a real broker: feed its input, run it, read its output."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ from tests.kafka.object_store import S3Server
 from tests.parts.operated import mortal_holder
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: How long a test waits for something that takes seconds on a quiet machine.
+#: Timeout in seconds for steps that take seconds on a quiet machine.
 PATIENCE_S = 120.0
-#: How long the group waits for a killed worker. Every kill of a test costs this time.
+#: Session timeout of the consumer group. After each kill, a test waits this long until the group drops the worker.
 SESSION_MS = 3_000
 
 
 @pytest.fixture(autouse=True)
 def killed_holders_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test kills an apply within its own process; the next apply must see that its holder ended."""
+    """Make the holder of an apply look dead after the test ends it.
+
+    Tests simulate the kill inside their own process, which lives on.
+    """
     monkeypatch.setattr(verbs, "this_process", mortal_holder)
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until ``condition`` gives something true, and return that."""
+    """Wait until ``condition`` returns a true value, and return that value."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         found = condition()
@@ -55,10 +58,10 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 
 class PageReader(ProcessorClient):
-    """A client that also reads the pages of probes and of Prometheus."""
+    """A client that also reads the worker's probe pages and its Prometheus page."""
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker answers ``/health`` and its loop is alive."""
+        """Whether the worker answers ``/health``, and so its loop is alive."""
         answer = self._get("/health", timeout_s)
         return answer is not None and answer.is_success
 
@@ -80,7 +83,7 @@ class PageReader(ProcessorClient):
 
 @dataclass
 class Stream:
-    """One counting application: input, output, store and their content."""
+    """A counting application with its topics and state folder, and helpers that feed and read it."""
 
     bootstrap: str
     group: str
@@ -108,7 +111,7 @@ class Stream:
         self.topics.create(TopicSpec(self.source, self.partitions, 1))
 
     def provision(self) -> None:
-        """Create the topics that the application needs, its changelog among them."""
+        """Create the topics that the application needs, including its changelog."""
         topology = self.application().topology()
         provisioning.apply(provisioning.plan(topology, provisioning.read_facts(self.topics, topology)), self.topics)
 
@@ -128,7 +131,7 @@ class Stream:
         self.feed([(b"k%d" % (number % keys), json.dumps(number).encode()) for number in range(count)])
 
     def folder_id(self, slot: str) -> str:
-        """The id of a slot's state folder, which is made if it is not there."""
+        """The id of a slot's state folder; the folder is created if it does not exist."""
         file = self.state_dir / self.group / slot / "id"
         if not file.exists():
             StateFolder(self.state_dir, self.group, slot).release()
@@ -154,7 +157,7 @@ class Stream:
         return app
 
     def delete_local_state(self) -> None:
-        """As a new disk: the next start restores from the changelog."""
+        """Simulate a new disk: the next start restores state from the changelog."""
         shutil.rmtree(self.state_dir / self.group)
 
     def read(self, topic: str) -> list[Record]:
@@ -177,11 +180,11 @@ class Stream:
         return state
 
     def counts(self) -> dict[bytes, int]:
-        """The counts as the committed changelog has them."""
+        """The count of each key, read from the committed changelog."""
         return {key: value for (key, name), value in self.changelog_state().items() if name == "n"}
 
     def outputs_are_exact(self, expected: dict[bytes, int]) -> None:
-        """Each key's outputs are 1..n, each once, in order."""
+        """Assert that the outputs of each key are 1..n in order, without gaps or duplicates."""
         seen: dict[bytes, list[int]] = {}
         for record in self.read(self.sink):
             seen.setdefault(record.key or b"", []).append(json.loads(record.value or b"0"))
@@ -189,7 +192,7 @@ class Stream:
 
 
 def count(value: Any, state: Any) -> int:
-    """The running count of a key."""
+    """Count a message of a key. Returns the key's new count."""
     total = state.get("n", 0) + 1
     state.set("n", total)
     return int(total)
@@ -232,7 +235,7 @@ frame.to_topic(application.topic(application.consumer_group + "-out"))
 
 
 class Worker:
-    """The same application as a deployed process."""
+    """The counting application as a separate worker process."""
 
     def __init__(self, stream: Stream, home: Path, slot: str = "0", limit_file_bytes: int | None = None) -> None:
         self.stream, self.slot, self.paths = stream, slot, Paths(home)
@@ -248,7 +251,7 @@ class Worker:
             "TEST_GROUP": stream.group,
         }
         self._limit = limit_file_bytes
-        #: Further flags of its start.
+        #: Additional command line arguments for the worker process.
         self.flags: tuple[str, ...] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -288,7 +291,7 @@ class Worker:
         return status is not None and status.pid == self.process.pid and status.phase == "running"
 
     def waiting(self, condition: Callable[[], Any], what: str) -> Any:
-        """Wait until ``condition`` gives something true; a worker that ends meanwhile ends the wait, with its log."""
+        """Wait until ``condition`` returns a true value. If the worker exits first, fail and show its log."""
 
         def ended_or_true() -> Any:
             assert self.process is not None
@@ -321,7 +324,7 @@ class Worker:
 
 @pytest.fixture
 def worker(stream: Stream, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Makes deployed workers of ``stream``; all are gone at the end."""
+    """A factory of worker processes for ``stream``; the fixture kills all of them at the end of the test."""
     made: list[Worker] = []
     stream.provision()
 

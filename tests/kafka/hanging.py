@@ -1,7 +1,7 @@
-"""A transaction that hangs for real: written to a partition, and unknown to every coordinator.
+"""Creates a real hanging transaction: its record is in a partition, but no coordinator knows it.
 
-Brokers check each transactional write with the coordinator since 3.6; with that check off, as in older ones, a write
-that comes late, after its transaction was ended, opens one that nobody will ever end.
+Since version 3.6, brokers check each transactional write with the coordinator. With this check off, as in older
+brokers, a write that arrives after the end of its transaction opens a new one. No coordinator ever ends that one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECK = "transaction.partition.verification.enable"
 
 @contextmanager
 def unverified(bootstrap: str) -> Iterator[None]:
-    """A broker that takes late transactional writes."""
+    """Switch off the broker's check of transactional writes for this block, so that it accepts late writes."""
     _set(bootstrap, "false")
     try:
         yield
@@ -31,9 +31,9 @@ def unverified(bootstrap: str) -> Iterator[None]:
 def leave_hanging(
     bootstrap: str, topic: str, partition: int, *, producer_id: int, age_s: float, epoch: int = 0, sequence: int = 0
 ) -> None:
-    """Write one record in a transaction that no coordinator knows, dated ``age_s`` ago.
+    """Write one record in a transaction that no coordinator knows. Its timestamp is ``age_s`` seconds ago.
 
-    ``epoch`` and ``sequence`` are the next ones of a producer that has written to the partition before.
+    If the producer has written to the partition before, ``epoch`` and ``sequence`` must continue its own.
     """
     moment = int((time.time() - age_s) * 1000)
     batch = DefaultRecordBatchBuilder(2, 0, True, producer_id, epoch, sequence, 1 << 16)
@@ -58,7 +58,7 @@ def leave_hanging(
 
     deadline = time.monotonic() + 60
     try:
-        while True:  # the broker follows the change of its configuration a moment later
+        while True:  # the broker applies its changed configuration a moment later
             (told,) = client._manager.run(send).responses[0].partition_responses
             if told.error_code == 0:
                 return

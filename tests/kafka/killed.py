@@ -1,12 +1,12 @@
-"""One body for kill -9 on a real broker: workers, their input, the moments of the kills, and what must come of it.
+"""The common body of tests that kill workers (kill -9) on a real broker: workers, input, kills, and final checks.
 
-A scenario says what differs::
+A scenario is a subclass that defines what differs::
 
     class Windows(Scenario):
-        topology = ...          # what the processes run
+        topology = ...          # the topology that the processes run
 
-        def course(self): ...   # feeds, and yields each kill
-        def truth(self): ...    # what plain Python makes of the input, by output
+        def course(self): ...   # feeds input, and yields each kill
+        def truth(self): ...    # the expected outputs, computed in plain Python from the input
         def sent(self, output): ...
 
     Windows(stream, worker).live()
@@ -29,10 +29,10 @@ from holdfast.infra.kafka.records import Record
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from tests.kafka.conftest import SESSION_MS, Stream, Worker, wait_for
 
-#: Event times begin here: a whole number of windows since 1970.
+#: Event times begin here. This is a multiple of the window size since the epoch.
 BEGIN_MS = 1_690_000_000_000
 
-#: The module that processes import: `made` is the application, `group` begins the name of each of its topics.
+#: The module that worker processes import. `made` is the application; all topic names begin with `group`.
 DEFINITION = """
 import os
 
@@ -56,13 +56,13 @@ if "TEST_GROUP" in os.environ:
 
 @dataclass(frozen=True)
 class Kill:
-    """The first worker is killed as soon as something is so, and started again.
+    """One kill: the first worker is killed once a condition holds, and started again.
 
     Args:
-        when: Gives something true when it is time.
-        what: What that is, for people.
-        loses_disk: Whether the killed worker's state is gone.
-        meanwhile: Happens while it does not run.
+        when: The condition for the kill; it holds when the function returns a true value.
+        what: Names the condition in the error after a timeout.
+        loses_disk: Whether the killed worker's state is deleted.
+        meanwhile: Called while the worker is down.
     """
 
     when: Callable[[], Any]
@@ -72,13 +72,13 @@ class Kill:
 
 
 class Scenario:
-    """Workers of one topology, of which the first one is killed over and over."""
+    """Workers of one topology, the first of which is killed several times."""
 
-    #: Lines before `build`: imports, functions of steps, constants that make commits smaller.
+    #: Source lines above `build`: imports, functions of steps, constants that make commits smaller.
     head = ""
-    #: Lines of `build`.
+    #: Source lines inside `build`: the topology's steps.
     topology = ""
-    #: Arguments of the application beyond those that all have, each with a comma behind it.
+    #: Additional arguments of the application, as source text; each ends with a comma.
     options = ""
     session_ms = SESSION_MS
 
@@ -88,33 +88,33 @@ class Scenario:
         self.workers = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
         self.killed = self.workers[0]
 
-    # -- what a scenario says --------------------------------------------------------------------------------------
+    # -- defined by each scenario --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Topics that are there before the processor's own."""
+        """Create topics that must exist before the processor's own topics are provisioned."""
 
     def course(self) -> Iterator[Kill]:
-        """Feeds, waits, and yields each kill; it goes on when the worker is started again."""
+        """Feed input, wait, and yield each kill. The generator resumes after the killed worker was started again."""
         raise NotImplementedError
 
     def truth(self) -> Mapping[str, Counter[Any]]:
-        """By output, what must have been sent, each as often as it must."""
+        """The expected outputs by output topic, each with its number of occurrences."""
         raise NotImplementedError
 
     def sent(self, output: str) -> Counter[Any]:
-        """What was sent, as `truth` has it."""
+        """The actual outputs of a topic, in the form that `truth` uses."""
         raise NotImplementedError
 
     def check_running(self) -> None:
-        """What else must come about while workers run."""
+        """Run additional checks while workers run; a scenario may override this."""
 
     def check_ended(self) -> None:
-        """What else must hold when they have ended."""
+        """Run additional checks after the workers have stopped; a scenario may override this."""
 
-    # -- the body --------------------------------------------------------------------------------------------------
+    # -- common to all scenarios --------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """Live through all of it, and compare."""
+        """Run the workers through all kills, then compare the outputs with `truth`."""
         self.begin()
         for one in self.workers:
             one.start()
@@ -131,14 +131,15 @@ class Scenario:
                 lambda output=output, wanted=wanted: self.sent(output).total() >= wanted.total(), f"all of {output}"
             )
         self.check_running()
-        for one in self.workers:  # all may be done before the last kill: the worker behind it may not have begun
+        # All input may be processed before the last kill, so the restarted worker may still be starting.
+        for one in self.workers:
             assert one.wait_running().terminate() == 0
         for output, wanted in truth.items():
             assert self.sent(output) == wanted
         self.check_ended()
 
     def begin(self) -> None:
-        """All is there to start workers."""
+        """Prepare topics and definitions, so that workers can start."""
         self.stream.application = self.application  # type: ignore[method-assign]
         self.prepare()
         self.stream.provision()
@@ -156,58 +157,58 @@ class Scenario:
         )
 
     def application(self) -> Application:
-        """The application that the processes run."""
+        """The same application as in the worker processes, for provisioning and inspection."""
         namespace: dict[str, Any] = {}
         exec(self.definition, namespace)
         made: Application = namespace["build"](self.stream.bootstrap, self.stream.group)
         return made
 
-    # -- how far it is ---------------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------------
 
     def committed(self, topic: str | None = None) -> int:
-        """How many offsets of a topic, or of all inputs, are committed."""
+        """The sum of the committed offsets of one topic, or of all inputs."""
         each = self.stream.topics.committed_offsets(self.stream.group)
         return sum(offset for place, offset in each.items() if topic in (None, place.topic))
 
     def results(self) -> int:
-        """How many records of committed transactions the output has; markers count, too."""
+        """The number of committed offsets in the output topic, including transaction markers."""
         return sum(self.stream.topics.end_offsets(self.stream.sink, committed=True).values())
 
     def has_committed(self, number: int) -> Callable[[], bool]:
-        """Whether so many messages are committed, and no more are there."""
+        """A condition: the sum of the committed offsets is exactly this number."""
         return lambda: self.committed() == number
 
     def has_more_committed(self, topic: str | None = None) -> Callable[[], bool]:
-        """Whether more is committed than now."""
+        """A condition: the sum of the committed offsets has grown since this call."""
         before = self.committed(topic)
         return lambda: self.committed(topic) > before
 
     def has_more_results(self, number: int = 0) -> Callable[[], bool]:
-        """Whether more than so many results came since now."""
+        """A condition: more than this number of outputs were added since this call."""
         before = self.results()
         return lambda: self.results() > before + number
 
     def lose_disk(self) -> None:
-        """The killed worker's state is gone, if it had a task with state."""
+        """Delete the killed worker's state, if it had any."""
         if self.killed.paths.state.exists():
             shutil.rmtree(self.killed.paths.state)
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """Wait until something is so, also where the killed worker does not run."""
+        """Wait for a condition, without the check that the killed worker runs."""
         return wait_for(condition, what)
 
-    # -- what the topics hold --------------------------------------------------------------------------------------
+    # -- content of the topics ----------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> str:
         return f"{self.stream.group}-{name}"
 
     def partitions(self) -> Iterator[list[Record]]:
-        """By partition, the records of the source."""
+        """The committed records of the source topic, one list for each partition."""
         for number, end in sorted(self.stream.topics.end_offsets(self.stream.source, committed=True).items()):
             yield read_range(self.stream.bootstrap, self.stream.source, number, 0, end)
 
     def stored(self, store: str) -> dict[tuple[bytes, str], Any]:
-        """What the changelog of a store holds."""
+        """The state in the changelog of a store: the newest value of each key."""
         state: dict[tuple[bytes, str], Any] = {}
         for record in self.stream.read(self.topic(f"{store}-changelog")):
             if record.key == META_KEY:
@@ -217,6 +218,6 @@ class Scenario:
         return {place: value for place, value in state.items() if value is not None}
 
     def documents(self, output: str, made: Callable[[Record, Any], Hashable]) -> Counter[Any]:
-        """What is made of each record of a topic and the JSON in it."""
+        """Count the results of calling ``made`` with each record of a topic and its decoded JSON."""
         records = self.stream.read(self.topic(output))
         return Counter(made(record, json.loads(record.value or b"null")) for record in records)

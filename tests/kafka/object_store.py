@@ -1,4 +1,4 @@
-"""A real S3 server on a free port of this machine: SeaweedFS, from its wheel."""
+"""A real S3 server (SeaweedFS, from its wheel) on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 90.0
 
 
 class S3Server:
-    """Starts with one bucket and two identities: one may do everything, one may only read."""
+    """An S3 server with one bucket and two identities: one has all rights, the other may only read."""
 
     def __init__(self, folder: Path, writer: tuple[str, str] = WRITER) -> None:
         self._folder = folder

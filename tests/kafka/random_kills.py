@@ -1,4 +1,4 @@
-"""kill -9 at random moments, for as many rounds as asked for: runs ``test_random_kills.py`` by hand."""
+"""A script that runs the kills of ``test_random_kills.py`` by hand, for a chosen number of rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Run the rounds; 0 when nothing was lost or doubled beyond what the guarantee allows."""
+    """Run the rounds. Returns 0 if no message was lost and none was doubled beyond the processing guarantee."""
     parser = argparse.ArgumentParser(description="kill -9 a processor's processes at random moments, then verify.")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--processes", type=int, default=1, help="how many share the work, one slot each")

@@ -1,4 +1,4 @@
-"""A broker behind TLS that asks for a user and a password, and lets nobody do what no rule allows."""
+"""A broker with TLS, SASL passwords and ACLs: a user may do only what an ACL allows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PARTS = ("restype", "name", "resource_pattern_type", "principal", "host", "oper
 
 
 class SecuredBroker(TrackedBroker):
-    """One KRaft node with SASL_SSL, SCRAM and the standard authorizer; ``admin`` may do everything."""
+    """One KRaft node with SASL_SSL, SCRAM and the standard authorizer. User ``admin`` is a superuser."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
         super().__init__(folder, heap_mb=384, java=java, jars=jars, options=[BRIEF])
@@ -43,7 +43,7 @@ class SecuredBroker(TrackedBroker):
         self.bootstrap = ""
 
     def config(self, user: str, password: str) -> dict[str, str]:
-        """librdkafka's settings of a user."""
+        """The librdkafka settings with which this user connects."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanisms": MECHANISM,
@@ -53,7 +53,7 @@ class SecuredBroker(TrackedBroker):
         }
 
     def add_user(self, user: str, password: str) -> dict[str, str]:
-        """A new user without any right; the settings of its clients."""
+        """Create a user without any rights. Returns the client settings of the user."""
         credential = UserScramCredentialUpsertion(
             user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
         )
@@ -63,7 +63,7 @@ class SecuredBroker(TrackedBroker):
         return self.config(user, password)
 
     def allow(self, user: str, operation: str, kind: str, name: str, *, prefixed: bool = False) -> None:
-        """Add a rule, as `kafka-acls.sh --add --allow-principal` does."""
+        """Add an ACL, as `kafka-acls.sh --add --allow-principal` does, and wait until the broker applies it."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         kinds = {
             "topic": ResourceType.TOPIC,
@@ -85,7 +85,8 @@ class SecuredBroker(TrackedBroker):
             future.result(30)
         wanted = AclBindingFilter(*(getattr(binding, name) for name in _PARTS))
         deadline = time.monotonic() + 60
-        while not admin.describe_acls(wanted).result(30):  # the broker follows the controller a moment later
+        # The broker learns of the rule from the controller a moment later.
+        while not admin.describe_acls(wanted).result(30):
             assert time.monotonic() < deadline, f"the rule did not come to hold: {binding}"
             time.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""A link to a server of this machine that is slow, stalls or drops what goes through it, as the test says."""
+"""A TCP proxy to a local server that a test can stall or disconnect."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PIECE = 4_096
 
 
 class SlowLink:
-    """Carries connections to a port; ``port`` is where it listens.
+    """A TCP proxy that listens on ``port`` and forwards connections to a local server.
 
-    It carries everything until it is told to stall: then what goes the stalled way gets so many bytes further, over
-    all connections, and stands still until ``flow`` or ``drop``.
+    It forwards all bytes until ``stall``. After that, the stalled direction forwards a limited number of bytes, counted
+    over all connections. It then stops until ``flow`` or ``drop``.
 
     Args:
         upstream: The server's port on this machine.
@@ -26,25 +26,25 @@ class SlowLink:
         self._moved = threading.Condition()
         self._room: dict[str, int | None] = {"up": None, "down": None}
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        #: Set while something stands still.
+        #: Set while at least one connection is stopped.
         self.stalled = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stall(self, way: str, after: int) -> None:
-        """Let ``after`` more bytes go ``up`` (to the server) or ``down``, and then none."""
+        """Forward ``after`` more bytes ``up`` (to the server) or ``down`` (to the client), and then none."""
         with self._moved:
             self.stalled.clear()
             self._room[way] = after
 
     def flow(self) -> None:
-        """Carry everything again."""
+        """Forward all bytes again after a stall."""
         with self._moved:
             self._room = {"up": None, "down": None}
             self.stalled.clear()
             self._moved.notify_all()
 
     def drop(self) -> None:
-        """End every connection, and carry everything from then on."""
+        """Close all connections, and forward new connections without a limit."""
         with self._moved:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
@@ -52,7 +52,7 @@ class SlowLink:
         self.flow()
 
     def close(self) -> None:
-        """End everything."""
+        """Close the listener and all connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Audits on a real broker: what is planted in store, changelog and table is named, key by key; and repairs repair."""
+"""Audits on a real broker name each key whose value differs in store, changelog or table; repairs remove it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.parts.operated import Operated, operated
 __all__ = ["operated"]
 
 KEYS = 40
-#: Of these keys, what is planted: a wrong value, a missing key, an extra key.
+#: Keys at which tests plant a difference: a wrong value, a missing key, an extra key.
 WRONG, MISSING, EXTRA = "key-30", "key-31", "a stranger's"
 PLANTED = {WRONG: 99, MISSING: None, EXTRA: 5}
 
@@ -64,7 +64,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
 
 
 def published(operated: Operated) -> Pairs:
-    """A true snapshot at this moment; its pairs."""
+    """Publish a correct snapshot of the current state. Returns its pairs."""
     parts = placed(operated)
     pairs = folded(operated, parts)
     publish(operated.settings, operated.group, pairs, manifest_of(operated.group, parts, pairs))
@@ -72,7 +72,7 @@ def published(operated: Operated) -> Pairs:
 
 
 def planted(pairs: Pairs) -> Pairs:
-    """The pairs with what is planted, and one of them twice."""
+    """A copy of the pairs with the planted differences, and with one pair twice."""
     kept = [pair for pair in pairs if pair[1] not in (changelog_key(WRONG), changelog_key(MISSING))]
     where = partitions_of(pairs)
     doubled = next(pair for pair in pairs if pair[1] == changelog_key("key-32"))
@@ -118,7 +118,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     parts = placed(counting)
     where = partitions_of(folded(counting, parts))
     truth = {name: 2 for name in where if name != EXTRA} | {f"key-{number}": 3 for number in range(20)}
-    # The same value once more is no difference: state is the newest value of each key.
+    # A repeated equal value is no difference, because state is the newest value of each key.
     plant_in_changelog(counting, {**PLANTED, "key-33": 2}, where)
     counting.feed(keys=20, each=1)
     counting.processed(2 * KEYS + 20)
@@ -134,7 +134,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     publish(counting.settings, counting.group, pairs, manifest_of(counting.group, parts, pairs))
 
     audit = audited(counting)
-    # the stranger's record of key-33 has another event time, so it is another value
+    # the planted record of key-33 has another event time, so it counts as another value
     assert named(audit) == dict.fromkeys([*PLANTED, "key-33"], Odd.CHANGELOG)
     shown = {one.key: one.entries for moment in audit.moments for one in moment.first}
     assert shown[changelog_key(WRONG)][Side.CHANGELOG].offset is not None
@@ -196,7 +196,7 @@ def test_a_table_older_than_the_state_is_compared_at_its_own_offsets(counting: O
     manifest = audit.tabled.manifest if audit.tabled is not None else None
     publish(counting.settings, counting.group, planted(pairs), manifest)
     assert named(audited(counting)) == dict.fromkeys([*PLANTED, "key-32"], Odd.WAREHOUSE)
-    for _ in range(3):  # now the checkpoint at the table's offsets is gone
+    for _ in range(3):  # new checkpoints replace the checkpoint at the table's offsets
         counting.client.checkpoint()
     assert named(audited(counting)) == dict.fromkeys([*PLANTED, "key-32"], Odd.CHANGELOG_WAREHOUSE)
 
@@ -214,7 +214,7 @@ def test_what_the_cleaner_took_is_told_and_is_no_difference(counting: Operated) 
         assert audit.differences == ()
         return {"unjudged": audit.unjudged}
 
-    counting.feed(keys=KEYS, each=1)  # closes the segments
+    counting.feed(keys=KEYS, each=1)  # new records close the old segments, so that the cleaner may compact them
     counting.wait_for(lambda: judged()["unjudged"] > 0, "the cleaner to have run")
 
 

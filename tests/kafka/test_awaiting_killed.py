@@ -1,7 +1,7 @@
 """kill -9 of a processor while calls of `apply_async` wait for a real HTTP server: calls repeat, outputs never do.
 
-The server holds its answers back, so each kill finds calls under way. It refuses some messages for ever: each of them
-is a dead letter once.
+The server delays its answers, so each kill finds calls in flight. It always refuses some messages: each of them must
+become a dead letter exactly once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KILLS = 2
 
 
 class Server(ThreadingHTTPServer):
-    """One that lets all calls of a worker connect at once."""
+    """An HTTP server with a backlog that is large enough for all concurrent calls of a worker."""
 
     request_queue_size = 128
 
 
 class OtherSystem:
-    """An HTTP server that answers an id with three times the id, and counts the calls of each."""
+    """An HTTP server that answers an id with three times the id, and counts the calls for each id."""
 
     def __init__(self) -> None:
         told = self
@@ -51,7 +51,7 @@ class OtherSystem:
                     self.end_headers()
                     self.wfile.write(b"%d" % (3 * number))
                 except OSError:
-                    pass  # the caller was killed
+                    pass  # the worker that called was killed, so it needs no answer
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -115,7 +115,7 @@ class Asked(Scenario):
             )
 
     def answer(self) -> None:
-        """All calls of the killed worker get their answers."""
+        """Let the server answer all calls of the killed worker."""
         self.before = self.committed()
         self.other_system.open.set()
         self.wait(lambda: not self.other_system.under_way, "the killed worker's calls to end")

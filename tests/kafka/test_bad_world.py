@@ -1,6 +1,6 @@
-"""A bad world around a running processor: damaged disks, foreign formats, refusing brokers, rivals, wrong clocks.
+"""Faults around a running processor: damaged disks, unknown formats, refusing brokers, rival workers, wrong clocks.
 
-Each ends in a recovery, or in an error that says what to do; afterwards every message has taken effect once.
+Each fault ends in a recovery, or in an error that names the repair. Afterwards every message has taken effect once.
 """
 
 import json
@@ -30,19 +30,19 @@ KEYS = 5_000
 
 
 def private_mounts() -> bool:
-    """Whether a process can be given mounts of its own here."""
+    """Whether this machine lets a process have private mounts."""
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     return (
         shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True, check=False).returncode == 0
     )
 
 
-#: The state folder is a file; or, where mounts can be made, it is read-only, or without room for a single byte.
+#: Ways to make the state folder unwritable: a file in its place. With private mounts also read-only, or a full disk.
 UNWRITABLE = ["a file in its place", *(["read-only", "full"] if private_mounts() else [])]
 
 
 class Running:
-    """An application on a thread of its own; ``result`` raises what it raised."""
+    """An application on a separate thread; ``result`` raises the error that ended it."""
 
     def __init__(self, stream, app, settings, cluster=None):
         self.stream, self.app, self.error = stream, app, None
@@ -64,7 +64,7 @@ class Running:
         assert not self._thread.is_alive()
 
     def still(self):
-        """True while it runs; what it ended with is raised."""
+        """Whether the application still runs; raises the error that ended it."""
         if self.error is not None:
             raise self.error
         return self._thread.is_alive()
@@ -81,7 +81,7 @@ def committed(stream):
 
 
 def is_exact(stream, rounds, keys):
-    """Every key was counted and sent once for each round."""
+    """Assert that every key was counted and sent once for each round."""
     expected = {b"k%d" % number: rounds for number in range(keys)}
     assert stream.counts() == expected
     stream.outputs_are_exact(expected)
@@ -95,7 +95,7 @@ def damage_blocks(folder: Path) -> int:
     return len(files)
 
 
-# -- damaged state, unknown formats ----------------------------------------------------------------------------------
+# -- tests of damaged state and unknown formats ----------------------------------------------------------------------
 
 
 def test_damaged_state_is_moved_aside_and_restored_at_a_start_and_while_running(stream, worker, waiting):
@@ -170,7 +170,7 @@ def test_a_changelog_record_of_a_future_version_is_refused(stream, key, value):
     assert committed(stream) == 50
 
 
-# -- a broker that refuses -------------------------------------------------------------------------------------------
+# -- tests of a broker that refuses writes ---------------------------------------------------------------------------
 
 
 def grow(value, state):
@@ -188,7 +188,7 @@ def incompressible():
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["large output", "large state"])
 def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_through_once_allowed(stream, what):
-    """The topic's limit is below the client's own."""
+    """The topic's limit on record size is lower than the client's limit, so only the broker refuses the record."""
     stream.feed([(b"a", b'"small"')])
     stream.application(grow).run(count=1, timeout=30)
     topic = stream.sink if what == "large output" else changelog_topic(stream.group, "counts")
@@ -206,7 +206,7 @@ def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_
 
 @pytest.mark.thorough
 def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_nothing(stream, worker, waiting):
-    """Somebody sets a limit on the topic that no record can meet, and takes it back."""
+    """The topic's limit on record size becomes so low that no record fits, and is raised again later."""
     one, changelog = worker(), changelog_topic(stream.group, "counts")
     stream.feed_numbers(100)
     one.start()
@@ -222,7 +222,7 @@ def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_noth
     is_exact(stream, 20, 10)
 
 
-# -- rivals ----------------------------------------------------------------------------------------------------------
+# -- tests of workers that compete for one slot ----------------------------------------------------------------------
 
 
 def rival(stream, slot):
@@ -284,7 +284,10 @@ def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(st
 
 @pytest.mark.thorough
 def test_a_worker_and_one_with_a_copy_of_its_folder_name_each_other_and_double_nothing(stream, worker, waiting):
-    """The copy has the same id, so both have one transactional id: they fence each other, until one gives up."""
+    """The copied folder has the same id, so both workers share a transactional id.
+
+    They fence each other until one stops.
+    """
     both, reason = [worker("0", "home"), worker("0", "other")], "Another worker has the transactional id"
     both[0].start().wait_running()
     (file,) = both[0].paths.home.rglob(f"{stream.group}/0/id")
@@ -304,7 +307,7 @@ def test_a_worker_and_one_with_a_copy_of_its_folder_name_each_other_and_double_n
 
 
 def restarted(workers, reason, told=None):
-    """Bring back those that gave up for that reason, as a supervisor would; ``told`` gets who did."""
+    """Restart workers that exited for this reason, as a supervisor would; ``told`` collects them."""
     for one in workers:
         if one.process.poll() is not None:
             assert reason in one.tail()
@@ -315,7 +318,7 @@ def restarted(workers, reason, told=None):
 
 
 class WrongClock(SystemClock):
-    """A wall clock that somebody sets."""
+    """A wall clock that a test can set wrong."""
 
     def __init__(self):
         self.wrong_s = 0.0
@@ -441,7 +444,7 @@ def test_a_restore_on_a_disk_that_is_too_small_says_so_and_goes_through_where_th
 
 
 def start_in_mounts(worker, mounts):
-    """Start the worker with mounts that only it sees, and that end with it."""
+    """Start the worker with private mounts, which only this process sees and which end with it."""
     command = [sys.executable, "-m", "holdfast.processors", "--processor", worker.stream.group, "--slot", worker.slot]
     with worker.log.open("ab") as log:
         worker.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Partitions that are let flow one after the other all flow: nothing overtakes the start of their fetching."""
+"""Partitions that start one after the other all deliver records: no pause or resume interrupts a started fetch."""
 
 import pytest
 
@@ -11,7 +11,7 @@ OVERTAKES = {"pause", "resume"}
 
 
 class Recorded:
-    """The client library's consumer; keeps which calls named which partitions, and with what came of them."""
+    """Wraps the client library's consumer and records its calls with their partitions and results."""
 
     def __init__(self, consumer):
         self._consumer = consumer

@@ -1,4 +1,4 @@
-"""A broker that freezes is waited for; one that is gone ends the worker, with a code of its own."""
+"""A worker waits for a frozen broker. If the broker is gone, the worker exits with a dedicated exit code."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 from holdfast.infra.exit_codes import EXIT_BROKER_UNAVAILABLE
 from tests.kafka.test_bad_world import committed, is_exact
 
-#: How long the broker is frozen; longer than the session lasts.
+#: How long the broker is frozen, in seconds; longer than the session timeout.
 AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
 
 
@@ -56,7 +56,7 @@ def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worke
 
 
 def _freeze(pid, meanwhile):
-    """Stop the broker for a time; ``meanwhile`` runs beside it and is waited for."""
+    """Freeze the broker for ``AWAY_S``. The thread that ``meanwhile`` returns runs during this time and is joined."""
     os.kill(pid, signal.SIGSTOP)
     try:
         beside = meanwhile()
@@ -68,10 +68,7 @@ def _freeze(pid, meanwhile):
 
 
 def feed_later(stream, count):
-    """Feed while the broker is frozen: what is fed arrives when it is back."""
+    """Feed on a thread while the broker is frozen; the messages arrive when the broker continues."""
     beside = threading.Thread(target=stream.feed_numbers, args=(count,))
     beside.start()
     return beside
-
-
-# -- clocks and disks ------------------------------------------------------------------------------------------------

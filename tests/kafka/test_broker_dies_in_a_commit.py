@@ -1,4 +1,4 @@
-"""A broker that is killed while it ends transactions comes back with each of them whole: no half, and none open."""
+"""A broker is killed while it ends transactions. After its restart, each transaction is complete or absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-#: Many: ending a transaction takes the longer.
+#: Many partitions make the end of a transaction take longer.
 PARTITIONS = 60
 TOPIC = "whole-or-not"
 
@@ -52,7 +52,7 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(ow
     work.join(120)
     waiting(lambda: own_broker.running() is None, "the broker to be gone")
     assert own_broker.start().bootstrap == address.bootstrap
-    # ends what was open, one way or the other
+    # a new producer with the same id makes the broker commit or abort the open transaction
     begin(address.bootstrap)
     committed, everything = (
         Consumer({"bootstrap.servers": address.bootstrap, "group.id": level, "isolation.level": level})
@@ -68,7 +68,7 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(ow
 
 
 def counted(consumer: Consumer, until: list[int]) -> set[int]:
-    """How many committed records the partitions have: one number, if each transaction is whole."""
+    """The distinct numbers of committed records over the partitions: one number, if each transaction is complete."""
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     counts = dict.fromkeys(range(PARTITIONS), 0)
     while any(place.offset < until[place.partition] for place in consumer.position(consumer.assignment())):

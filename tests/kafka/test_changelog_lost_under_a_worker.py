@@ -1,4 +1,4 @@
-"""A changelog that is deleted, or deleted and made anew, while its worker runs: the worker sees it and stops."""
+"""A worker stops when its changelog is deleted, or deleted and recreated, while it runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A real worker whose checkpoint store is damaged, slow or full, or whose uploads and downloads are broken off.
+"""A real worker whose checkpoint store is damaged, slow or full, or whose uploads and downloads are interrupted.
 
-Nothing of it costs more than checkpoints: what is held afterwards is the fold of the input, each message once.
+These faults affect only checkpoints: the worker's state still counts each input message exactly once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.mechanics.tiers import variants
 KEY = dg.AssetKey(["counts"])
 
 
-# -- what is found is not what it should be ------------------------------------------------------------------------
+# -- damaged or unusable checkpoints --------------------------------------------------------------------------------
 
 
 def flip(place: Path) -> None:
@@ -74,7 +74,7 @@ def ahead(fields: dict[str, Any]) -> None:
 
 
 def old(fields: dict[str, Any]) -> None:
-    """Two days: deletes are kept for one."""
+    """Make the checkpoint two days old. The changelog keeps deletes for one day, so it is too old to use."""
     fields["complete_at"] -= 2 * 86_400
     for at in fields["stores"].values():
         at["offset"] -= 100
@@ -110,7 +110,7 @@ def of_another_topic(fields: dict[str, Any]) -> None:
 def test_a_checkpoint_that_may_not_be_used_is_refused_with_its_reason_and_replayed_over(
     stream, worker, waiting, tmp_path, damages, words
 ):
-    """Each of the two partitions' checkpoints has a fault of its own."""
+    """Each of the two partitions has a checkpoint with a different fault."""
     one = with_store(worker(), URL=str(tmp_path / "store")).start().wait_running()
     feed(stream, one, waiting, 0, MANY)
     tasks = sorted(stored(one, waiting)["tasks"])
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_may_not_be_used_is_refused_with_its_reason_and_replay
     stream.outputs_are_exact(expected(MANY))
 
 
-# -- a slow, a full store ------------------------------------------------------------------------------------------
+# -- a slow store, a full store ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -141,24 +141,24 @@ def link(s3) -> Iterator[SlowLink]:
 
 @pytest.fixture
 def place(s3, tmp_path) -> str:
-    """A folder of its own in the store."""
+    """The URL of a separate folder for this test in the S3 store."""
     return f"{s3.url}/{tmp_path.name}"
 
 
 def by(port: int, s3: Any) -> str:
-    """The options of a store that is reached at a port."""
+    """The options of the S3 store, as JSON, with the endpoint at another port."""
     options = s3.options()
     options["client_kwargs"]["endpoint_url"] = f"http://127.0.0.1:{port}"
     return json.dumps(options)
 
 
 def judged(worker: Any) -> dg.AssetCheckResult:
-    """What the check in Dagster says of a worker."""
+    """The result of the Dagster check of a worker's checkpoint store."""
     return judge_store(KEY, [worker.client.status()])
 
 
 def manifests_of(s3: Any, place: str) -> dict[str, dict[str, Any]]:
-    """The manifests in a store, after a look at every file that they name."""
+    """All manifests in a store; asserts that every file that they name exists in its full size."""
     import s3fs
 
     files = s3fs.S3FileSystem(**s3.options(), skip_instance_cache=True, use_listings_cache=False)
@@ -242,7 +242,7 @@ def test_a_store_that_is_full_costs_nothing_but_checkpoints_and_is_used_when_the
     stream.outputs_are_exact(expected(3_000))
 
 
-# -- uploads and downloads that are broken off -----------------------------------------------------------------------
+# -- interrupted uploads and downloads -----------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""A real worker and its checkpoints: a lost disk costs the tail, a store that fails costs checkpoints only."""
+"""A real worker with checkpoints: a lost disk costs a replay of the tail, a failing store costs only checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TAIL = 200
 
 @pytest.fixture(params=variants(["s3", "folder"]))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The settings of a checkpoint store."""
+    """The settings of a checkpoint store, in a folder or on S3."""
     if request.param == "folder":
         return {"URL": str(tmp_path / "store")}
     server = request.getfixturevalue("s3")
@@ -108,7 +108,7 @@ def test_checkpoints_come_on_a_timer(stream, worker, waiting, tmp_path):
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """Takes connections, and never answers."""
+    """A TCP server that accepts connections but never answers."""
     listener = socket.create_server(("127.0.0.1", 0))
     taken: list[socket.socket] = []
 

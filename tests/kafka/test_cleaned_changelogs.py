@@ -1,4 +1,4 @@
-"""A changelog on a real broker: before its cleaner ran, after it ran, and held back by a transaction."""
+"""The inspection of a changelog on a real broker: before and after its cleaner ran, and blocked by a transaction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_the_cleaner_did_not_do_is_seen_and_seen_to_be_done(
     assert part.overdue == part.tested - KEYS, "all but the newest of each key"
     assert kinds(changelog, look(broker, topic)) == ["overdue"]
 
-    # A record of now closes the old segment; everything in it is past its longest lag.
+    # A new record closes the old segment. All records in that segment are past the maximum compaction lag.
     write(broker, topic, KEYS, age_s=0)
     waiting(lambda: look(broker, topic).partitions[0].overdue == 0, "the cleaner to have run")
     facts = look(broker, topic)

@@ -1,4 +1,4 @@
-"""``Application.clear_state`` on the real broker: refused while a worker lives, empty afterwards, and as new."""
+"""``Application.clear_state`` on a real broker: refused while a worker runs; afterwards state is empty and rebuilt."""
 
 from __future__ import annotations
 

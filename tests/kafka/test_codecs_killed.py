@@ -1,6 +1,6 @@
 """kill -9 and lost disks of a processor with stores of each codec, on a real broker; one store changes its codec.
 
-What plain Python makes of the records in the source topic is compared with what was sent and with the changelogs.
+Outputs and changelogs are compared with results that plain Python computes from the records in the source topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = 25
 
 
 def collect(value: Any, state: Any) -> Any:
-    """Keeps a set and an exact total, in a tuple."""
+    """Keeps a set and an exact total, as a tuple."""
     seen, total = state.get("kept", (set(), Decimal(0)))
     kept = (seen | {value["n"] % 7}, total + Decimal(value["n"]) / 8)
     state.set("kept", kept)
@@ -29,7 +29,7 @@ def collect(value: Any, state: Any) -> Any:
 
 
 def sign(value: Any, state: Any) -> Any:
-    """Keeps bytes and whole numbers as keys."""
+    """Keeps a dict whose keys are integers and whose values are bytes."""
     known = state.get("known", {})
     known[value["n"] % 3] = known.get(value["n"] % 3, b"") + bytes([value["n"] % 256])
     state.set("known", known)
@@ -37,19 +37,19 @@ def sign(value: Any, state: Any) -> Any:
 
 
 def store_raw(value: Any, state: Any) -> Any:
-    """Keeps raw bytes."""
+    """Keeps a value of raw bytes."""
     raw = state.get("raw", b"") + b"x"
     state.set("raw", raw)
     return {**value, "raw": len(raw)}
 
 
 def list_last(value: Any, state: Any) -> Any:
-    """Keeps what every codec can keep."""
+    """Keeps a list of integers, which every codec can store."""
     return {**value, "last": state.append("last", value["n"], keep_last=4)}
 
 
 class Memory:
-    """The state of one key and one store, in plain Python."""
+    """The state of one key in one store, as a model in plain Python."""
 
     def __init__(self) -> None:
         self.held: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class Coded(Scenario):
         stream = stream.apply(list_last, stateful=True, store=made.store("changing", codec="json"))
         stream.to_topic(made.topic(group + "-out"))
         """
-    #: The codecs of the store "changing", one after the other.
+    #: The codecs that the store "changing" has, in this order.
     codecs = ("json", "typed", "msgpack")
 
     def course(self) -> Iterator[Kill]:
@@ -88,7 +88,7 @@ class Coded(Scenario):
         fed = 0
         for was, now in zip(self.codecs, self.codecs[1:], strict=False):
             fed = self.feed(fed)
-            # The next worker has another codec and no disk: it restores what each former codec wrote.
+            # The next worker has another codec and an empty disk: it restores the records that each former codec wrote.
             yield Kill(
                 self.has_more_committed(),
                 "some messages to be committed",
@@ -119,7 +119,7 @@ class Coded(Scenario):
         return before + 1_500
 
     def modelled(self) -> tuple[dict[tuple[str, bytes], Memory], list[Any]]:
-        """What each store holds for each key, and what is sent."""
+        """The expected content of each store for each key, and the expected outputs."""
         held: dict[tuple[str, bytes], Memory] = {}
         sent = []
         for records in self.partitions():

@@ -1,4 +1,4 @@
-"""Topics are printed, dead letters listed and sent again, on a real broker: each message once, without its reasons."""
+"""Commands on a real broker print topics, list dead letters, and replay each once, without its error headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ application.dataframe(application.topic("{group}-in")).to_topic(application.topi
 
 
 class Shop:
-    """A processor that puts odd numbers aside until it is corrected."""
+    """A processor that makes odd numbers dead letters until its function is corrected."""
 
     def __init__(self, broker: str, group: str, folder: Path) -> None:
         self.broker, self.group, self.folder = broker, group, folder
@@ -109,7 +109,7 @@ def test_dead_letters_are_listed_and_sent_again_once_although_the_operator_is_ki
     assert f"`holdfast dead-letters {group} --replay --yes`" in said
 
     class Killed(HoldfastError):
-        """What ends the operator behind its first transaction."""
+        """The error that ends the operator's process after its first transaction."""
 
     def die(*_: object) -> str:
         raise Killed("killed", action="")
@@ -133,7 +133,7 @@ def test_dead_letters_are_listed_and_sent_again_once_although_the_operator_is_ki
     assert main(["dead-letters", group, "--replay", "--yes"]) == 0
     assert "No letter is there." in capfd.readouterr().out
 
-    shop.run(3)  # they fail again: not one header more
+    shop.run(3)  # the messages fail again: error headers must not add up
     (first, *_) = shop.records("dead")
     assert Counter(name for name, _ in first.headers or ()).most_common(1)[0][1] == 1
     shop.run(2, corrected=True)

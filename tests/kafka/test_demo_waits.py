@@ -1,4 +1,4 @@
-"""What the demo waits for on a real broker: the lag of a processor with a repartition topic, and records that come."""
+"""What the demo waits for on a real broker: no lag of a processor with a repartition topic, and new records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
         app.stop()
         worker.join(60.0)
     (grouped,) = app.topology().repartitions
-    # The worker moves past the markers at its end after a while. Those of this transaction stay behind its last commit.
+    # After a while the worker commits past the last markers of its own topic. The markers of this transaction stay
+    # behind its last commit.
     writer = Producer({"bootstrap.servers": broker, "transactional.id": unique("left")})
     writer.init_transactions(30)
     writer.begin_transaction()
@@ -53,7 +54,7 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
     committed = sum(offset for place, offset in topics.committed_offsets(group).items() if place.topic == grouped.topic)
     assert sum(topics.settled_end_offsets(grouped.topic).values()) > committed > 0
     assert lag_of(topics, [definition]) == 0
-    for key, lag in ((None, 0), (b"key", 1)):  # a watermark is no message, and watermarks come without end
+    for key, lag in ((None, 0), (b"key", 1)):  # a watermark does not count as a message, because watermarks never stop
         writer.begin_transaction()
         writer.produce(grouped.topic, b"{}", key)
         writer.commit_transaction(30)
@@ -74,7 +75,7 @@ def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str
     looked = threading.Event()
 
     class Looked(Topics):
-        """Tells that the first look has found too few."""
+        """Topics whose second look sends the missing records, after the first look found too few."""
 
         def settled_end_offsets(self, topic: str, *args: float, **options: object) -> dict[int, int]:
             ends = super().settled_end_offsets(topic)

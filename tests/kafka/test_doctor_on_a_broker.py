@@ -1,4 +1,4 @@
-"""The doctor on a real broker."""
+"""`holdfast doctor` on a real broker checks broker, rights, topics and settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ application.dataframe(application.topic("{group}-in")).to_topic(application.topi
 
 
 def defined(group: str, broker: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module of a processor that can be imported, beside a home that is not made yet."""
+    """Write an importable module of a processor and point the settings to a home that does not exist yet."""
     module = f"definition_{group.replace('-', '_')}"
     (folder / f"{module}.py").write_text(DEFINITION.format(group=group))
     monkeypatch.syspath_prepend(str(folder))
@@ -77,7 +77,8 @@ def test_brokers_that_are_too_old_are_refused_before_anything_starts(
 ) -> None:
     group = unique("newer")
     module = defined(group, broker, tmp_path, monkeypatch)
-    monkeypatch.setattr(cluster_facts, "BROKER_FROM", (99, 0))  # no older broker runs on the Java of today
+    # Simulates an old broker, because real old brokers don't run on current Java.
+    monkeypatch.setattr(cluster_facts, "BROKER_FROM", (99, 0))
     assert main(words.format(module=module).split()) == EXIT_BAD_CONFIGURATION
     said = capfd.readouterr().err
     assert f"The brokers at {broker} are of version 4; Holdfast needs 99.0 or newer." in said

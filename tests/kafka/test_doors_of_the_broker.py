@@ -1,4 +1,4 @@
-"""Strangers on the embedded broker's ports: what a web page or a broken client sends there stops nothing."""
+"""Hostile bytes on the embedded broker's ports, from a web page or a broken client, do not stop the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-#: What a browser sends for a page that knows the port, and what no Kafka client sends.
+#: Requests that a browser sends for a hostile page, and bytes that no Kafka client sends.
 HOSTILE = {
     "a page's form": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
     "a page's image": b"GET /x.png HTTP/1.1\r\nHost: evil.example.com\r\n\r\n",
@@ -48,7 +48,7 @@ def test_it_answers_clients_while_strangers_talk(what: str, broker: str) -> None
         for port in ports:
             for _ in range(25):
                 line = lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-                with suppress(BrokenPipeError, ConnectionResetError):  # it hangs up on some of them
+                with suppress(BrokenPipeError, ConnectionResetError):  # the broker closes some of these connections
                     line.sendall(HOSTILE[what])
         assert answers_metadata(broker, timeout_s=30)
     assert answers_metadata(broker, timeout_s=30)

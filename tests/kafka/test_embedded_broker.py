@@ -1,4 +1,4 @@
-"""The embedded broker on real jars: it starts, outlives its starter, keeps its data, and refuses what would harm."""
+"""The embedded broker with real jars starts, outlives its starter, keeps its data, and refuses unsafe starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print(EmbeddedBroker(folder, heap_mb=256, java=find_java(), jars=jars).start().p
 
 @pytest.fixture
 def make(tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Callable[..., EmbeddedBroker]]:
-    """Makes brokers on the test's own folder; whatever runs there at the end is ended."""
+    """A factory of brokers in the test's folder; the fixture stops a broker that still runs."""
 
     def make(**options) -> EmbeddedBroker:
         given = {"heap_mb": OWN_HEAP_MB, "java": java, "jars": broker_jars, "options": [BRIEF], **options}
@@ -68,7 +68,7 @@ def produce(bootstrap: str, topic: str, *values: bytes) -> None:
 
 
 def committed_values(bootstrap: str, topic: str) -> list[bytes]:
-    """All that a read_committed reader sees up to the end."""
+    """All values up to the end that a read_committed reader sees."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -110,7 +110,7 @@ def test_it_outlives_its_starter_refuses_a_second_one_and_keeps_its_data(make, t
     assert running_broker(folder) is None
     assert not is_running(there.pid, there.mark)
 
-    with ThreadPoolExecutor() as pool:  # two commands at once start one broker, and both name it
+    with ThreadPoolExecutor() as pool:  # two concurrent commands start one broker, and both return its address
         again, same = pool.map(lambda _: make().find_or_start(), range(2))
     assert again == same == running_broker(folder)
     assert again.port == there.port

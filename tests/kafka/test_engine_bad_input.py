@@ -1,4 +1,4 @@
-"""Bad input and a bad world: each is named, nothing is lost, and what to do is said."""
+"""Bad input and faulty surroundings: the engine names the fault and its repair, and loses no message."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
     decided = provisioning.plan(topology, provisioning.read_facts(topics, topology))
     assert any("cleanup.policy from delete to compact" in stage.sentence() for stage in decided.stages)
     provisioning.apply(decided, topics)
-    # The broker answers before it has learned of it from the controller.
+    # The broker confirms the change before it has learned of it from the controller, so the test waits.
     waiting(
         lambda: provisioning.plan(topology, provisioning.read_facts(topics, topology)).stages == (),
         "nothing to mend",
@@ -149,7 +149,7 @@ def test_a_state_value_that_can_not_be_stored_is_the_messages_own_fault(stream):
 
 @pytest.mark.thorough
 def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, worker, waiting):
-    # A bound on file size makes the kernel refuse the write, as a full disk does.
+    # A limit on file size makes the kernel refuse the write, as a full disk does.
     stream.feed([(b"k%d" % number, b"1") for number in range(20_000)])
     limited = worker(limit_file_bytes=200_000).start()
     assert limited.wait() == 74, limited.tail()
@@ -197,7 +197,7 @@ def test_a_broker_that_dies_is_waited_for_without_a_flood(
 
 @pytest.mark.thorough
 def test_an_open_foreign_transaction_on_the_changelog_is_waited_out(stream):
-    """The restore reads up to the high watermark: stopping at the last stable offset would miss committed state."""
+    """The restore must read up to the high watermark: stopping at the last stable offset would miss committed state."""
     stream.feed_numbers(100)
     stream.application().run(count=100, timeout=30)
     stream.delete_local_state()

@@ -1,4 +1,4 @@
-"""The engine on a real broker: results, restarts, cold restores, crashes, rebalances."""
+"""The engine on a real broker counts each message exactly once: restarts, cold restores, crashes, rebalances."""
 
 import json
 import threading

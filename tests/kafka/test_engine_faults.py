@@ -1,4 +1,4 @@
-"""Faults put between the engine and a real broker: aborted commits, commits without an answer, refused records."""
+"""Faults between the engine and a real broker: aborted commits, commits without an answer, refused records."""
 
 import json
 import random
@@ -12,9 +12,9 @@ from holdfast.infra.settings import load_settings
 
 
 class FaultyProducer(EngineProducer):
-    """Commits through the real broker; some commits fail as told: by number, before or after they happened.
+    """A producer on the real broker whose chosen commits fail, by number, before or after they take effect.
 
-    Or the producer does not come back when the transaction of that commit is to begin, or when it is made after it.
+    It can also fail when that transaction begins, or when the producer is created again afterwards.
     """
 
     faults: dict[int, tuple[str, type[KafkaFailed]]]

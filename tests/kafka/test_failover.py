@@ -1,4 +1,4 @@
-"""Standbys on a real broker: who inherits, what a failover replays, and state that is too old to be followed on."""
+"""Standbys on a real broker: which worker becomes the owner, what a failover replays, and standbys that are too old."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kafka.faults.verification import verify
 from tests.mechanics.tiers import variants
 
 DAY_S = 86_400.0
-#: A whole number of windows since 1970.
+#: A multiple of the window size since the epoch.
 TIMED_BEGIN_MS = 1_690_000_000_000
 TIMED = """
 import os
@@ -59,7 +59,7 @@ if "TEST_GROUP" in os.environ:
 
 
 class Membership:
-    """A member of a group that polls in a thread of its own."""
+    """A group member that polls in a separate thread."""
 
     def __init__(self, bootstrap, group, topics, strategy):
         config = {"partition.assignment.strategy": strategy, "session.timeout.ms": 6000}
@@ -73,7 +73,7 @@ class Membership:
     def _poll(self):
         while not self._stop.is_set():
             self.consumer.poll(1, 0.05)
-            self.name = self.consumer.member_id  # asked by the thread that polls, as the engine does
+            self.name = self.consumer.member_id  # read in the polling thread, as in the engine
 
     def leave(self):
         if not self._stop.is_set():
@@ -83,13 +83,16 @@ class Membership:
 
 
 def nothing(partitions):
-    """What a member does about its partitions."""
+    """A callback for changed partitions that does nothing."""
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range", "roundrobin"]))
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
-    """Members go one by one, whoever they are; what they had goes where the description of before said."""
+    """Members leave in any order.
+
+    Each time, their partitions move to the heirs that were predicted before they left.
+    """
     topics = [unique("many"), unique("few")]
     for name, partitions in zip(topics, (5, 3), strict=True):
         stream.topics.create(TopicSpec(name, partitions, 1))
@@ -154,7 +157,7 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
 
 @pytest.mark.thorough
 def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
-    """Its owner dies while many of them close and fire at once."""
+    """The owner dies while many windows close and many timers fire at once."""
     stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
     stream.provision()
     workers = worker("0", home="home-0"), worker("1", home="home-1")
@@ -187,14 +190,14 @@ def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_o
 
 
 def definition_of(text):
-    """The function `build` of a definition."""
+    """The function `build` in the source text of a definition."""
     namespace = {}
-    exec(text, namespace)  # the definition that the processes import
+    exec(text, namespace)  # the definition that the worker processes import
     return namespace["build"]
 
 
 def feed_timed(stream, messages):
-    """A message of each key at each time."""
+    """Send one message for each pair of a key and an event time."""
     producer = Producer({"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"})
     for key, time_ms in messages:
         producer.produce(stream.source, b"1", key, timestamp=time_ms)
@@ -203,12 +206,12 @@ def feed_timed(stream, messages):
 
 @pytest.mark.thorough
 def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
-    """A key that was deleted long ago would come back with it."""
+    """Such a standby would bring back a key whose delete was compacted away long ago."""
     stream.feed_numbers(1000)
     apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
     threads = start(apps)
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 1000, "all to be committed")
-    # A standby that met an empty changelog follows it, too, and has nothing that could be old.
+    # A standby that began with an empty changelog also counts as following, but it has no old records to test.
     waiting(lambda: all(follows_all(app) and has_records(app) for app in apps), "a standby with records in each")
     for app in apps:
         app.stop()
@@ -246,12 +249,12 @@ def start(apps):
 
 
 def make_old(path):
-    """As if nobody had followed for two days, in which a key was deleted and its delete compacted away."""
+    """Make a standby look two days old: it holds a key whose delete was compacted away meanwhile."""
     store = TaskStore(RocksDatabases(), path)
     meta = store.meta()
     ghost = store_prefix("counts") + key_prefix(b"ghost") + b"n"
     old = replace(meta, complete_at=time.time() - 2 * DAY_S)
-    # The last records count as not replayed, so that there is something to follow.
+    # Lower the stores' offsets by two, so that the standby still has records to replay.
     stores = {name: at._replace(offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
     store.write([(ghost, encode_value(7, 0))], replace(old, stores=stores))
     store.close()
@@ -269,13 +272,13 @@ def has_records(app):
 
 
 def running(worker):
-    """The running tasks of a worker, by name."""
+    """The running tasks of a worker, by task name."""
     status = worker.client.status()
     return {} if status is None else {task.task: task for task in status.tasks if task.phase == "running"}
 
 
 def standbys(worker):
-    """The standbys of a worker, by task."""
+    """The standbys of a worker, by task name."""
     status = worker.client.status()
     return {} if status is None else {standby.task: standby for standby in status.standbys}
 

@@ -1,4 +1,4 @@
-"""Workers of the former release and of this one in one group, as in a rolling deploy: forward, and back again."""
+"""Workers of the former and the present release in one group, as in a rolling deploy and its rollback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUND, KEYS = 600, 20
 
 @pytest.fixture
 def pair(stream, worker_class, tmp_path):
-    """A worker of the former release in slot 0, and one of this release in slot 1; all are gone at the end."""
+    """A worker of the former release in slot 0 and one of this release in slot 1; the fixture stops both at the end."""
     stream.provision()
     former, present = (worker_class(stream, tmp_path / "home", slot) for slot in ("0", "1"))
     home = tmp_path / "home"
@@ -43,7 +43,7 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
     present.start().wait_running()
     waiting(lambda: shares(former, present) == [1, 1], "both releases to have a partition")
     feed(stream, 2, former, present)
-    # what the present release's worker leaves at a kill, the former one takes over, and the other way
+    # each release takes over the state that a killed worker of the other release has left
     os.kill(present.process.pid, signal.SIGKILL)
     present.process.wait(30)
     feed(stream, 3, former)
@@ -52,7 +52,7 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
     former.kill()
     feed(stream, 4, present)
 
-    # back: the former release restores all from changelogs and checkpoints of this one
+    # rollback: the former release restores its state from changelogs and checkpoints of the present release
     shutil.rmtree(former.paths.state / stream.group / "0")
     former.start().wait_running()
     assert present.terminate() == 0
@@ -67,6 +67,6 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
 
 
 def shares(*workers):
-    """How many tasks each worker runs."""
+    """The number of tasks in each worker."""
     states = [worker.client.status() for worker in workers]
     return [0 if status is None else len(status.tasks) for status in states]

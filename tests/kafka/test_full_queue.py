@@ -1,4 +1,4 @@
-"""More records than the client's queue holds: each is sent once, in order."""
+"""A producer sends more records than the client's queue holds: each record is sent once, in order."""
 
 from confluent_kafka import Consumer, TopicPartition
 

@@ -1,4 +1,4 @@
-"""`app.get_consumer()`, a sink, and `app.run(collect=True)` on a real broker."""
+"""`app.get_consumer()`, sinks, and `app.run(collect=True)` on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`app.get_producer()` on a real broker: what it sent is there at the end of its block, and a stream reads it."""
+"""`app.get_producer()` on a real broker: all messages are in the topic when its block ends, and a stream reads them."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ def test_a_message_that_kafka_refuses_fails_the_block(broker: str, unique: Calla
     topics.create(TopicSpec(name, 1, 1, {"max.message.bytes": "1000"}))
     app = Application(broker, consumer_group=unique("small"))
     with pytest.raises(KafkaFailed, match=name), app.get_producer() as producer:
-        producer.produce(name, os.urandom(10_000))  # what can't be compressed
+        producer.produce(name, os.urandom(10_000))  # random bytes, so that compression can't make the message fit

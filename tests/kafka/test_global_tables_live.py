@@ -1,4 +1,4 @@
-"""Global tables on a real broker: whole before the first message, followed live, over kill -9 and a topic made anew."""
+"""Global tables on a real broker load fully before the first message, and follow changes, kills and a new topic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if "TEST_GROUP" in os.environ:
 
 
 def write(stream: Any, rows: Iterable[tuple[str, Any]], *, commit: bool = True) -> None:
-    """Rows of the table in one transaction, whose marker takes an offset."""
+    """Write rows of the table in one transaction; its marker takes an offset, too."""
     producer = Producer(
         {"bootstrap.servers": stream.bootstrap, "transactional.id": f"{stream.group}-planes", "linger.ms": 5}
     )
@@ -55,12 +55,12 @@ def write(stream: Any, rows: Iterable[tuple[str, Any]], *, commit: bool = True) 
 
 
 def fly(stream: Any, numbers: Iterable[int]) -> None:
-    """A flight of each plane."""
+    """Feed one flight for each number; the numbers go through all planes in turn."""
     stream.feed([(b"%d" % each, json.dumps({"number": each, "plane": f"P{each % ROWS}"}).encode()) for each in numbers])
 
 
 def joined(stream: Any) -> dict[int, list[Any]]:
-    """By flight, the rows that it was joined with: one if it was sent once."""
+    """The rows that each flight was joined with, by flight number; one row if its output was sent once."""
     found: dict[int, list[Any]] = {}
     for record in stream.read(stream.sink):
         number, row = json.loads(record.value or b"")
@@ -74,7 +74,7 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     planes = TopicSpec(f"{stream.group}-planes", 3, 1, {"cleanup.policy": "compact"})
     stream.topics.create(planes)
     namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the process imports
+    exec(DEFINITION, namespace)  # the definition that the worker process imports
     application: Application = namespace["build"](stream.bootstrap, stream.group)
     stream.application = lambda: application
     stream.provision()
@@ -95,7 +95,7 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     assert status.warnings == ()
 
     write(stream, [("P7", "live")])
-    flown = iter(range(ROWS + 7, 1_000 * ROWS, ROWS))  # each is of plane P7
+    flown = iter(range(ROWS + 7, 1_000 * ROWS, ROWS))  # flight numbers that all belong to plane P7
 
     def sees(row: Any) -> bool:
         fly(stream, [next(flown)])
@@ -129,7 +129,7 @@ def test_rows_are_whole_at_a_start_and_followed_live(
 
 
 def test_a_table_that_is_loaded_again_is_served_when_it_is_whole(stream: Any) -> None:
-    """The consumer has read the topic to its end before, which is no progress of the second load."""
+    """The consumer reached the topic's end in the first load; this must not count as progress of the second load."""
     planes = TopicSpec(f"{stream.group}-planes", 1, 1, {"cleanup.policy": "compact"})
     stream.topics.create(planes)
     write(stream, ((f"P{each}", each) for each in range(ROWS)))

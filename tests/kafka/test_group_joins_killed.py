@@ -1,7 +1,7 @@
-"""kill -9 of a processor with joins behind ``group_by`` on a real broker, while a backlog is joined.
+"""kill -9 of a processor with joins after ``group_by`` on a real broker, while it joins a backlog.
 
-The first partition is fed, and read, long before the last one. Rows are compared with what plain Python makes of all
-messages in the order of their times.
+The first partition is fed and read long before the last one. The joined rows are compared with rows that plain Python
+computes from all messages in the order of their event times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ WEEK_MS = 7 * 86_400_000
 
 
 def feed(stream: Any, given: list[Message], drawn: random.Random) -> None:
-    """Messages in any partition, each of which is in the order of time; one partition after the other."""
+    """Send each message to a random partition.
+
+    Each partition is in the order of event time; partitions are fed in turn.
+    """
     placed = sorted([(drawn.randrange(stream.partitions), each) for each in given], key=lambda one: one[0])
     producer = Producer({"bootstrap.servers": stream.bootstrap})
     for partition, each in placed:
@@ -61,7 +64,8 @@ class GroupedJoins(OfBacklog):
     def begin(self) -> None:
         super().begin()
         left, right = messages(self.drawn, 3_000, left=True), messages(self.drawn, 3_000, left=False)
-        # Each time once: of two right messages of one time, in different partitions, either may be the last.
+        # Event times are unique: of two right messages with equal times in different partitions, either could be the
+        # last.
         right = [each._replace(time_ms=BEGIN_MS + 10 * number) for number, each in enumerate(right)]
         feed(self.stream, left, self.drawn)
         feed(self.stream, right, self.drawn)

@@ -1,7 +1,7 @@
 """kill -9 of processors that group the rows of tables, on a real broker, while rows change: each row counts once.
 
-The groups at the end are compared with what plain Python makes of the newest rows in the source topic. A row that was
-lost, or taken out twice, stays in the counts and totals for good.
+The final groups are compared with groups that plain Python computes from the newest rows in the source topic. A row
+that is lost or subtracted twice would leave wrong counts and totals for good.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHANGES, KEYS, GROUPS, LIMIT = 6_000, 200, 20, 3
 
 
 def rows_of(drawn: random.Random, first: int, count: int) -> list[tuple[bytes, Any, int]]:
-    """Changes of few rows, so that each row moves between groups often; None deletes a row."""
+    """Random changes of a small set of rows, so that each row often moves between groups; None deletes a row."""
     made = list[tuple[bytes, Any, int]]()
     for at in range(first, first + count):
         row = {"to": f"g{drawn.randrange(GROUPS)}", "v": drawn.choice([0, 1, 0.1, 0.2, 0.7, 1e15, -3])}
@@ -34,7 +34,7 @@ def rows_of(drawn: random.Random, first: int, count: int) -> list[tuple[bytes, A
 
 
 class GroupedTables(Scenario):
-    """Rows are filtered, grouped, and the groups grouped again by their number of rows."""
+    """The topology filters and groups rows, and groups the resulting groups again by their number of rows."""
 
     head = """
         from holdfast import Collect, Count, Mean, Sum
@@ -81,12 +81,12 @@ class GroupedTables(Scenario):
             )
 
     def or_done(self, more: Callable[[], bool]) -> Callable[[], bool]:
-        """A quick machine may be done before a look."""
+        """A condition that also holds once all input is processed: a fast machine may finish before the check."""
         return lambda: more() or self.newest("out") == self.expected
 
     @property
     def kept(self) -> dict[bytes, Any]:
-        """The newest rows of the topic, without those that the filter leaves out."""
+        """The newest rows of the source topic that pass the filter."""
         return {key: row for key, row in self.newest("rows").items() if row["v"] != 0}
 
     @property
@@ -102,12 +102,12 @@ class GroupedTables(Scenario):
         return {size: {"groups": count} for size, count in sizes.items()}
 
     def newest(self, output: str) -> dict[bytes, Any]:
-        """The rows of a table, from its changes."""
+        """The current rows of a table: the newest value of each key in its topic, without deleted keys."""
         rows = {row.key or b"": json.loads(row.value or b"null") for row in self.stream.read(self.topic(output))}
         return {key: row for key, row in rows.items() if row is not None}
 
     def truth(self) -> dict[str, Counter[Any]]:
-        return {}  # how many changes a group has depends on the order of partitions
+        return {}  # the number of changes of a group depends on the order in which partitions are read
 
     def check_running(self) -> None:
         expected, sizes = self.expected, self.expected_sizes

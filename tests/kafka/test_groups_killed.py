@@ -1,6 +1,7 @@
-"""kill -9 of processors that group a stream by another key, on a real broker: in mid-repartition and in mid-purge.
+"""kill -9 of processors that group a stream by another key, on a real broker, while they repartition and purge records.
 
-What plain Python makes of the fed messages is compared with the results: each message once, each window once and whole.
+The results are compared with results that plain Python computes from the fed messages: each message counts once, and
+each window is sent once with its full content.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MESSAGES, WINDOW_MS, GRACE_MS = 6_000, 2_000, 200
 
 
 class Fed(NamedTuple):
-    """One message: its id, its partition, event time, group and amount."""
+    """One message: its id, partition, event time, group and amount."""
 
     id: int
     partition: int
@@ -31,7 +32,7 @@ class Fed(NamedTuple):
 
 
 def messages(drawn: random.Random, partitions: int) -> list[Fed]:
-    """A backlog; the last partition is an hour behind the others in event time, and fed first."""
+    """A backlog of messages. The last partition is one hour behind the others in event time, and is fed first."""
     made = []
     for number in range(MESSAGES):
         partition = number * partitions // MESSAGES
@@ -50,7 +51,7 @@ def feed(stream: Any, given: list[Fed]) -> None:
 
 
 def highest(stream: Any) -> dict[str, int]:
-    """By group, the largest count that was sent."""
+    """The largest count that was sent for each group."""
     found: dict[str, int] = {}
     for row in stream.read(f"{stream.group}-counted"):
         group = (row.key or b"").decode()
@@ -59,7 +60,7 @@ def highest(stream: Any) -> dict[str, int]:
 
 
 def expected_windows(given: list[Fed]) -> Counter[tuple[str, int, int, int]]:
-    """The windows that are over when all is read: the newest message is behind their grace."""
+    """The windows that must be closed after all input: the newest event time is past their end and grace."""
     found: dict[tuple[str, int], list[int]] = {}
     for each in given:
         found.setdefault((each.to, each.time_ms // WINDOW_MS * WINDOW_MS), []).append(each.v)
@@ -102,11 +103,11 @@ class Groups(Scenario):
         yield Kill(self.or_done(self.has_more_purged()), "more to be deleted")
 
     def or_done(self, more: Callable[[], bool]) -> Callable[[], bool]:
-        """A quick machine may be done before a look."""
+        """A condition that also holds once all records are purged: a fast machine may finish before the check."""
         return lambda: more() or self.purged() >= MESSAGES
 
     def purged(self) -> int:
-        """How many records were deleted between the topics."""
+        """The number of records that the worker has deleted from the repartition topic."""
         return sum(self.stream.topics.start_offsets(self.topic("to-repartition")).values())
 
     def has_more_purged(self) -> Callable[[], bool]:
@@ -131,7 +132,7 @@ class Groups(Scenario):
         assert highest(self.stream) == groups
         if len(self.workers) > 1:
             return
-        # Read it again from the sources: nothing that was between the topics counts twice.
+        # Clear the state and read the source topics again: records left in the repartition topic must not count twice.
         self.application().clear_state(rewind="earliest")
         self.killed.start()
         self.wait(lambda: self.sent("counted").total() >= 2 * MESSAGES, "all messages to be counted again")

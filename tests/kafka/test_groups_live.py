@@ -1,7 +1,7 @@
-"""Producers that go on while workers of a grouped stream die, freeze or come, on a real broker: nothing is late.
+"""Live producers feed a grouped stream on a real broker while its workers die, freeze or join: no message is late.
 
-What plain Python makes of the produced messages is compared with the final windows. Each message is produced at its
-event time.
+Each message is produced at its event time. The final windows are compared with windows that plain Python computes from
+the produced messages.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if "TEST_GROUP" in os.environ:
 
 def applied(stream: Any) -> Application:
     namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
+    exec(DEFINITION, namespace)  # the definition that the worker processes import
     made: Application = namespace["build"](stream.bootstrap, stream.group)
     return made
 
 
 class Live:
-    """A producer of the present, which sends to all partitions in turn."""
+    """A producer that sends messages with the current time to all partitions in turn."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.given: list[tuple[str, int, int]] = []
@@ -86,7 +86,7 @@ class Live:
 
     @property
     def over(self) -> Counter[tuple[str, int, int, int]]:
-        """The windows that are over by the newest message."""
+        """The windows that must be closed at the event time of the newest message."""
         found: dict[tuple[str, int], list[int]] = {}
         for to, at, v in self.given:
             found.setdefault((to, at // WINDOW_MS * WINDOW_MS), []).append(v)

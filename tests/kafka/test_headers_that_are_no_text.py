@@ -1,4 +1,7 @@
-"""A header whose name is no UTF-8, on a real broker: only another client than the library's can write one."""
+"""A header whose name is not valid UTF-8, on a real broker.
+
+Such headers come from other clients (here kafka-python).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFai
 
 
 class NotText(str):
-    """A name that kafka-python writes as these bytes."""
+    """A string that kafka-python encodes as the bytes of an invalid UTF-8 name."""
 
     __slots__ = ()
 

@@ -1,5 +1,7 @@
-"""Every module of Holdfast has one name: in this process, in a worker, and in an installed wheel beside a project whose
-own packages are called ``infra``, ``assets`` and ``processors``."""
+"""Every module of Holdfast is imported under one name: in this process, in a worker, and from an installed wheel.
+
+The project beside the wheel has packages named ``infra``, ``assets`` and ``processors`` of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.parts.wheels import build_wheel
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
 
-#: Prints each loaded module of Holdfast with its file, whatever name it was loaded under.
+#: Source of a function that lists each loaded module of Holdfast, its name and file.
 LOADED = """
 import json, sys
 from pathlib import Path
@@ -28,7 +30,7 @@ def loaded():
     return [(name, str(Path(file).resolve())) for name, file in files if file]
 """
 
-#: A processor of a project that has packages of its own under our folders' names.
+#: A processor in a project that has packages with the same names as Holdfast's folders.
 PROGRAM = (
     LOADED
     + """
@@ -57,7 +59,7 @@ def add(value, state):
 
 
 def names_by_file(loaded: list[tuple[str, str]], root: Path) -> Counter[str]:
-    """How many names each file below ``root`` was loaded under."""
+    """For each file below ``root``, the number of module names under which it was loaded."""
     return Counter(file for name, file in loaded if Path(file).is_relative_to(root) and name != "__main__")
 
 
@@ -149,13 +151,13 @@ def test_the_wheel_works_beside_a_project_with_packages_of_the_same_names(stream
 
 
 def install_wheel(tmp_path: Path) -> Path:
-    """The wheel of this checkout, installed in a folder of its own."""
+    """Build the wheel of this checkout and install it in a separate folder. Returns the folder."""
     wheel = build_wheel(tmp_path)
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True, capture_output=True, timeout=300)
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} <= {"holdfast", "bin"}
-    # the webserver serves the docs of its version
+    # the wheel contains the docs pages, because the webserver serves the docs of its version
     pages = {page.relative_to(installed / "holdfast") for page in (installed / "holdfast" / "docs").rglob("*.md")}
     here = {page.relative_to(PROJECT) for page in (PROJECT / "docs").rglob("*.md")}
     assert pages == {page for page in here if ".site" not in page.parts}

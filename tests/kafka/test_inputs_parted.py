@@ -1,4 +1,4 @@
-"""A store that two topics feed: whoever parts the topics between two members is told, and nothing is counted."""
+"""A store with two input topics: if a group member reads only one of them, the worker stops before it counts."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Sizes on disk and open transactions, as a real broker tells them."""
+"""Sizes on disk and open transactions, as the inspector reads them from a real broker."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_open_transaction_is_told_with_its_owner_and_ends_with_it(
     assert "since offset 0" in found.sentence
     assert f"of {topic}-writer" in found.sentence
     producer.abort_transaction(30)
-    Topics(broker).settled_end_offsets(topic)  # the marks come a moment after the answer
+    Topics(broker).settled_end_offsets(topic)  # the markers arrive a moment after the broker's answer
     assert inspector.open_transactions(topic, range(3)) == ()
     assert not inspector.abort(found), "it is over"
 
@@ -116,7 +116,7 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     known = inspector.producer_state(own)
     assert known == dataclasses.replace(opened, state="committed")
     assert not inspector.open_of(known.producer_id, places)
-    with unverified(broker):  # a partition that has a marker of this producer takes no marker of an older coordinator
+    with unverified(broker):  # once a partition has this producer's marker, it refuses a marker of an older coordinator
         leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
     assert inspector.open_of(known.producer_id, places) == {Partition(topic, 1)}
     assert not inspector.open_of(known.producer_id + 1, places)

@@ -1,4 +1,4 @@
-"""What `pip install` gives: the core runs the first example; with all extras the demo runs from an empty folder."""
+"""What `pip install` gives: the core alone runs the first example; with all extras the demo runs in an empty folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.infra.system.ports import free_port
 from tests.kafka.conftest import wait_for
 from tests.parts.wheels import PROJECT, build_wheel, install, outside
 
-#: Content of the installed core, MiB; bytecode, which Python writes at the first import, is not counted.
+#: Maximum size of the installed core in MiB, without the bytecode that Python writes at the first import.
 CORE_MB_MAX = 60
-#: Files of the package that are no Python.
+#: The files of the package that are not Python source.
 DATA = {
     *("holdfast/py.typed", "holdfast/jars.lock", "holdfast/workspace.yaml"),
     *("holdfast/infra/dagster/local.yaml", "holdfast/infra/dagster/production.yaml"),
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_example(bootstrap: str, group: str) -> str:
-    """The first example of README, on this broker and with topics of its own."""
+    """The source of README's first example, changed to use this broker and unique topics."""
     example = re.search(r"^```python\n(.*?)^```", (PROJECT / "README.md").read_text(), re.M | re.S)
     assert example is not None
     code = example[1]
@@ -67,7 +67,7 @@ def content_mb(folder: Path) -> float:
 
 
 def container_of(target: str) -> tuple[list[str], list[str]]:
-    """The command of one of Dockerfile's targets, and the command of its health check."""
+    """The command of a target in the Dockerfile, and the command of its health check."""
     stage = (PROJECT / "Dockerfile").read_text().split(f" AS {target}\n")[1].split("\nFROM ")[0]
     check = re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", stage, re.M | re.S)
     command = re.search(r"^ENTRYPOINT (\[.*\])$", stage, re.M) or re.search(r"^CMD (\[.*\])$", stage, re.M)
@@ -78,7 +78,7 @@ def container_of(target: str) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its output in ``log``; it is killed if the test leaves it running."""
+    """A process whose output goes to the file ``log``; it is killed if it still runs at the end of the block."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -92,7 +92,7 @@ def running(command: list[str], environment: dict[str, str], folder: Path) -> It
 def test_the_wheel_has_every_file_that_is_no_python(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     others = {name for name in names if not name.endswith(".py") and ".dist-info/" not in name}
-    docs = {name for name in others if name.startswith("holdfast/docs/")}  # compared by test_import_root.py
+    docs = {name for name in others if name.startswith("holdfast/docs/")}  # test_import_root.py compares the docs pages
     assert others - docs == DATA
     assert {Path(name).suffix for name in docs} == {".md", ".png"}
     folders = ("infra", "processors", "assets", "orchestration")
@@ -168,7 +168,7 @@ def test_with_all_extras_the_demo_of_the_whole_year_runs_from_an_empty_folder(wh
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = outside(tmp_path / "home", HOLDFAST_CACHE=str(load_settings().cache))
-    del environment["HOLDFAST_HOME"]  # the default: a folder of the working directory
+    del environment["HOLDFAST_HOME"]  # without it, the home is a folder in the working directory
     done = subprocess.run(
         [str(programs / "holdfast"), "demo", "--months", "12"],
         cwd=empty,

@@ -1,6 +1,6 @@
 """kill -9 of processors with joins on a real broker, while a backlog is joined.
 
-What plain Python makes of the records in the source topics is compared with the rows.
+The joined rows are compared with rows that plain Python computes from the records in the source topics.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ KEYS = 40
 
 
 def messages(drawn: random.Random, count: int, *, left: bool) -> list[Message]:
-    """Messages of one side in the order of time; those of the right side have many falsy values."""
+    """Messages of one side of the join, in the order of event time; many right values are falsy."""
     values = range(1, 9) if left else [0, "", False, {}, 1, "x"]
     times = sorted(drawn.randrange(count * 10) for _ in range(count))
     return [Message(left, b"k%d" % drawn.randrange(KEYS), BEGIN_MS + at, drawn.choice(values)) for at in times]
 
 
 def products(drawn: random.Random, count: int) -> list[Message]:
-    """Messages of the table whose rows are found by a foreign key; None deletes a row."""
+    """Messages of the products table, which a foreign key refers to; None deletes a row."""
     keys = [b"k%d" % drawn.randrange(12) for _ in range(count)]
     return [Message(False, key, BEGIN_MS + at * 10, drawn.choice([0, "", 1, "x", None])) for at, key in enumerate(keys)]
 
@@ -55,7 +55,7 @@ def feed(stream: Any, given: list[Message], *, transactional: bool, right: str =
 
 
 def sides(stream: Any) -> list[tuple[list[Message], list[Message]]]:
-    """By partition, the messages of both sides as Kafka has them."""
+    """For each partition, the messages of the left and the right topic in the order of their offsets."""
     found = []
     for number in range(stream.partitions):
         both = []
@@ -77,27 +77,27 @@ def sent(stream: Any, kind: str) -> Counter[str]:
 
 
 def pairs(order: list[Message]) -> list[tuple[Any, ...]]:
-    """The changes of the joined table."""
+    """The expected changes of the joined table: event time, key, and the new row or "deleted"."""
     rows = [each._replace(value=None) if each.left and each.value == 5 else each for each in order]
     changes = TablesJoin("inner", lambda left, right: True).changes(rows)
     return [(at.time_ms, at.key, *(row or ["deleted"])) for at, row, is_change in changes if is_change]
 
 
 def newest(stream: Any, topic: str) -> dict[bytes, Any]:
-    """By key, the newest value of a topic; without those that are deleted."""
+    """The current rows of a topic: the newest value of each key, without deleted keys."""
     rows = {row.key or b"": json.loads(row.value or b"null") for row in stream.read(topic)}
     return {key: value for key, value in rows.items() if value is not None}
 
 
 def referred(stream: Any) -> dict[bytes, Any]:
-    """The rows that the join by a foreign key has at its end."""
+    """The expected final rows of the join by a foreign key."""
     left = {key: value for key, value in newest(stream, stream.source).items() if value != 5}
     right = newest(stream, f"{stream.group}-products")
     return {key: [value, right.get(b"k%d" % value)] for key, value in left.items()}
 
 
 class OfBacklog(Scenario):
-    """Joins of a backlog; the worker is killed three times while it is joined, and loses its disk once."""
+    """Joins over a backlog. The worker is killed three times while it joins, and loses its disk once."""
 
     def course(self) -> Iterator[Kill]:
         for times in range(3):
@@ -138,7 +138,7 @@ class Joins(OfBacklog):
         self.stream.topics.create(TopicSpec(self.topic("products"), self.stream.partitions + 1, 1))
 
     def begin(self) -> None:
-        """A backlog: all of the left side first, then the right side in transactions, whose markers take offsets."""
+        """Feed a backlog: first the left side, then the right side in transactions, whose markers take offsets."""
         super().begin()
         feed(self.stream, messages(self.drawn, 3_000, left=True), transactional=False)
         feed(self.stream, messages(self.drawn, 3_000, left=False), transactional=True)

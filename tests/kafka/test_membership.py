@@ -1,4 +1,4 @@
-"""Being a member: where reading begins, cooperative rebalances, and commits of who is no member any more."""
+"""Group membership: where reading starts, cooperative rebalances, and commits of a consumer that is not a member."""
 
 import threading
 
@@ -18,7 +18,7 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.t
 
 
 def test_where_reading_began_is_pinned_before_the_first_message(stream, waiting):
-    """With "latest", what comes while a processor is down must not be skipped: not even before its first message."""
+    """With "latest", no message is skipped that arrives while a processor is down, even before its first message."""
     stream.feed_numbers(100)
     app = stream.application(auto_offset_reset="latest")
     running = threading.Thread(target=app.run)
@@ -54,7 +54,7 @@ def test_the_first_messages_of_an_added_partition_are_processed_with_latest(stre
     for made in admin.create_partitions([NewPartitions(stream.source, 3)]).values():
         made.result(30)
     producer = Producer({"bootstrap.servers": stream.bootstrap})
-    for number in range(20):  # before the worker knows of the partition
+    for number in range(20):  # sent before the worker knows of the added partition
         producer.produce(stream.source, b"%d" % number, b"k", partition=2)
     assert producer.flush(30) == 0
     waiting(lambda: stream.topics.committed_offsets(stream.group).get(Partition(stream.source, 2)) == 20, "all of it")
@@ -95,7 +95,7 @@ def test_cooperative_rebalances_are_refused_where_inputs_share_a_store(tmp_path)
 
 
 def test_who_is_no_member_commits_nothing(broker, unique):
-    """Kafka takes offsets without a generation while the group is empty: nothing would fence a forgotten member."""
+    """Kafka accepts offsets without a generation for an empty group, so it would not fence a former member."""
     consumer = GroupConsumer(broker, unique("stranger"))
     try:
         with pytest.raises(MembershipLost):

@@ -1,4 +1,4 @@
-"""A worker in little memory, and state that is in memory alone: real processes, measured and killed."""
+"""Workers with a memory limit, and state that is kept in memory only: real processes, measured and killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20
 BOUND = 256 * MIB
-#: What the allocators may keep beyond it; docs/memory.md has what was measured.
+#: What the allocators may keep beyond the limit; docs/memory.md has the measurements.
 MARGIN = 32 * MIB
 MESSAGES, KEYS = 300_000, 120_000
-#: With room for it, the run takes half as much again as the bound.
+#: Padding in bytes, so that without a limit the run would need half as much memory again as the limit.
 PAD = 1_000
 
 PADDED = """
@@ -50,13 +50,13 @@ def padded(worker, **environment: str):
 
 
 def peak_rss(pid: int) -> int:
-    """The most memory that a process has had, in bytes."""
+    """The highest memory usage (RSS) of a process so far, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def expected(messages: int, keys: int) -> dict[bytes, int]:
-    """The fold of the inputs."""
+    """The expected count of each key."""
     return {b"k%d" % key: len(range(key, messages, keys)) for key in range(keys)}
 
 
@@ -78,7 +78,7 @@ def test_a_worker_in_little_memory_commits_early_and_loses_nothing(stream, worke
     peak = peak_rss(small.process.pid)
     assert small.terminate() == 0, small.tail()
     print(f"peak {peak / MIB:.0f} MiB, {status.commits['count']} commits")
-    # 300 MB of writes went in bounds of 5: by the interval alone, commits would be a few.
+    # The worker wrote 300 MB with a limit of 5 MB per commit. The commit interval alone would make only a few commits.
     assert status.commits["count"] > 20
     assert peak < BOUND + MARGIN
     assert totals(stream) == expected(MESSAGES, KEYS)
@@ -93,7 +93,7 @@ def test_a_bound_too_small_to_work_stops_the_worker_at_once(worker) -> None:
 
 
 def test_state_in_memory_alone_is_whole_again_after_a_kill(stream, worker, waiting) -> None:
-    """Killed twice, in the middle and after all was done: each start restores everything from the changelog."""
+    """The worker is killed in the middle and after all input: each start restores all state from the changelog."""
     held = padded(worker, TEST_BACKEND="memory", TEST_PAD="10", TEST_INTERVAL="0.2")
     first, keys = 20_000, 500
     stream.feed_numbers(first, keys)

@@ -1,4 +1,7 @@
-"""A message takes effect whole or not at all: every store, outputs, offset; and what becomes of a failed one."""
+"""A message takes effect in all stores, outputs and offsets, or in none.
+
+A failed one stops, is skipped, or is a dead letter.
+"""
 
 import json
 import threading
@@ -23,11 +26,11 @@ SLOT = "0"
 
 
 class Refused(RuntimeError):
-    """What the functions of these tests raise."""
+    """The error that the functions of these tests raise."""
 
 
 def first(value, state):
-    """Several keys of one store; bad messages also delete one and make one."""
+    """Change several keys of one store. A bad message also deletes a key and adds a key."""
     state.set("seen", [*state.get("seen", []), value["n"]])
     if value["bad"]:
         state.delete("kept")
@@ -38,7 +41,7 @@ def first(value, state):
 
 
 def second(value, state):
-    """Another store, after an output was emitted already."""
+    """Change another store and fail, after the message's first output was already emitted."""
     state.set("total", state.get("total", 0) + value["n"])
     if value["bad"] == "function":
         raise Refused(f"number {value['n']} is bad")
@@ -48,7 +51,7 @@ def second(value, state):
 
 
 def each(value):
-    """Two outputs for each message; a bad one may fail between them."""
+    """Emit two outputs for each message; a bad message may fail between them."""
     yield {"n": value["n"], "total": value["total"], "part": 1}
     if value["bad"] == "expansion":
         raise Refused(f"number {value['n']} is bad")
@@ -56,7 +59,10 @@ def each(value):
 
 
 class Pipeline:
-    """Two stores and two output topics; the first output of a message is emitted before what may raise."""
+    """A topology with two stores and two output topics.
+
+    A message emits its first output before a step that may fail.
+    """
 
     def __init__(self, stream):
         self.stream, self.fed = stream, []
@@ -83,7 +89,7 @@ class Pipeline:
         return app
 
     def feed(self, messages):
-        """Messages as (key, value); a value that is bytes is sent as it is."""
+        """Send messages, given as (key, value); values are encoded as JSON, bytes and None are sent unchanged."""
         producer = Producer({"bootstrap.servers": self.stream.bootstrap, "partitioner": "murmur2_random"})
         for number, (key, value) in enumerate(messages):
             raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
@@ -98,7 +104,7 @@ class Pipeline:
         }
 
     def expected(self):
-        """What plain Python makes of the good messages below the committed offsets: stores and outputs by key."""
+        """The expected stores and outputs by key, computed from the good messages below the committed offsets."""
         stores, early, late = {name: {} for name in STORES}, {}, {}
         for record in self.inputs():
             value, key = json.loads(record.value), record.key
@@ -124,7 +130,7 @@ class Pipeline:
         return list(read_range(self.stream.bootstrap, self.stream.source, number, 0, end))
 
     def is_whole(self):
-        """Changelogs, RocksDB and outputs hold exactly the good messages below the committed offsets."""
+        """Assert that changelogs, RocksDB and outputs hold exactly the good messages below the committed offsets."""
         stores, early, late = self.expected()
         for name in STORES:
             changelog = {}
@@ -264,7 +270,8 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         assert ours["holdfast.processor"] == stream.group.encode()
         assert ours["holdfast.code_version"] == version.encode()
         kind, reason = why[int(dict(record.headers)["number"])]
-        tells = kind in ("ValueUnreadable", "NullKey")  # errors of Holdfast, which know what to do
+        # Among the errors of this test, only these of Holdfast name an action.
+        tells = kind in ("ValueUnreadable", "NullKey")
         assert len(ours) == 9 + tells == 9 + ("holdfast.error.action" in ours)
         assert ours["holdfast.kind"] == b"message"
         assert ours["holdfast.error.type"] == kind.encode()

@@ -1,4 +1,4 @@
-"""Records in hand when a callback moves their partition: dropped, and read again from where it was moved to."""
+"""Polled records whose partition a callback moves meanwhile are dropped, and read again from the new position."""
 
 import pytest
 from confluent_kafka import Producer
@@ -9,7 +9,7 @@ from holdfast.infra.kafka.topics import Topics
 
 
 class Between:
-    """The client library's consumer; something happens before its second ``consume``, as a callback would in it."""
+    """Wraps the consumer and runs a function before its second ``consume``, as a rebalance callback would run."""
 
     def __init__(self, consumer):
         self._consumer, self.happens = consumer, None

@@ -1,4 +1,4 @@
-"""Owners that are asked to count, export, clear and go elsewhere, on the real broker, over HTTP."""
+"""Owner commands over HTTP on a real broker: count, export, clear, adopt, and change positions."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_a_worker_that_begins_paused_reads_nothing_before_it_is_told_to(
     began = one.client.status()
     assert (began.paused, began.maintenance) == (True, None)
     waiting(lambda: one.client.status().heartbeat_at > began.heartbeat_at + 2, "some turns of its loop")
-    # One that comes later takes half of the partitions; it is paused, too.
+    # A worker that joins later takes half of the partitions; it is paused, too.
     two = worker("1")
     two.flags = ("--paused",)
     two.start().wait_running()
     waiting(lambda: len(two.client.status().tasks) == 1 and len(one.client.status().tasks) == 1, "a task each")
     assert stream.counts() == {}
     assert one.client.status().records["processed"] == two.client.status().records["processed"] == 0
-    # And what the first gets back stays unread.
+    # The partitions that the first worker gets back stay unread as well.
     assert two.terminate() == 0
     waiting(lambda: len(one.client.status().tasks) == stream.partitions, "both tasks")
     one.wait_running()
@@ -110,10 +110,10 @@ def test_a_clear_with_a_name_is_carried_out_once_also_by_the_next_worker_on_anot
     stream.feed_numbers(100)
     waiting(processed(one, 200), "what came after")
     expected = dict.fromkeys(KEYS, 20) | {b"k3": 10, b"k4": 10}
-    # the sender died before it heard of the end, or was frozen: the command comes once more
+    # the sender died before it saw the result, so it repeats the command
     assert one.client.clear("counts", keys=["k3", "k4"], once="apply 7, stage 2")["keys"] == 0
     assert stream.counts() == expected
-    # the worker's machine is lost: the next one knows the command by the changelog, or by a checkpoint
+    # the worker's machine is lost: the next worker knows the finished command from the changelog or a checkpoint
     for again in ("changelog", "anything"):
         one.client.checkpoint()
         one.kill()
@@ -139,7 +139,7 @@ def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, w
     beginning = {stream.source: dict.fromkeys(range(stream.partitions), 0)}
     assert one.client.clear("counts", all=True, positions=beginning)["keys"] == 10
     assert stream.counts() == {}
-    # Killed now, it finds state and offsets as they were set; so does a machine that has nothing.
+    # If it is killed now, it restarts with the state and the offsets that were set, even with an empty disk.
     one.kill()
     shutil.rmtree(one.paths.state)
     one.flags = ("--paused",)
@@ -149,7 +149,7 @@ def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, w
     waiting(processed(one, 100), "the input, again")
     assert stream.counts() == dict.fromkeys(KEYS, 10)
 
-    one.client.pause()  # forward: what comes before is never counted
+    one.client.pause()  # move the positions forward: messages before them are never counted
     stream.feed_numbers(50)
     one.client.position(ends(stream))
     one.client.resume()
@@ -173,7 +173,7 @@ def test_nothing_comes_back_from_a_cold_restore_after_real_compaction(
     fed = [100]
 
     def compacted() -> bool:
-        """Neither a value nor a delete of them is left; the log rolls as more comes."""
+        """Whether compaction has removed all values and deletes of k3 and k4; new records make the log roll."""
         stream.feed([(b"k0", b"0"), (b"k1", b"0"), (b"k3", b"0"), (b"k4", b"0")])
         fed[0] += 4
         records = [
@@ -203,7 +203,7 @@ def test_nothing_comes_back_from_a_cold_restore_after_real_compaction(
 
 
 def waiting_long(condition: Callable[[], bool], seconds: float) -> None:
-    """The broker's cleaner has to come twice: deletes stay for some seconds."""
+    """Wait for two runs of the broker's cleaner, because it keeps delete markers for some seconds."""
     done = threading.Event()
     for _ in range(int(seconds)):
         if condition():
@@ -271,7 +271,7 @@ def test_a_store_takes_over_what_another_group_has_built(
     unique: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
-    """As a rebuild beside the running processor ends: stop both at one offset, take over, go on."""
+    """The end of a rebuild beside the running processor: stop both at one offset, adopt the new store, continue."""
     one = worker().start().wait_running()
     stream.feed_numbers(100)
     waiting(processed(one, 100), "100 records")
@@ -350,7 +350,7 @@ def test_a_changelog_that_was_lost_is_made_anew_from_the_disk(
 
 @pytest.fixture(scope="module")
 def asked(broker: str, unique: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker that refuses: one for all questions, as none of them changes it."""
+    """A worker for all refused requests of the module; none of them changes its state."""
     folder = tmp_path_factory.mktemp("asked")
     stream = Stream(broker, unique("asked"), folder / "state")
     stream.create_source()

@@ -1,4 +1,4 @@
-"""Lines of JSON are sent to a real broker: all of them, or none when one is bad."""
+"""The produce command sends lines of JSON to a real broker: all lines, or none if one is invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.orchestration.commands.json_documents import ANSWERS
 
 
 def held(topics: Topics, topic: str) -> dict[bytes | None, tuple[int, bytes | None]]:
-    """Key -> partition and value of each record."""
+    """For each record key, the partition and value of its record."""
     found: dict[bytes | None, tuple[int, bytes | None]] = {}
     for number, end in topics.end_offsets(topic, committed=True).items():
         for record in read_range(topics.bootstrap, topic, number, 0, end):

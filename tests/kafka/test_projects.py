@@ -1,4 +1,4 @@
-"""A project of a user's own, from an empty folder: init, run or up, kill -9, and the counts stay right."""
+"""A user's project from an empty folder: init, run or up, then kill -9; the counts stay correct."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ KEYS = (b"alice", b"bob", b"carol")
 
 
 class Project:
-    """A project that `holdfast init` made, and the environment of its user."""
+    """A project that `holdfast init` created, with the environment of its user."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.name = folder, folder.name
         self.environment = outside(folder / ".holdfast", HOLDFAST_CACHE=str(load_settings().cache), **variables)
-        del self.environment["HOLDFAST_HOME"]  # the default: a folder in the project
+        del self.environment["HOLDFAST_HOME"]  # the default home is a folder in the project
         self.sent = 0
 
     def run(self, *words: str | Path, within: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -56,13 +56,13 @@ class Project:
         return done
 
     def told_commands(self) -> list[list[str]]:
-        """The commands that the project's README names first."""
+        """The commands in the first code block of the project's README."""
         (block,) = re.findall(r"^```console\n(.*?)^```", (self.folder / "README.md").read_text(), re.M | re.S)
         return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
 
     @contextmanager
     def running(self, *words: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """A process in the project's folder, with its log; killed if the test leaves it running."""
+        """A process in the project's folder and its log; it is killed if it still runs at the end of the block."""
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
         with log.open("w") as out:
             process = subprocess.Popen(list(words), cwd=self.folder, env=self.environment, stdout=out, stderr=out)
@@ -74,7 +74,7 @@ class Project:
                     process.wait()
 
     def send(self, bootstrap: str, topic: str, number: int) -> None:
-        """Send orders with the amount 1, in turn for each customer."""
+        """Send orders with the amount 1 to the customers in turn."""
         producer = Producer({"bootstrap.servers": bootstrap})
         for _ in range(number):
             producer.produce(topic, b'{"amount": 1}', KEYS[self.sent % len(KEYS)])
@@ -93,7 +93,7 @@ def outputs(bootstrap: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> None:
-    """Each order was counted once: count and sum of each customer grow order by order, in the order of output."""
+    """Assert that each order was counted once: each output raises its customer's count and sum by one order."""
     assert len(values) == number
     seen: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
     for key, value in values:
@@ -123,7 +123,7 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
         process.kill()
     project.send(stream.bootstrap, stream.source, 300)
 
-    # the module itself: `app.run()` shows the same
+    # running the module itself, which calls `app.run()`, gives the same outputs
     with project.running(sys.executable, module) as (process, log):
         done = lambda: len(outputs(stream.bootstrap, stream.sink)) >= project.sent  # noqa: E731
         wait_for(lambda: process.poll() is not None or done(), "all outputs")
@@ -147,7 +147,7 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
 def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
     project = Project(tmp_path / "shop")
     assert project.run(HOLDFAST, "init", "shop", within=tmp_path).returncode == 0
-    # a module beside the package: a release copies only the package
+    # a module outside of the package, which a release must not depend on: it copies only the package
     (project.folder / "prices.py").write_text("FREE = 0\n")
     module = project.folder / "shop" / "processors.py"
     code = module.read_text().replace("from holdfast import", "from prices import FREE\n\nfrom holdfast import")

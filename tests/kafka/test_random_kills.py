@@ -1,12 +1,12 @@
 """kill -9 at random moments: processes on a real broker neither lose nor double a flight.
 
-Each round kills one process, or all of them, at a moment drawn from a seed, be it starting, joining, restoring,
-processing or committing. It is started again at once, or stays away for a round so that others take over.
-Afterwards everything is compared with what plain Python makes of the records in the source topic.
+Each round kills one process, or all of them, at a random moment: while it starts, joins, restores, processes or
+commits. A killed process restarts at once, or stays down for a round so that other processes take over.
+Afterwards everything is compared with results that plain Python computes from the records in the source topic.
 
-Every state folder holds exactly the fold of the input offsets that it names, and one for each partition those of the
-whole input; the changelogs hold exactly what is expected. Outputs and dead letters are there each once, in order; at
-at-least-once they may be there again, but none is missing, and none is wrong.
+Every state folder must hold the state at its own input offsets, and one folder for each partition the state of all
+input. Changelogs must match exactly. At exactly-once, each output and dead letter is sent once, in order. At
+at-least-once some may repeat, but none is missing or wrong.
 
 By hand: ``python tests/kafka/random_kills.py --rounds 100 --processes 3 --guarantee at-least-once --seed 7``.
 """
@@ -46,16 +46,17 @@ from tests.mechanics.tiers import variants
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PARTITIONS = 4
 STORES = ("aircraft", "flown")
-#: The pace of the feed, at most; it goes on for about as long as there are rounds.
+#: Maximum rate of the feed. The feed lasts for about as long as the rounds.
 FLIGHTS_PER_SECOND = 2_000
 SECONDS_PER_ROUND = 8 if "HOLDFAST_KILL_ROUNDS" in os.environ else 5
-#: Of the kills so many come after something was committed, the others at any moment of a start.
+#: Share of the kills that wait for a new commit; the other kills come at a random moment of the start.
 WORKING_SHARE = 0.75
-#: Of the kills of several processes so many take all at once, and so many leave the killed one away for a round.
+#: With several processes: the share of kills that hit all at once, and the share after which one stays down for a
+#: round.
 ALL_SHARE, AWAY_SHARE = 0.2, 0.3
 CATCH_UP_S = 180.0
 
-#: What runs side by side, each (processes, guarantee, rounds, seed); a seed of 0 draws one, and prints it.
+#: The groups of runs, each run as (processes, guarantee, rounds, seed). Seed 0 draws a seed and prints it.
 KINDS = [[(processes, "exactly-once", 2, 0), (processes, "at-least-once", 2, 0)] for processes in (2, 1, 3)]
 if "HOLDFAST_KILL_ROUNDS" in os.environ:
     _given = {name: os.environ[f"HOLDFAST_KILL_{name}"] for name in ("PROCESSES", "GUARANTEE", "ROUNDS", "SEED")}
@@ -92,7 +93,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 
 
 class DictState(dict[str, Any]):
-    """One key's state, in plain Python."""
+    """The state of one key, as a model in plain Python."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -102,7 +103,7 @@ class DictState(dict[str, Any]):
 
 
 class Fleet:
-    """The processes, one slot each, started as the supervisor starts them."""
+    """The worker processes, one slot each, started as the supervisor starts them."""
 
     def __init__(self, home: Path, bootstrap: str, group: str, guarantee: Guarantee, processes: int) -> None:
         home.mkdir()
@@ -132,7 +133,10 @@ class Fleet:
         self._await_coordinator()
 
     def _await_coordinator(self) -> None:
-        """Asked for a group's offsets before there is a coordinator, the client library crashes, or waits for ever."""
+        """Wait for a coordinator.
+
+        Without one, the client library crashes or hangs when it fetches a group's offsets.
+        """
         impatient, began = Topics(self.topics.bootstrap, timeout_s=2.0), time.monotonic()
         while True:
             try:
@@ -158,7 +162,7 @@ class Fleet:
                 self.start(slot)
 
     def live_for(self, seconds: float) -> None:
-        """Let them work; none may end by itself."""
+        """Let the workers run for some seconds, and assert that none exits."""
         deadline = time.monotonic() + seconds
         for slot, process in self.running.items():
             try:
@@ -202,7 +206,7 @@ class Fleet:
 
 
 class Feed(threading.Thread):
-    """Feeds numbered flights at a pace, until all are fed or ``finish`` is called."""
+    """Feeds numbered flights at a fixed rate, until all are sent or ``finish`` is called."""
 
     def __init__(self, fleet: Fleet, rounds: int) -> None:
         super().__init__(daemon=True)
@@ -220,7 +224,7 @@ class Feed(threading.Thread):
             self._failed = failure
 
     def finish(self) -> int:
-        """Stop feeding; how many flights are there."""
+        """Stop feeding. Returns the number of flights that were sent."""
         self._enough.set()
         self.join(CATCH_UP_S)
         assert not self.is_alive()
@@ -324,28 +328,28 @@ def _await_caught_up(fleet: Fleet) -> None:
         assert time.monotonic() - began < CATCH_UP_S, f"it gets no further\n{fleet.last_words('0')}"
 
 
-# -- what is expected, and what is there -----------------------------------------------------------------------------
+# -- expected and actual results ----------------------------------------------------------------------------------
 
-#: (message key, state key) -> value, of one store.
+#: The content of one store: (message key, state key) -> value.
 StoreContent = dict[tuple[bytes, str], Any]
 
 
 @dataclass
 class Expected:
-    """What plain Python makes of the source topic."""
+    """Results that plain Python computes from the source topic."""
 
-    #: By partition, at the input offsets that were asked for: the content of each store.
+    #: For each partition and input offset of a state folder: the content of each store at that offset.
     at: dict[int, dict[int, dict[str, StoreContent]]] = field(default_factory=dict)
-    #: By message key: the outputs in order.
+    #: For each message key: its outputs in order.
     outputs: dict[bytes, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    #: Offsets of messages without a key.
+    #: Topic, partition and offset of each message without a key; these become dead letters.
     dead: list[tuple[str, int, int]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class Folder:
-    """One task's state as it lies on the disk."""
+    """The state of one task as it is stored on disk."""
 
     path: Path
     partition: int
@@ -438,9 +442,11 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        return  # killed in mid-restore, and never asked again: it says so, and the next owner restores on
+        # The worker was killed during a restore and the folder was not used again; the folder is marked as incomplete.
+        return
     for store in STORES:
-        at = folder.offsets.get(store, 0)  # killed before it took over the first time, and never asked again
+        # No offset: the worker was killed before the task first ran, and the folder was not used again.
+        at = folder.offsets.get(store, 0)
         records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"
         wanted = expected.at[folder.partition][folder.inputs][store]

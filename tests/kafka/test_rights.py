@@ -1,4 +1,4 @@
-"""A broker that forbids everything: each refusal names the rule, and the rules that are named are enough."""
+"""A broker without ACLs for the user: each refusal names the missing ACL, and adding the named ACLs is enough."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def user(secured: SecuredBroker, unique: Callable[[str], str], waiting: Callable
 
 @pytest.fixture
 def topic(secured: SecuredBroker, unique: Callable[[str], str]) -> str:
-    """A topic of two partitions with a record, which only the administrator may see."""
+    """A topic of two partitions with one record, which only the administrator may see."""
     name = unique("orders")
     admin(secured).create(TopicSpec(name, 2, 1, {"cleanup.policy": "compact"}))
     feed(secured, name, 1)
@@ -86,7 +86,7 @@ def feed(secured: SecuredBroker, topic: str, count: int) -> None:
 
 
 def allow(secured: SecuredBroker, refusal: AccessRefused) -> tuple[str, str, str]:
-    """Add the rule that a refusal asks for; (operation, kind, name)."""
+    """Add the ACL that a refusal names. Returns (operation, resource kind, resource name)."""
     words = shlex.split(refusal.fields["rule"])
     operation, kind, *name = words[words.index("--operation") + 1 :]
     user = words[words.index("--allow-principal") + 1].removeprefix("User:")
@@ -266,7 +266,7 @@ def test_the_rules_that_a_worker_names_are_all_that_it_needs(
         app = Application(
             secured.bootstrap,
             consumer_group=group,
-            state_dir=tmp_path / "state",  # its id is a part of the transactional id
+            state_dir=tmp_path / "state",  # the folder's id is a part of the transactional id
             auto_offset_reset="earliest",
             commit_interval=0.2,
             slot="0",

@@ -1,4 +1,4 @@
-"""Where reading begins is where the engine says, whatever the client library was asking the broker at that moment."""
+"""Reading starts at the offset that the engine sets, even if the client library has an offset request in flight."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ SESSION_MS = 30_000
 def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
     own_broker, tmp_path, unique, stream_class, waiting, log_start
 ):
-    """The broker is frozen as soon as partitions are assigned: what the library asked is answered after the seek."""
+    """The broker freezes at the assignment, so the client library's offset requests are answered after the seek."""
     stream = stream_class(own_broker.address.bootstrap, unique("seek"), tmp_path / "state", partitions=PARTITIONS)
     stream.create_source()
     stream.feed([(b"k%d" % number, b"1") for number in range(2_000)])
@@ -54,7 +54,7 @@ def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
             member.seek(place, offset)
         member.resume(places)
         os.kill(own_broker.address.pid, signal.SIGCONT)
-        # A late answer may take a partition elsewhere half a second after its first records: go on for longer.
+        # A late answer can move a partition up to half a second after its first records, so poll for longer than that.
         waiting(poll, "every partition to be read to its end")
         fed = {place: ends[place.number] for place in places}
         deadline = time.monotonic() + 1.5

@@ -1,4 +1,4 @@
-"""A deployed worker seen and steered over HTTP, on the real broker."""
+"""A deployed worker on a real broker, inspected and controlled over HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def samples(worker: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Each sample by its name and its labels, without those that say whose it is."""
+    """Each metric's value by its name and labels, without the labels that identify the worker."""
     text = worker.client.metrics(30.0)
     assert text is not None
     found = {}
@@ -126,7 +126,7 @@ def test_a_paused_worker_reads_nothing_and_goes_on_when_told(stream: Any, worker
     paused = one.client.status()
     stream.feed_numbers(100)
 
-    # Its loop goes round many times, and takes none of them.
+    # The worker's loop keeps running, but processes no message.
     waiting(lambda: one.client.status().heartbeat_at > paused.heartbeat_at + 2, "some turns of its loop")
     status = one.client.status()
     assert (status.paused, status.phase, status.records["processed"]) == (True, "running", 100)
@@ -168,7 +168,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     stream.feed_numbers(100)
     waiting(processed(first, 100), "100 records")
     assert first.terminate() == 0
-    # Somebody's open transaction on the changelog holds back the end that a restore has to reach.
+    # An open transaction of another producer holds back the changelog end that the restore must reach.
     patient = {"transactional.id": f"{stream.group}-holder", "transaction.timeout.ms": 600_000}
     holder = Producer({"bootstrap.servers": stream.bootstrap, **patient})
     holder.init_transactions(30)
@@ -194,7 +194,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     for task in second.client.status().tasks:
         assert task.restore["remaining"] > 0
         assert task.restore["records_per_s"] > 0
-        assert task.restore["seconds_left"] >= 0  # in tenths: two records are none
+        assert task.restore["seconds_left"] >= 0  # in tenths of a second, so two records round to zero
     lines = waiting(lambda: restoring_lines(second), "the progress in the log")
     assert set(lines[0]) >= {"task", "records", "records_per_s", "remaining", "seconds", "seconds_left"}
     found = samples(second)
@@ -277,7 +277,7 @@ def test_a_worker_below_a_thousand_hostile_connections_answers_and_works_on(
 
 
 def usage(status: Path) -> dict[str, int]:
-    """The threads of a process, and its resident memory in kilobytes."""
+    """The number of threads of a process, and its resident memory in kilobytes."""
     rows = (line.split() for line in status.read_text().splitlines())
     return {row[0].rstrip(":"): int(row[1]) for row in rows if row[0] in ("Threads:", "VmRSS:")}
 

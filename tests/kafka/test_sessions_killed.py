@@ -1,6 +1,6 @@
 """kill -9 of a processor with sessions on a real broker: while messages merge sessions, and while many of them close.
 
-What plain Python makes of the records in the source topic is compared with the results and with the changelog.
+Results and changelog are compared with sessions that plain Python computes from the records in the source topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = 60
 
 
 def sessions(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
-    """Messages of all keys that open sessions further apart than the gap, in any order."""
+    """Shuffled messages of all keys, further apart than the session gap, so that each opens a session."""
     made = [
         (b"k%d" % key, BEGIN_MS + begin + number * 2_000, drawn.randint(1, 9))
         for number in range(20)
@@ -36,12 +36,12 @@ def sessions(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
 
 
 def bridges(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
-    """Messages between these sessions, in any order: each merges two."""
+    """Shuffled messages between these sessions; each of them merges two sessions."""
     made = [
         (b"k%d" % key, BEGIN_MS + begin + number * 2_000 + 1_000, drawn.randint(1, 9))
         for number in range(19)
         for key in range(KEYS)
-        if number % 5  # so that four sessions of each key are left
+        if number % 5  # leaves out some bridges, so that four sessions of each key remain separate
     ]
     drawn.shuffle(made)
     return made
@@ -74,7 +74,7 @@ class Visits(Scenario):
             fed += feed(self.stream, between)
             yield Kill(merging, "some of the merges to be committed", loses_disk=round_ == 1)
             self.wait(self.has_committed(fed), "the merges to be committed")
-            # In each partition, all sessions end at once.
+            # These messages close all open sessions of each partition at once.
             closing = self.has_more_results(30)
             fed += feed(self.stream, [(b"end-%d" % number, BEGIN_MS + begin + 150_000, 0) for number in range(20)])
             yield Kill(closing, "some sessions to be closed")
@@ -82,7 +82,7 @@ class Visits(Scenario):
 
     @cached_property
     def models(self) -> list[Sessions]:
-        """By partition, what plain Python makes of the records."""
+        """For each partition, a model of the sessions, computed from its records."""
         found = []
         for records in self.partitions():
             events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]
@@ -99,7 +99,7 @@ class Visits(Scenario):
         )
 
     def check_ended(self) -> None:
-        """The changelog has the sessions, open and closed: key, start, end, and the number of messages."""
+        """Assert that the changelog has each session, open or closed: its key, start, end and number of messages."""
         found: Counter[tuple[bytes, int, int, int]] = Counter()
         for (key, name), made in self.stored("visits").items():
             if is_session(name):

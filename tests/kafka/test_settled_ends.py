@@ -1,4 +1,4 @@
-"""Waiting for what transactions have written to be decided."""
+"""Waiting until transactions are decided, so that a topic's end offset is final."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def topic(broker: str, unique: Callable[[str], str]) -> str:
 
 
 def transaction(bootstrap: str, topic: str, *values: bytes) -> Producer:
-    """Written to partition 1, and not decided."""
+    """A producer with an open transaction that has written these values to partition 1."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-writer"})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -77,7 +77,7 @@ def test_it_waits_for_the_decision(broker: str, topic: str) -> None:
 def test_offsets_of_topics_that_are_all_gone_are_left_out_at_once(
     broker: str, topic: str, unique: Callable[[str], str]
 ) -> None:
-    """The client library has one error for them and for topics without a leader."""
+    """The client library reports the same error for deleted topics and for topics without a leader."""
     topics, gone = Topics(broker), unique("gone")
     asked = monotonic()
     assert topics.offsets_of_all({gone: 2}, "stable") == {gone: {}}

@@ -1,4 +1,4 @@
-"""Stopping under load leaves nothing to do again; dying in mid-transaction holds readers back for a bounded time."""
+"""A stop under load leaves no message to repeat; a kill in a transaction blocks readers for a limited time."""
 
 import json
 import signal
@@ -11,15 +11,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from holdfast.infra.kafka.reader import read_range
 from tests.mechanics.tiers import variants
 
-#: A worker that is asked to stop has this long, in seconds.
+#: The time within which a worker must stop after SIGTERM, in seconds.
 STOP_WITHIN_S = 10.0
-#: The engine's transaction timeout, and what readers may be held back by it at the most, in seconds.
+#: The engine's transaction timeout, and the longest time that an open transaction may hold back readers, in seconds.
 TRANSACTION_TIMEOUT_S = 15.0
 READERS_WAIT_MAX_S = TRANSACTION_TIMEOUT_S + 15.0
 
 
 class Load(threading.Thread):
-    """Feeds numbers, thousands in a second, until told to stop."""
+    """Feeds thousands of numbers per second until the block ends."""
 
     def __init__(self, stream):
         super().__init__()
@@ -52,7 +52,7 @@ def committed(stream):
 
 
 def sent(stream, *, also_aborted):
-    """How many outputs there are, those of aborted transactions included or not."""
+    """The number of outputs, with or without those of aborted transactions."""
     ends = stream.topics.settled_end_offsets(stream.sink)
     return sum(
         1
@@ -62,7 +62,7 @@ def sent(stream, *, also_aborted):
 
 
 def terminate(workers):
-    """SIGTERM to all of them; the seconds that each took to end with 0."""
+    """Send SIGTERM to all workers. Returns the seconds that each took to exit with code 0."""
     began = time.monotonic()
     for worker in workers:
         worker.process.send_signal(signal.SIGTERM)
@@ -75,7 +75,7 @@ def terminate(workers):
 
 
 def has_nothing_to_do_again(stream):
-    """Every output that was ever sent is committed, and belongs to a committed input."""
+    """Assert that every output ever sent is committed and belongs to a committed input. Returns their number."""
     done = committed(stream)
     assert sent(stream, also_aborted=True) == sent(stream, also_aborted=False) == done
     assert sum(stream.counts().values()) == done
@@ -133,7 +133,7 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     [pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")],
 )
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
-    """The engine's outputs share their partition with another producer's record, which readers wait for."""
+    """A killed worker's open transaction holds back a later record of another producer in the same partition."""
     one = worker()
     one.environment["TEST_INTERVAL"] = "10"
     one.start().wait_running()
@@ -168,14 +168,14 @@ def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_tim
 
 
 def open_partitions(stream):
-    """The partitions of the output topic whose last stable offset is held back."""
+    """The partitions of the output topic with an open transaction, which holds back the last stable offset."""
     stable = stream.topics.end_offsets(stream.sink, committed=True)
     ends = stream.topics.end_offsets(stream.sink, committed=False)
     return [number for number, end in ends.items() if stable[number] < end]
 
 
 def first_record(stream, number, deadline):
-    """The first record that a read_committed reader gets; None when it gets none in time."""
+    """The first record that a read_committed reader gets; None if no record arrives before the deadline."""
     consumer = Consumer(
         {
             "bootstrap.servers": stream.bootstrap,

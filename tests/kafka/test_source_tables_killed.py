@@ -1,4 +1,4 @@
-"""kill -9 of processors with a table that is restored from its topic, on a real broker: joins, standbys, audits."""
+"""kill -9 of processors with a table that is restored from its source topic: joins, standbys, audits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POISON = b"{"
 
 
 def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-    """Rows in transactions, some of which are aborted: markers take offsets, and what is aborted is no row."""
+    """Send rows in committed transactions, and other rows in transactions that abort. Both take additional offsets."""
     settings = {"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"}
     producer = Producer({**settings, "transactional.id": f"{stream.group}-rows-feed"})
     producer.init_transactions(60)
@@ -33,12 +33,12 @@ def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
             producer.begin_transaction()
             for key, value, time_ms in rows[first : first + (5 if aborts else 500)]:
                 producer.produce(f"{stream.group}-rows", b'"aborted"' if aborts else value, key, timestamp=time_ms)
-            producer.flush(60)  # an abort drops what is not sent yet
+            producer.flush(60)  # without a flush, an abort would drop records that are not sent yet
             producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
 
 
 def sides(stream: Any) -> list[list[Message]]:
-    """By partition, the messages as a task reads them; those that are put aside are left out."""
+    """For each partition, the messages in the order in which a task reads them, without dead letters."""
     found = []
     for number in range(stream.partitions):
         both: dict[str, list[Message]] = {}
@@ -55,7 +55,7 @@ def sides(stream: Any) -> list[list[Message]]:
 
 
 class AtOnce(Scenario):
-    """Orders that are joined with a table, whose topic is its changelog."""
+    """Orders are joined with a table whose source topic is also its changelog."""
 
     head = """
 
@@ -75,7 +75,7 @@ class AtOnce(Scenario):
         self.stream.topics.create(TopicSpec(self.topic("rows"), self.stream.partitions, 1, compact))
 
     def audited(self, worker: Any) -> StoreAudit:
-        """The table in a worker's databases, compared with the topic at the same offsets."""
+        """An audit of the table: a worker's database compared with the topic at the same offsets."""
         (log,) = self.application().topology().source_logs
         subject = replace(subject_of(self.stream.group, "rows", log.topic), log=log)
         (audit,) = audit_stores([subject], [worker.client], self.stream.topics, {})
@@ -83,7 +83,7 @@ class AtOnce(Scenario):
 
 
 class Slowly(AtOnce):
-    """A backlog of 4,000 messages that take 8 s: kills find some of them open."""
+    """A backlog of 4,000 orders that takes 8 s, so that each kill hits the worker while it joins."""
 
     head = """
         import time
@@ -167,7 +167,7 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
         )
 
     def stored() -> int:
-        """The checkpoints that the worker has stored."""
+        """The number of checkpoints that the worker has uploaded so far."""
         status = other.client.status()
         return 0 if status is None or status.checkpoints is None else int(status.checkpoints["uploads"])
 

@@ -1,4 +1,4 @@
-"""A start is quick because it loads only what the run needs: kept so by looking at what is loaded."""
+"""A start imports only the libraries that the run needs, so that it is quick; the tests list the loaded modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-#: What takes long to import, and for what it is there.
+#: Libraries that are slow to import, and the feature that needs each of them.
 HEAVY = {
     "numpy": "built-in aggregations",
     "pyarrow": "snapshots",
@@ -32,7 +32,7 @@ HEAVY = {
     "prometheus_client": "metrics, when they are asked for",
 }
 
-#: Tells what was loaded when the first message was processed.
+#: A program that prints which modules are loaded when the first message is processed.
 RUN = """
 import json, sys
 from holdfast import Application, Count

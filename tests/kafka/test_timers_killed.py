@@ -1,6 +1,6 @@
 """kill -9 of a processor with timers on a real broker: while timers are set, and while many of them fire at once.
 
-What plain Python makes of the records in the source topic is compared with what was sent and with the changelog.
+Outputs and changelog are compared with results that plain Python computes from the records in the source topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TTL, KEYS = 20_000, 60
 
 
 def messages(drawn: random.Random, begin: int) -> list[tuple[str, int, list[Any]]]:
-    """Messages of all keys in some disorder; each sets timers within the next minutes."""
+    """Messages of all keys, slightly out of order; each sets a timer within the next two minutes."""
     made = []
     for at in range(begin, begin + 30_000, 100):
         time = BEGIN_MS + max(0, at - drawn.choice([0, 0, 800, 5_000]))
@@ -62,10 +62,10 @@ task_timers.FIRED_AT_ONCE = 15  # so that what is due at once takes many commits
         self.killed.wait_running()
         part = messages(self.drawn, 0)
         feed(self.stream, part)
-        # While timers are set, and fire between messages.
+        # This kill comes while timers are set and while some of them fire between messages.
         yield Kill(self.committed, "some of the messages to be committed", loses_disk=True)
         self.wait(self.has_committed(len(part)), "the messages to be committed")
-        # The long timers of all keys are due at once, in each partition: they take some commits.
+        # The long timers of all keys in a partition become due at once, and firing them takes several commits.
         firing = self.has_more_results()
         ends = [(f"end-{number}", BEGIN_MS + 400_000, [["count", "n"]]) for number in range(20)]
         feed(self.stream, ends)
@@ -74,7 +74,7 @@ task_timers.FIRED_AT_ONCE = 15  # so that what is due at once takes many commits
 
     @cached_property
     def models(self) -> list[Model]:
-        """By partition, what plain Python makes of the records."""
+        """For each partition, a model of the timers, computed from its records."""
         found = []
         for records in self.partitions():
             model = Model(TTL)

@@ -1,4 +1,4 @@
-"""An output or dead-letter topic that is deleted while its worker runs: the worker stops with its name."""
+"""An output or dead-letter topic is deleted while its worker runs: the worker's error names the topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two topics on a real broker, one written as Java writes it and one by the client library's default partitioner."""
+"""Two topics on a real broker: Java's partitioner wrote one, the client library's default partitioner the other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """kill -9 of processors with windows on a real broker: while windows fill, and while many of them close at once.
 
-What plain Python makes of the records in the source topic is compared with the results and with the changelog.
+Results and changelog are compared with windows that plain Python computes from the records in the source topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = 150
 
 
 def messages(drawn: random.Random, begin: int, seconds: int) -> list[tuple[bytes, int, int]]:
-    """Messages of all keys in disorder; some are late."""
+    """Messages of all keys, out of order; some are late."""
     made = []
     for at in range(begin, begin + seconds * 1_000, 250):
         for _ in range(12):
@@ -62,7 +62,7 @@ class Hops(Scenario):
             fed += feed(self.stream, messages(self.drawn, round_ * 60_000, 40))
             yield Kill(filling, "some of the round to be committed", loses_disk=round_ == 1)
             self.wait(self.has_committed(fed), "the round to be committed")
-            # All open windows end at once, in each partition: they take some ten commits.
+            # All open windows of each partition close at once, which takes about ten commits.
             closing = self.has_more_results(30)
             fed += feed(
                 self.stream, [(b"end-%d" % number, BEGIN_MS + round_ * 60_000 + 55_000, 0) for number in range(20)]
@@ -72,7 +72,7 @@ class Hops(Scenario):
 
     @cached_property
     def models(self) -> list[Windows]:
-        """By partition, what plain Python makes of the records."""
+        """For each partition, a model of the windows, computed from its records."""
         found = []
         for records in self.partitions():
             events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]

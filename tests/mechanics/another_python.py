@@ -1,7 +1,7 @@
-"""Runs the quick tests on another Python, in an environment of its own below ``build/``.
+"""Runs the quick tests on another Python version, in a separate environment below ``build/``.
 
-``make quick-on PYTHON=python3.13``; the Python is a program's name or path. Packages are those of requirements.lock.
-With ``LOWEST=1``, the packages that pyproject.toml names have the lowest versions that it allows.
+``make quick-on PYTHON=python3.13``, where PYTHON is a program's name or path. Packages have the versions of
+requirements.lock. With ``LOWEST=1``, the packages that pyproject.toml names have the lowest versions that it allows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.infra.setup import bootstrap
 
 
 def main(python: str, *, lowest: bool) -> int:
-    """The exit code of pytest."""
+    """Installs the environment and runs the tests; returns the exit code of pytest."""
     ask = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
     version = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     environment = bootstrap.PROJECT / "build" / f"python-{version}{'-lowest' if lowest else ''}"

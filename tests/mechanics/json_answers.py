@@ -1,4 +1,4 @@
-"""Compares the JSON that commands print with their schemas, wherever a test runs a command."""
+"""Checks the JSON that commands print against their schemas, in every test that runs a command."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Any
 
 import typer
 
-#: The package that typer takes its contexts from: click, or its own copy of it.
+#: The package from which typer takes its contexts: click, or typer's own copy of click.
 _CONTEXTS = importlib.import_module(f"{typer.Context.__mro__[1].__module__.rpartition('.')[0]}.globals")
-#: The answer of a command with this option is another one.
+#: With this option, a command prints JSON of another schema.
 _SIZES = "--sizes"
 
 
 def compare(words: Sequence[str], document: Any) -> None:
-    """Raises ValidationError unless this document answers the command that begins with these words, or is an error.
+    """Checks a document against the schema of a command's answer, or against the schema of errors if it is an error.
 
-    What follows the command's own words (a processor, a number, values of options) does not count.
+    Args:
+        words: The command line. Only the command's own words choose the schema; arguments and values of options do not.
+        document: The parsed JSON.
+
+    Raises:
+        ValidationError: The document does not match the schema.
     """
     from holdfast.orchestration.commands.json_documents import ANSWERS
 
@@ -30,12 +35,15 @@ def compare(words: Sequence[str], document: Any) -> None:
 
 
 def compared_text(as_text: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The function that makes text of a document; each document is compared with the schema of the running command."""
+    """Wraps the function that turns a document into text.
+
+    Each document is first checked against its command's schema.
+    """
 
     def text(document: Any) -> str:
         made = as_text(document)
         words = _running_command()
-        if words != ["schema"]:  # a schema is no answer
+        if words != ["schema"]:  # `schema` prints a schema, which is not an answer of a command
             compare(words, json.loads(made))
         return made
 

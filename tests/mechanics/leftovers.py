@@ -1,4 +1,4 @@
-"""Processes that a run of the tests left behind: known by the run's folder in their command or environment."""
+"""Finds and kills processes that a test run left behind. Their command or environment names the folder of the run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from holdfast.infra.system.process import start_mark
 from holdfast.infra.waiting import wait_until
 
-#: What ends by itself, as a code server without a webserver, has this many seconds.
+#: Seconds that processes get to end by themselves, for instance a code server whose webserver has ended.
 PATIENCE_S = 30.0
 
 
 def leftovers(run: Path) -> Iterator[tuple[int, str]]:
-    """Id and command of each such process, but the one that asks."""
+    """Id and command of each process of this run, except the calling process."""
     folder = os.fsencode(f"{run}{os.sep}")
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -27,7 +27,7 @@ def leftovers(run: Path) -> Iterator[tuple[int, str]]:
 
 
 def end_leftovers(run: Path) -> list[str]:
-    """Kill them, after some patience; a line for each."""
+    """Wait for the run's processes to end, then kill the rest; returns one line for each killed process."""
     wait_until(lambda: not any(leftovers(run)), PATIENCE_S, every_s=0.5)
     found = list(leftovers(run))
     for pid, _ in found:

@@ -1,4 +1,4 @@
-"""Whether the seeds of a model find a bug that is planted."""
+"""Checks that the random seeds of a model find a bug that a test plants in the code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-#: Most bugs show within ten.
+#: The number of seeds to try; most bugs show within ten.
 SEEDS_MAX = 60
 
 
 def is_found(plant: Callable[[pytest.MonkeyPatch], None], check: Callable[[int, Path], object], folder: Path) -> bool:
-    """Whether ``check``, called with seeds and a folder for each, fails while the bug is planted."""
+    """Whether ``check`` fails for one of the seeds while the bug is planted; each seed gets its own folder."""
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         for seed in range(SEEDS_MAX):

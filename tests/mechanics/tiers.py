@@ -1,6 +1,6 @@
-"""Which cases run: three tiers, parts of a run, and the order in which files are handed out.
+"""Selects the test cases of a run: by tier, by part of a run, and in which order the files run.
 
-`tests/README.md` has the rule by which a case is in a tier, and the budget of each folder.
+`tests/README.md` has the rule that puts a case into a tier, and the time budget of each folder.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 TIERS = ("quick", "test", "thorough")
-#: A test below one of these folders of `tests` gets the folder's name as its marker.
+#: A test below one of these folders of `tests` gets the folder's name as its pytest marker.
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
-#: What `make quick` looks into. Of these it runs what has no marker of a real part and is not `slow`.
+#: The folders that `make quick` runs, without the cases that are marked `slow` or with the name of a marked folder.
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
-#: Seconds of each file with all its cases, as measured last; `--write-seconds` writes it.
+#: The file with the measured seconds of each test file, all its cases included; `--write-seconds` writes it.
 SECONDS = TESTS / "mechanics" / "seconds.txt"
-#: The cases of quick folders that took ``SLOW_S`` seconds or more when measured last; `--write-seconds` writes it.
+#: The file with the cases of quick folders that took ``SLOW_S`` seconds or more; `--write-seconds` writes it.
 SLOW_CASES = TESTS / "mechanics" / "slow_cases.txt"
 SLOW_S = 0.4
-#: What a case is taken to last in a file that was not measured yet.
+#: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())
 
@@ -32,7 +32,7 @@ _PARAMETERS = type(pytest.param())
 def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) -> list[Any]:
     """Parameters of a test: the first `quick` run in every tier, the first `tested` in `make test`, all in thorough.
 
-    A row is one value, a tuple of values, or a `pytest.param`. Without `quick`, what is tested is quick.
+    A row is one value, a tuple of values, or a `pytest.param`. Without `quick`, the first `tested` run in every tier.
     """
     made = []
     for place, row in enumerate(rows):
@@ -47,7 +47,7 @@ def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) 
 
 
 def named(rows: Iterable[Any], *, thorough: Collection[str] = ()) -> list[Any]:
-    """Parameters that are called by their `name`; those of `thorough` run in `make test-thorough` only."""
+    """Parameters whose test id is their `name`; those named in `thorough` run in `make test-thorough` only."""
     return [pytest.param(row, id=row.name, marks=pytest.mark.thorough if row.name in thorough else ()) for row in rows]
 
 
@@ -65,15 +65,15 @@ def belongs(item: pytest.Item, tier: str) -> bool:
 
 
 def folder_of(file: Path) -> str:
-    """The folder of `tests` that a file lies in."""
+    """The name of the folder of `tests` that a file lies in."""
     return file.relative_to(TESTS).parts[0]
 
 
 def in_part(items: list[pytest.Item], part: str) -> list[pytest.Item]:
-    """The items of one part of the run, `1/3` for instance.
+    """The items of one part of the run, for instance of part `1/3`.
 
     Raises:
-        UsageError: `part` is not a number, a slash, and a number that is not smaller.
+        UsageError: `part` is not of the form `n/count` with 1 <= n <= count.
     """
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
@@ -84,11 +84,11 @@ def in_part(items: list[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def split(cases: Mapping[str, int], seconds: Mapping[str, float], count: int) -> list[frozenset[str]]:
-    """Files in parts that take about as long as each other; the same files always give the same parts.
+    """Divides test files into parts of about equal duration; the same input always gives the same parts.
 
     Args:
         cases: How many cases each file has.
-        seconds: How long files take; a file that is not in it is estimated by its cases.
+        seconds: How long each file takes. The duration of a file that is missing here is estimated from its cases.
         count: The number of parts.
     """
 
@@ -106,24 +106,24 @@ def split(cases: Mapping[str, int], seconds: Mapping[str, float], count: int) ->
 
 
 def name_of(file: Path) -> str:
-    """A test file's path as `seconds.txt` and pytest write it."""
+    """A test file's path in the form that `seconds.txt` and pytest use."""
     return file.relative_to(TESTS.parent).as_posix()
 
 
 def read_seconds() -> dict[str, float]:
-    """How long each file took when `seconds.txt` was written."""
+    """The seconds of each test file, from `seconds.txt`."""
     lines = SECONDS.read_text().splitlines() if SECONDS.exists() else []
     return {file: float(seconds) for seconds, _, file in (line.partition(" ") for line in lines) if file}
 
 
 @cache
 def slow_cases() -> frozenset[str]:
-    """The names of the cases that are too slow for `make quick`, without a mark that says so."""
+    """The names of the cases that are too slow for `make quick` although no marker says so."""
     return frozenset(SLOW_CASES.read_text().splitlines())
 
 
 def write_slow_cases(measured: Mapping[str, float]) -> None:
-    """Write the slow ones of the cases that were measured, and keep those of files that were not measured."""
+    """Write the slow cases among the measured ones; entries of files that were not measured stay."""
     files = {case.partition("::")[0] for case in measured}
     kept = [case for case in slow_cases() if case.partition("::")[0] not in files]
     slow = [case for case, seconds in measured.items() if seconds >= SLOW_S and case.split("/")[1] in QUICK_FOLDERS]
@@ -131,7 +131,7 @@ def write_slow_cases(measured: Mapping[str, float]) -> None:
 
 
 def write_seconds(measured: Mapping[str, float]) -> None:
-    """Write the seconds of the files that were measured, and keep those of other files that are still there."""
+    """Write the seconds of the measured files; entries of other files stay as long as the file exists."""
     known = {file: seconds for file, seconds in read_seconds().items() if (TESTS.parent / file).exists()}
     known.update({file: round(seconds) for file, seconds in measured.items()})
     lines = [f"{seconds:.0f} {file}\n" for file, seconds in sorted(known.items()) if seconds >= 1]
@@ -139,11 +139,11 @@ def write_seconds(measured: Mapping[str, float]) -> None:
 
 
 def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Spark's files first, one after the other; then those of the other folders with real parts by turns.
+    """The order in which the items run.
 
-    One test process takes Spark's files as a whole (`FilesAndSpark` in conftest.py). The others take meanwhile what
-    mostly waits. What takes seconds comes last, the longest files of it first: no test process is left alone with
-    what takes minutes.
+    Spark's files come first, because one test process takes all of them (`FilesAndSpark` in conftest.py). Then come the
+    files with a real broker, Dagster or a browser, folder by folder in turn: these mostly wait. Files that only need
+    CPU come last, the longest first, so that no test process is left alone with a file of minutes.
     """
     measured = read_seconds()
     files: dict[str, dict[Path, None]] = {}

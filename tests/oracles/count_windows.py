@@ -1,4 +1,4 @@
-"""Count windows in plain Python, from the rules of ``docs/count-windows.md`` alone; it keeps all messages for ever."""
+"""Count windows in plain Python, from the rules of ``docs/count-windows.md`` alone. No message is ever dropped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shape(NamedTuple):
 
 
 def expect(shape: Shape, events: Iterable[Event]) -> list[tuple[Any, ...]]:
-    """What is sent: (key, start, end, count, total, amounts) in the order of the messages."""
+    """The results that count windows send: (key, start, end, count, total, amounts), in the order of the messages."""
     messages: dict[bytes, list[Event]] = {}
     sent = []
     for event in events:

@@ -1,4 +1,4 @@
-"""The fold of a changelog that tests compare state with; it shares no code with the store or the audit."""
+"""Folds a changelog into the state that tests compare with. It shares no code with the store or the audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.processors.engine.changelog.format import META_KEY
 
 
 def fold_changelog(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """The state that a changelog's records make: the newest value of each key, without deleted and meta keys."""
+    """The state that a changelog's records make: the newest value of each key, without deleted keys and meta keys."""
     state: dict[bytes, bytes] = {}
     for record in records:
         if record.key is None or record.key == META_KEY:

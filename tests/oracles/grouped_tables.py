@@ -1,6 +1,6 @@
-"""What the groups of a table's rows are, in plain Python: computed anew of all rows, so nothing is ever taken out.
+"""Aggregates of a table's groups in plain Python. They are computed from all rows each time, so no row is subtracted.
 
-Sums are fractions: exact, whatever the order of the rows.
+Sums use fractions, so they are exact in every order of the rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Any
 
 
 def grouped(rows: Mapping[bytes, Any], key: Callable[[Any], bytes | None]) -> dict[bytes, list[Any]]:
-    """The rows of each group, in the order of their keys. None is no row, and a row without a key has no group."""
+    """The rows of each group, in the order of the row keys.
+
+    A value of None is a deleted row. A row without a key is in no group.
+    """
     found: dict[bytes, list[Any]] = {}
     for row_key in sorted(rows):
         row = rows[row_key]
@@ -22,7 +25,7 @@ def grouped(rows: Mapping[bytes, Any], key: Callable[[Any], bytes | None]) -> di
 
 
 def total(numbers: list[int | float]) -> int | float:
-    """The exact sum: a whole number if all are, else the nearest float."""
+    """The exact sum: an int if all numbers are ints, else the nearest float."""
     exact = sum(map(Fraction, numbers), Fraction())
     return float(exact) if any(isinstance(each, float) for each in numbers) else int(exact)
 
@@ -33,6 +36,6 @@ def mean(numbers: list[int | float]) -> float:
 
 
 def aggregated(rows: list[Any], field: str, limit: int) -> dict[str, Any]:
-    """Count, sum, mean and the first values of a field."""
+    """Count, sum and mean of a field over the rows, and its first ``limit`` values."""
     numbers = [row[field] for row in rows]
     return {"n": len(rows), "total": total(numbers), "average": mean(numbers), "all": numbers[:limit]}

@@ -1,6 +1,6 @@
-"""Joins in plain Python, from the rules of ``docs/joins.md`` alone: what the messages of one partition give.
+"""Joins in plain Python, from the rules of ``docs/joins.md`` alone: the rows that the messages of one partition give.
 
-It shares no code with the engine, and keeps all messages in lists.
+The oracle shares no code with the engine, and keeps all messages in lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Message(NamedTuple):
-    """A message of one side: whether it is of the left one, its key, its event time in milliseconds, its value."""
+    """A message of one side; ``left`` is whether it belongs to the left side."""
 
     left: bool
     key: bytes
@@ -19,12 +19,12 @@ class Message(NamedTuple):
     value: Any
 
 
-#: A joined row: event time, key, and both values; None for no match.
+#: A joined row: event time, key, left value, right value. None stands for the value of a side without a match.
 Row = tuple[int, bytes, Any, Any]
 
 
 def in_order(left: Sequence[Message], right: Sequence[Message], *, left_first: bool) -> list[Message]:
-    """The messages of both inputs as a task reads them: the head with the smallest time next."""
+    """The messages of both inputs in the order in which a task reads them: the head with the smallest time is next."""
     inputs = [list(left), list(right)] if left_first else [list(right), list(left)]
     found = []
     while any(inputs):
@@ -49,7 +49,7 @@ class AsOfJoin(NamedTuple):
     tolerance: int | None
 
     def rows(self, messages: Iterable[Message]) -> list[Row]:
-        """The rows, in the order of their messages."""
+        """The rows, in the order of the left messages."""
         rights: dict[bytes, dict[int, Any]] = {}
         rows: list[Row] = []
         now = -1
@@ -58,7 +58,7 @@ class AsOfJoin(NamedTuple):
             now = max(now, time_ms)
             known = rights.setdefault(key, {})
             if known and self.tolerance is not None and max(known) + self.tolerance + self.grace < now:
-                known.clear()  # the newest one has ended, and the others with it
+                known.clear()  # the newest right message has ended, so all older ones have ended, too
             if not message.left:
                 is_newest = time_ms >= max(known, default=0)
                 if not (is_newest and self.tolerance is not None and time_ms + self.tolerance + self.grace < now):
@@ -88,7 +88,7 @@ def _replace(kept: list[_Kept], made: _Kept) -> None:
 
 @dataclass(slots=True)
 class IntervalJoin:
-    """An interval join; durations are milliseconds. ``kept`` has by side and key what is in the store at the end."""
+    """An interval join; durations are milliseconds. ``kept`` holds, by side and key, what the store has at the end."""
 
     how: str
     backward: int
@@ -98,7 +98,7 @@ class IntervalJoin:
     now: int = -1
 
     def rows(self, messages: Iterable[Message]) -> list[Row]:
-        """The rows, in any order."""
+        """The rows, in no particular order."""
         rows: list[Row] = []
         for message in messages:
             self._end(rows)
@@ -114,7 +114,10 @@ class IntervalJoin:
         return rows
 
     def _end(self, rows: list[Row]) -> None:
-        """Ends what stream time has passed; messages without a match are rows of an outer join."""
+        """Removes messages whose end is not after stream time.
+
+        In an outer join, a removed message without a match becomes a row.
+        """
         for (left, key), kept in self.kept.items():
             for each in [each for each in kept if each.end_ms <= self.now]:
                 kept.remove(each)
@@ -127,7 +130,7 @@ def _row(message: Message, time_ms: int, own: Any, other: Any) -> Row:
 
 
 def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
-    """What a join of left messages with a table of the right ones gives; a right value None deletes its row."""
+    """The rows of a join of left messages with a table of the right messages; a right value of None deletes its row."""
     rows: list[Row] = []
     table: dict[bytes, Any] = {}
     for message in messages:
@@ -142,14 +145,17 @@ def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
 
 @dataclass(slots=True)
 class TablesJoin:
-    """A join of two tables, of the left and of the right messages; ``rows`` is the result by key, as pairs."""
+    """A join of two tables, one of the left and one of the right messages.
+
+    ``rows`` is the result: by key, the left and the right value.
+    """
 
     how: str
     is_row: Callable[[Any, Any], bool]
     rows: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
 
     def changes(self, messages: Iterable[Message]) -> Iterator[tuple[Message, tuple[Any, Any] | None, bool]]:
-        """After each message: the result's row of its key, None for no row, and whether the message changed it."""
+        """Yields, after each message: the message, the result's row of its key (or None), and whether a row changed."""
         tables: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
         for message in messages:
             table = tables[0 if message.left else 1]
@@ -168,9 +174,10 @@ class TablesJoin:
 
 @dataclass(slots=True)
 class HistoryJoin:
-    """A join of left messages with a table of the right ones that has a history; ``retention`` is milliseconds.
+    """A join of left messages with a table of the right messages that keeps a history; ``retention`` is milliseconds.
 
-    ``newest`` has by key the row or deletion with the greatest time, ``changes`` the right messages that were newest.
+    ``newest`` holds, by key, the row or deletion with the greatest time. ``changes`` are the right messages that were
+    the newest of their key when they came.
     """
 
     how: str
@@ -179,7 +186,7 @@ class HistoryJoin:
     changes: list[Message] = field(default_factory=list)
 
     def rows(self, messages: Iterable[Message]) -> list[Row]:
-        """The rows, in the order of their messages."""
+        """The rows, in the order of the left messages."""
         past: dict[bytes, list[_Kept]] = {}
         rows: list[Row] = []
         now = -1

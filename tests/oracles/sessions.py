@@ -1,6 +1,6 @@
-"""Sessions in plain Python, from the rules of ``docs/sessions.md`` alone: what messages of one partition give.
+"""Sessions in plain Python, from the rules of ``docs/sessions.md`` alone: the results for one partition's messages.
 
-It shares no code with the engine. A session is the list of its messages.
+The oracle shares no code with the engine. A session is the list of its messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """The messages of a session, as its columns see them."""
+    """One session: its messages, in the order in which the engine's aggregates see them."""
 
     events: list[Event]
     open: bool = True
@@ -36,18 +36,18 @@ class Session:
 
     @property
     def end(self) -> int:
-        """The time of the last message, and one."""
+        """The time of the last message plus 1 ms."""
         return max(event.time_ms for event in self.events) + 1
 
     def result(self, key: bytes) -> tuple[Any, ...]:
-        """What is sent of it."""
+        """The result that is sent for this session."""
         amounts = [event.amount for event in self.events]
         return (key, self.start, self.end, len(amounts), sum(amounts), amounts, amounts[0], amounts[-1])
 
 
 @dataclass(slots=True)
 class Sessions:
-    """What a session step keeps and sends: sessions by key, results in the order of their messages, late messages."""
+    """A session step in plain Python: its sessions by key, the results it sends, and its number of late messages."""
 
     shape: Shape
     now: int
@@ -62,7 +62,7 @@ class Sessions:
         return self.times.get(key, -1) if self.shape.closing == "key" else self.time
 
     def take(self, event: Event) -> None:
-        """Counts one message, and closes what it closes."""
+        """Adds one message to its session, and closes all sessions that are due afterwards."""
         shape, clock = self.shape, self._clock(event.key)
         sessions = self.by_key.setdefault(event.key, [])
         near = [
@@ -95,7 +95,7 @@ class Sessions:
         self._close()
 
     def go_on(self, time: int) -> None:
-        """Lets time pass without messages."""
+        """Moves stream time forward without a message, and closes the sessions that are due."""
         if self.time >= 0:
             self.time = time
         self._close()
@@ -104,7 +104,8 @@ class Sessions:
         for key, sessions in sorted(self.by_key.items()):
             for each in sorted(sessions, key=lambda each: each.start):
                 due = each.end + self.shape.gap + self.shape.grace
-                # A key that gets no more messages leaves no session behind: it closes when its retention is over.
+                # With closing by key, a key may get no more messages. Its session then closes when its retention is
+                # over.
                 if each.open and (self._clock(key) >= due or self.time >= due + self.shape.retention):
                     each.open = False
                     if self.shape.final:
@@ -112,7 +113,7 @@ class Sessions:
 
 
 def expect(shape: Shape, events: Iterable[Event], now: int) -> Sessions:
-    """All messages of a partition, in order."""
+    """The session step after all messages of a partition, taken in order."""
     made = Sessions(shape, now)
     for event in events:
         made.take(event)

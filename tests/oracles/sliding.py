@@ -1,6 +1,6 @@
-"""Sliding windows in plain Python, from the rules of ``docs/sliding.md`` alone: what messages of one partition give.
+"""Sliding windows in plain Python, from the rules of ``docs/sliding.md`` alone: results for one partition's messages.
 
-It shares no code with the engine, and keeps all messages for ever.
+The oracle shares no code with the engine, and never drops a message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class Sliding:
-    """What a step of sliding windows keeps and sends: messages by key, results in their order, late messages."""
+    """A step of sliding windows in plain Python: messages by key, the results it sends, and the number of late ones."""
 
     shape: Shape
     now: int
@@ -39,7 +39,7 @@ class Sliding:
         return (key, start, end, len(amounts), sum(amounts), amounts)
 
     def take(self, event: Event) -> None:
-        """Counts one message, and closes what it closes."""
+        """Adds one message to its windows, and closes all windows that are due afterwards."""
         key, length, grace = event.key, self.shape.length, self.shape.grace
         clock = self.times.get(key, -1)
         self.late += clock >= event.time_ms + 1 + grace
@@ -58,7 +58,7 @@ class Sliding:
 
 
 def expect(shape: Shape, events: Iterable[Event], now: int) -> Sliding:
-    """All messages of a partition, in order."""
+    """The step of sliding windows after all messages of a partition, taken in order."""
     made = Sliding(shape, now)
     for event in events:
         made.take(event)

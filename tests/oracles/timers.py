@@ -1,6 +1,7 @@
-"""Timers and values that end in plain Python, from the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
+"""Timers, and values with a TTL, in plain Python, from the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
 
-It shares no code with the engine. Messages tell what to do; the processor of the engine and the model do it alike.
+The model shares no code with the engine. Each message lists the steps to do; ``Step`` does them in the engine, and
+``Model`` does the same in plain Python.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Step:
-    """What the model does, as a processor for the engine."""
+    """A processor of the engine that does the steps of each message, as ``Model`` does them in plain Python."""
 
     def on_message(self, value: Any, context: Any) -> None:
         for step in value:
@@ -38,7 +39,7 @@ class Step:
 
 
 class Event(NamedTuple):
-    """A message: its key, its event time in milliseconds, and what to do: tuples of a call and its arguments."""
+    """A message: its key, its event time in milliseconds, and its steps. A step is a call's name and its arguments."""
 
     key: str
     time: int
@@ -47,13 +48,13 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Model:
-    """What a partition sends and keeps.
+    """The outputs and the state of one partition, computed in plain Python.
 
     Attributes:
-        ttl: How long values last, ms.
-        sent: What is sent, in order.
-        timers: By key and name, the time.
-        values: By key and name, the value, its end, and the time of what set it.
+        ttl: How long a value lasts, ms.
+        sent: The outputs, in order.
+        timers: The time of each timer, by key and timer name.
+        values: By key and value name: the value, the time at which it ends, and the time of the message that set it.
         time: The stream time.
     """
 
@@ -64,24 +65,24 @@ class Model:
     time: int = -1
 
     def take(self, event: Event) -> None:
-        """One message, and the timers that are due behind it."""
+        """Processes one message, then fires the timers that are due at the new stream time."""
         before = dict(self.timers), dict(self.values), len(self.sent)
         if not all(self.do(event.key, event.time, step) for step in event.steps):
-            self.timers, self.values = before[0], before[1]  # the message failed
+            self.timers, self.values = before[0], before[1]  # a failed message changes no state and sends no output
             del self.sent[before[2] :]
             return
         before, self.time = self.time, max(self.time, event.time)
         while due := sorted((at, key, name) for (key, name), at in self.timers.items() if at <= self.time):
             at, key, name = due[0]
             del self.timers[key, name]
-            now = max(at, before)  # what had ended before this message is over
+            now = max(at, before)  # a timer does not see values that ended before this message
             self.sent.append(["timer", key, name, at, self.read(key, name, now)])
             if at % 3 == 0:
                 self.timers[key, f"{name}'"[:4]] = at + 7
             self.count(key, name, at, now)
 
     def do(self, key: str, now: int, step: tuple[Any, ...]) -> bool:
-        """One step; False if it fails."""
+        """Does one step of a message; returns False if the step fails."""
         call, *arguments = step
         if call == "fail":
             return False
@@ -98,12 +99,15 @@ class Model:
         return True
 
     def count(self, key: str, name: str, at: int, now: int) -> None:
-        """Adds one; a message that is older than the one before brings no end nearer."""
+        """Adds one to a value and renews its end.
+
+        A message older than the one that set the value cannot move the end to an earlier time.
+        """
         _, end, since = self.values.get((key, name), (0, 0, 0))
         made = max(at + self.ttl, end) if at < since else at + self.ttl
         self.values[key, name] = (self.read(key, name, now) + 1, made, at)
 
     def read(self, key: str, name: str, now: int) -> int:
-        """The value; 0 if it has ended."""
+        """The value at the time ``now``; 0 if it has ended."""
         value, end, _ = self.values.get((key, name), (0, 0, 0))
         return value if end > now else 0

@@ -1,6 +1,6 @@
-"""Windows in plain Python, from the rules of ``docs/windows.md`` alone: what messages of one partition give.
+"""Windows in plain Python, from the rules of ``docs/windows.md`` alone: the results for the messages of one partition.
 
-It shares no code with the engine, and keeps all windows of all keys in dicts.
+The oracle shares no code with the engine, and keeps all windows of all keys in dicts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """A message: its key, its event time in milliseconds, and a number."""
+    """A message: its key, its event time in milliseconds, and the number that windows add up."""
 
     key: bytes
     time_ms: int
@@ -30,14 +30,14 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class Windows:
-    """What a window step keeps and sends.
+    """A window step in plain Python: the windows it keeps and the results it sends.
 
     Attributes:
-        open: By key, start and end: the amounts of the messages that count, in order.
-        closed: The same of closed windows.
-        results: (key, start, end, count, total) in the order of their messages; those of one message sorted.
-        late: Windows that a message came too late for.
-        time: The greatest event time, none after ``now``.
+        open: The amounts in each open window, in order of arrival, by key, start and end.
+        closed: The amounts in each closed window, by key, start and end.
+        results: (key, start, end, count, total), in the order of the messages; the results of one message are sorted.
+        late: The number of windows that refused a message because it came too late.
+        time: The stream time: the greatest event time that is not after ``now``.
     """
 
     shape: Shape
@@ -50,7 +50,7 @@ class Windows:
     times: dict[bytes, int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Counts one message, and closes what it closes."""
+        """Adds one message to its windows, and closes all windows that are due afterwards."""
         by_key = self.shape.closing == "key"
         clock = self.times.get(event.key, -1) if by_key else self.time
         shape = self.shape
@@ -58,7 +58,7 @@ class Windows:
         while start <= event.time_ms:
             end = start + shape.duration
             if event.time_ms < end:
-                # By key, a window that would leave the store at once takes nothing, either.
+                # With closing by key, a window whose retention is over refuses messages, too.
                 if clock >= end + shape.grace or self.time >= end + shape.grace + shape.retention:
                     self.late += 1
                 else:
@@ -73,7 +73,7 @@ class Windows:
         self._close()
 
     def go_on(self, time: int) -> None:
-        """Lets time pass without messages."""
+        """Moves stream time forward without a message, and closes the windows that are due."""
         if self.time >= 0:
             self.time = time
         self._close()
@@ -81,7 +81,7 @@ class Windows:
     def _close(self) -> None:
         for key, start, end in sorted(self.open):
             clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time
-            # A key that gets no more messages leaves no window behind: it closes when its retention is over.
+            # With closing by key, a key may get no more messages. Its window then closes when its retention is over.
             if clock >= end + self.shape.grace or self.time >= end + self.shape.grace + self.shape.retention:
                 amounts = self.open.pop((key, start, end))
                 self.closed[key, start, end] = amounts
@@ -90,7 +90,7 @@ class Windows:
 
 
 def expect(shape: Shape, events: list[Event], now: int) -> Windows:
-    """All messages of a partition, in order."""
+    """The window step after all messages of a partition, taken in order."""
     made = Windows(shape, now)
     for event in events:
         made.take(event)

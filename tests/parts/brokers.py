@@ -1,11 +1,11 @@
-"""The one place where tests and benches get a real broker from.
+"""The one place from which tests and benches get a real broker.
 
 - `broker` (fixture): one broker for the whole run, shared by all test processes. Use it unless a test harms its broker.
-- `own_broker` (fixture): a broker of the test's own, which it may freeze, kill and start again.
-- `started_broker` (context manager) and `new_broker`: the same for any folder, outside of pytest, too.
+- `own_broker` (fixture): a broker for one test, which the test may freeze, kill and restart.
+- `started_broker` (context manager) and `new_broker`: the same for any folder, also outside of pytest.
 
-A broker outlives the process that started it. So that a test process that dies leaves none behind, every folder is
-written down in the run's folder, and pytest's main process stops all of them at the end.
+A broker outlives the process that started it. Each broker's folder is therefore listed in the run's folder, and
+pytest's main process stops all listed brokers at the end. A test process that dies leaves no broker behind.
 """
 
 from __future__ import annotations
@@ -29,24 +29,28 @@ from holdfast.infra.waiting import Deadline
 
 #: Heap of a broker that one test uses, and of the one that all tests share, MiB.
 OWN_HEAP_MB, SHARED_HEAP_MB = 256, 512
-#: What brokers of tests do at once that production's brokers do now and then. Nothing that a test shows depends on it.
+#: Settings that make brokers in tests do at once what brokers in production do from time to time. No test depends on
+#: the shorter times.
 HASTE = {
     "log.cleaner.backoff.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "group.min.session.timeout.ms": 1000,
 }
-#: The folder of pytest's run, which all its test processes know; None outside of pytest.
+#: The folder of pytest's run, known to all its test processes; None outside of pytest.
 _run: Path | None = None
 
 
 class TrackedBroker(EmbeddedBroker):
-    """A broker that knows its address, and copies its storage from a formatted folder where the run has one."""
+    """A broker that remembers its address.
+
+    Formatting takes time. If the run already has formatted storage, the broker copies it.
+    """
 
     _address: BrokerAddress | None = None
 
     @property
     def address(self) -> BrokerAddress:
-        """Where the broker is, or was before it was stopped."""
+        """The broker's address; after a stop, its last one."""
         assert self._address is not None, "the broker was never started"
         return self._address
 
@@ -72,7 +76,7 @@ class TrackedBroker(EmbeddedBroker):
 
 @cache
 def broker_jars() -> tuple[Path, ...]:
-    """The locked jars of the broker, from the machine's cache."""
+    """The broker's jars as pinned in the lock file, from the machine's cache."""
     settings = load_settings()
     return fetch_jars("broker", settings.cache, JarSource(find_java(), settings.ivy_settings))
 
@@ -86,14 +90,14 @@ def new_broker(
     options: Sequence[str] = (BRIEF,),
     kind: type[TrackedBroker] = TrackedBroker,
 ) -> Any:
-    """A broker on a folder, not started yet.
+    """A broker on a folder; the caller starts it.
 
     Args:
-        folder: Holds all that the broker writes.
+        folder: Holds all files that the broker writes.
         heap_mb: Heap bound, MiB.
-        port: The clients' port; None takes a free one.
-        java: The Java that runs it; None takes the machine's.
-        options: Options of its JVM; a bench gives none, and has the JVM of production.
+        port: The port for clients; None takes a free one.
+        java: The Java that runs the broker; None takes the machine's.
+        options: Options of the broker's JVM. Benches pass an empty list, so their JVM runs as in production.
         kind: The class of the broker.
     """
     return kind(folder, port=port, heap_mb=heap_mb, java=java or find_java(), jars=broker_jars(), options=options)
@@ -101,7 +105,7 @@ def new_broker(
 
 @contextmanager
 def started_broker(folder: Path, **options: Any) -> Iterator[Any]:
-    """A broker that runs on a folder (`new_broker` has the options), and is stopped at the end."""
+    """A broker that runs on a folder and is stopped at the end; ``options`` are those of `new_broker`."""
     broker = new_broker(folder, **options)
     try:
         broker.start()
@@ -111,7 +115,7 @@ def started_broker(folder: Path, **options: Any) -> Iterator[Any]:
 
 
 def shared_broker() -> BrokerAddress:
-    """The broker that all test processes of the run share; the first one that asks starts it."""
+    """The broker that all test processes of the run share; the first call in a run starts it."""
     assert _run is not None, "only pytest's runs have a shared broker"
     folder = _run / "broker"
     with (_run / "broker.lock").open("a") as lock:
@@ -120,34 +124,37 @@ def shared_broker() -> BrokerAddress:
 
 
 def belong_to(run: Path) -> None:
-    """Tell the folder of pytest's run; every test process does so before it makes a broker."""
+    """Set the folder of pytest's run. Every test process calls this before it makes a broker."""
     global _run
     _run = run
 
 
 def stop_all(run: Path) -> None:
-    """Stop all brokers that were started in a run and still are there."""
+    """Stop all brokers that were started in a run and still run."""
     started = run / "brokers.txt"
     for folder in started.read_text().splitlines() if started.exists() else ():
         if running_broker(Path(folder)) is not None:
-            # Neither Java nor jars are needed to stop it.
+            # Stopping a broker needs no jars.
             EmbeddedBroker(Path(folder), java=find_java(), jars=()).stop(timeout_s=10)
 
 
 def _copy_storage(formatted: Path, data: Path) -> None:
     shutil.copytree(formatted, data)
-    # As after formatting: no two clusters have one id.
+    # Formatting would give each cluster its own id, so a copy needs a new one.
     fresh = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     meta = data / "meta.properties"
     meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={fresh}", meta.read_text()))
 
 
 def _offer_storage(data: Path, formatted: Path) -> None:
-    """Keep what was formatted for the brokers to come. The rename is atomic: a copy is whole, or not there."""
+    """Keep a copy of formatted storage for the run's later brokers.
+
+    The rename is atomic: the copy is complete or absent.
+    """
     copied = Path(shutil.copytree(data, formatted.with_name(f"formatted-{uuid.uuid4().hex}")))
     try:
         copied.rename(formatted)
-    except OSError:  # another test process was first
+    except OSError:  # another test process has stored its copy first
         shutil.rmtree(copied)
 
 

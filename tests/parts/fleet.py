@@ -1,4 +1,4 @@
-"""Many processors that are cheap: real programs of a real supervisor that sleep, and a server that answers for all."""
+"""Many cheap processors: a real supervisor runs `sleep` for each, and one HTTP server answers for all of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def names(processors: int = PROCESSORS) -> list[str]:
 
 
 def write_definitions(folder: Path, module: str) -> str:
-    """The module of them all; the value of HOLDFAST_PROCESSORS."""
+    """Write a module that defines all processors; returns the value of HOLDFAST_PROCESSORS."""
     (folder / f"{module}.py").write_text(MODULE.format(processors=PROCESSORS, stores=STORES))
     return json.dumps([f"{module}:{name}" for name in names()])
 
@@ -63,13 +63,14 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 class Fleet:
-    """Programs, endpoints and answers of processors that are all deployed and work."""
+    """Deployed processors that all look healthy: their programs, their endpoint files, and the server that answers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.supervisor = Supervisord(settings.paths)
         self.questions: list[str] = []
-        #: Those that don't answer until all is over; how many wait for them, at the most at one time.
+        #: ``silent``: processors whose requests get no answer until the fleet stops. ``waiting``: connections that wait
+        #: for one of them. ``most_waiting``: the largest number of connections that waited at the same time.
         self.silent: set[str] = set()
         self.lock = threading.Lock()
         self.waiting: set[socket.socket] = set()
@@ -105,7 +106,7 @@ class Fleet:
         return self
 
     def _give_signs_of_life(self) -> None:
-        """As workers do: also while they don't answer."""
+        """Touch the endpoint files as workers do; silent processors do so, too."""
         while not self.patient.wait(1.0):
             for name in self._pids:
                 with contextlib.suppress(OSError):
@@ -137,7 +138,7 @@ class Fleet:
                 if name in fleet.silent:
                     with fleet.lock:
                         fleet.waiting.add(self.connection)
-                        # who has given up may not have been noticed yet
+                        # some of these clients may have hung up since the last look
                         waiting = [each for each in fleet.waiting if not _has_hung_up(each)]
                         fleet.most_waiting = max(fleet.most_waiting, len(waiting))
                     self._await_hang_up()
@@ -148,11 +149,11 @@ class Fleet:
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with contextlib.suppress(BrokenPipeError):  # who asked has given up
+                with contextlib.suppress(BrokenPipeError):  # the client has hung up
                     self.wfile.write(body)
 
             def _await_hang_up(self) -> None:
-                """Wait until the one who asked has given up, or all is over."""
+                """Wait until the client hangs up or the fleet stops."""
                 while not fleet.patient.wait(0.05) and not _has_hung_up(self.connection):
                     pass
 

@@ -1,6 +1,6 @@
-"""The former release, unpacked from the history of this repository, to run beside this one.
+"""Unpacks the former release from this repository's history, so that tests run it beside the present release.
 
-``docs/decisions/versions-side-by-side.md`` has the rule that the tests with it show.
+``docs/decisions/versions-side-by-side.md`` has the rule that these tests check.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-#: The commit of the former release. At a release, set it to the commit of the release before.
+#: The commit of the former release. When you make a release, set it to the commit of the release before.
 COMMIT = "02864c07e8cbd4a4b4a439b897aa903f5b9759e1"
 _PACKAGES = ("holdfast", "infra", "processors", "assets", "orchestration")
 
 
 def unpack(folder: Path) -> Path:
-    """The former release's packages in a folder, which goes first on the path of its processes.
+    """Unpacks the former release's packages into a folder, which its processes put first on their import path.
 
-    Skips the test where this copy of the repository lacks the commit, as a shallow clone does.
+    Skips the test if this clone of the repository lacks the commit, as a shallow clone does.
     """
     known = subprocess.run(
         ["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=PROJECT, capture_output=True, check=False
@@ -41,7 +41,10 @@ def unpack(folder: Path) -> Path:
 
 
 def run_former(folder: Path, program: str, given: Any) -> Any:
-    """The JSON in the last line that a program prints under the former release; its stdin is ``given`` as JSON."""
+    """Runs a program under the former release; returns the JSON in the last line that it prints.
+
+    The program's stdin is ``given`` as JSON.
+    """
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", program],

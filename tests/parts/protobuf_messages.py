@@ -1,4 +1,4 @@
-"""Message classes as protoc generates them, made of descriptors, so that tests need no compiler::
+"""Protobuf message classes as protoc generates them. They are built from descriptors, so tests need no protoc::
 
 package shop;
 message Order {

@@ -1,6 +1,6 @@
-"""A real schema registry on free ports of this machine: Apicurio, as a plain Java process, and what stands before it.
+"""A real schema registry for tests: Apicurio as a plain Java process, and a reverse proxy to put in front of it.
 
-`python -m tests.parts.schema_registry` fetches its archive, so that a run of the tests needs no network.
+`python -m tests.parts.schema_registry` downloads Apicurio's archive, so that a test run needs no network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.infra.system.files import locked
 
 LOCK = Path(__file__).with_name("jars.lock")
 SET = "schema-registry"
-#: Where Apicurio serves Confluent's API.
+#: The URL path at which Apicurio serves the API of Confluent's schema registry.
 PATH = "/apis/ccompat/v7"
 PATIENCE_S = 120.0
 
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 class SchemaRegistryServer:
-    """Apicurio with its content in memory: what it holds ends with it, but not while it is frozen."""
+    """Apicurio with its content in memory: the content is lost when the server stops, and kept while it is frozen."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.port = folder, free_port()
@@ -74,7 +74,7 @@ class SchemaRegistryServer:
         command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-jar", str(jar)]
         log = self._folder / "log"
         with log.open("ab") as written:
-            # The folder stands in its environment, so that a run that dies leaves no server behind.
+            # The environment names the run's folder, by which the run's end finds and kills leftover processes.
             environment = {**os.environ, "HOLDFAST_TEST_FOLDER": str(self._folder)}
             self._process = subprocess.Popen(command, stdout=written, stderr=written, cwd=self._folder, env=environment)
         deadline = time.monotonic() + PATIENCE_S
@@ -95,7 +95,7 @@ class SchemaRegistryServer:
             connection.close()
 
     def freeze(self) -> None:
-        """Connections are accepted, and nothing answers."""
+        """Freezes the server: it accepts connections, but answers no request."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -111,12 +111,12 @@ class SchemaRegistryServer:
 
 
 class Front:
-    """A reverse proxy before a registry: TLS, a user or a token, another status, or nothing that listens.
+    """A reverse proxy in front of a registry. It can add TLS, require credentials, answer an error, or be closed.
 
     Args:
         port: The registry's port.
-        authorization: The header `Authorization` that each request needs; None for none.
-        certificates: Serves HTTPS with them; None serves HTTP.
+        authorization: The header `Authorization` that each request needs; None requires no header.
+        certificates: Serve HTTPS with these certificates; None serves HTTP.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class Front:
     ) -> None:
         self._behind, self.port = port, free_port()
         self.authorization, self._certificates = authorization, certificates
-        #: What it answers to everything; None passes requests on.
+        #: The status of every answer; None passes requests on to the registry.
         self.status: int | None = None
-        #: The requests that came, as method and path.
+        #: Method and path of each request that arrived.
         self.requests: list[str] = []
         self._server: ThreadingHTTPServer | None = None
 
@@ -179,7 +179,7 @@ class Front:
             connection.close()
 
     def close(self) -> None:
-        """Nothing listens; `open` begins again on the same port."""
+        """Stop listening; `open` listens again on the same port."""
         if self._server is not None:
             with suppress(OSError):
                 self._server.shutdown()
@@ -188,7 +188,7 @@ class Front:
 
 
 class Certificates:
-    """A certificate for 127.0.0.1, and the one that signs it."""
+    """A server certificate for localhost, and the CA certificate that signs it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Snapshots of stores, and other tables, written without a JVM: the rows of a checkpoint, and their manifest."""
+"""Writes snapshots of stores, and other Iceberg tables, without a JVM. A snapshot has the rows and the manifest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BY_PARTITION = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "stor
 
 
 def catalog_of(paths: Paths) -> Any:
-    """The catalog of a home folder, which is made where there is none."""
+    """The Iceberg catalog of a home folder; it is created if absent."""
     paths.warehouse.mkdir(parents=True, exist_ok=True)
     return open_catalog(paths)
 
@@ -51,15 +51,15 @@ def take_snapshot(
     changed: Callable[[SnapshotManifest], SnapshotManifest] = lambda manifest: manifest,
     raw: str | None = None,
 ) -> SnapshotManifest:
-    """Publish what checkpoints hold of a store as a new version of its table, tagged ``snap-<id>``.
+    """Publish a store's content in checkpoints as a new version of the store's table, tagged ``snap-<id>``.
 
     Args:
         paths: The home folder.
-        manifests: As ``ProcessorClient.checkpoint`` gives them.
-        processor: Whose.
-        store: Which.
-        changed: Makes another manifest of the right one.
-        raw: The manifest's text, where it is to be none.
+        manifests: The checkpoints' manifests, as ``ProcessorClient.checkpoint`` returns them.
+        processor: The processor's name.
+        store: The store's name.
+        changed: Turns the correct snapshot manifest into the one to publish.
+        raw: A text to publish in place of the manifest; None publishes the manifest.
     """
     found = store_partitions(manifests, store)
     tasks = {task["partition"]: task for each in manifests for task in each["tasks"] if store in task["stores"]}
@@ -114,7 +114,7 @@ def take_snapshot(
 
 
 def write_table(paths: Paths, name: str, columns: Mapping[str, list[Any]]) -> None:
-    """Write a table of the catalog anew."""
+    """Write a table of the catalog; its former content is replaced."""
     namespace, table = name.split(".")
     catalog, arrow = catalog_of(paths), pa.table(dict(columns))
     catalog.create_namespace_if_not_exists(namespace)

@@ -1,4 +1,4 @@
-"""A real HTTP server on a free port of this machine that plays the webhook: away, silent, refusing or well."""
+"""A real HTTP server that plays the webhook of a chat service; it can be unreachable, silent, refusing or healthy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ SECRET = "T0000SECRET/B0000SECRET/x0000secret0000token"
 
 
 class Webhook:
-    """It is away until it is started; ``status`` is what it answers, None for never."""
+    """A webhook server, unreachable until `start`.
+
+    ``status`` is the status of each answer; None leaves requests unanswered.
+    """
 
     def __init__(self) -> None:
         with socket.socket() as probe:

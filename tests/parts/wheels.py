@@ -1,4 +1,4 @@
-"""The wheel of this checkout, and clean environments that have it installed: what a user gets from `pip install`."""
+"""Builds the wheel of this checkout, and installs it into clean environments as `pip install` does for a user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from pathlib import Path
 from holdfast.infra.setup import bootstrap
 
 PROJECT = Path(__file__).resolve().parents[2]
-#: How long an installation may take, seconds: on a new machine it downloads.
+#: Seconds that an installation may take; a new machine downloads all packages.
 INSTALL_S = 1800.0
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel, built from the tracked files in a folder of its own: nothing of an earlier build gets into it."""
+    """Builds the wheel from a copy of the checkout's files.
+
+    The copy has no ignored files, so nothing of an earlier build gets in.
+    """
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -36,15 +39,15 @@ def build_wheel(folder: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path, extra: str = "", python: str = sys.executable) -> Path:
-    """A new virtual environment with the wheel and one extra; returns the folder of its programs.
+    """Creates a virtual environment with the wheel and one extra; returns the folder of its programs.
 
-    The versions are those of requirements.lock, so a machine that was set up downloads nothing.
+    The versions come from requirements.lock, so a machine with a filled cache downloads nothing.
     """
     variables, flags = bootstrap._for_uv()
     uv = str(bootstrap.UV)
     subprocess.run([uv, "venv", "--quiet", "--python", python, str(environment)], env=variables, check=True)
     wanted = f"holdfast[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
-    # Hard links to uv's cache: half a gigabyte of Spark is not copied.
+    # uv links packages from its cache, so Spark's half a gigabyte is not copied.
     done = subprocess.run(
         [
             *(uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), *flags),
@@ -67,11 +70,11 @@ def install(wheel: Path, environment: Path, extra: str = "", python: str = sys.e
     return environment / "bin"
 
 
-#: Variables of the test run that a user does not have.
+#: Environment variables of the test run that a user does not have.
 _OURS = {"PYTHONPATH", "VIRTUAL_ENV", "HOLDFAST_PROJECT"}
 
 
 def outside(home: Path, **variables: str) -> dict[str, str]:
-    """The environment of a user who has no checkout: nothing of this one is on the import path."""
+    """The environment variables of a user without a checkout: nothing of this checkout is on the import path."""
     kept = {name: value for name, value in os.environ.items() if name not in _OURS}
     return {**kept, "HOLDFAST_HOME": str(home), **variables}

@@ -1,4 +1,4 @@
-"""The checkpoint store of a simulated world: what must hold of each checkpoint, and how one is damaged or forged."""
+"""Checks each checkpoint in the simulation's checkpoint store, and damages or forges checkpoints."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.simulation.disk import content_of, files_of
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken
 
-#: The topic id of a changelog that is gone.
+#: The id of a former, deleted changelog topic.
 FORMER_TOPIC = "former-topic-id"
 
 Look = Callable[[str, Path, dict[bytes, bytes]], None]
 
 
 class CheckpointCheck:
-    """Is every checkpoint whole when its manifest appears, and the fold of the changelog up to its offsets?
+    """Checks that each checkpoint is complete when its manifest appears, and equals the fold of its changelog.
 
     Args:
         store: The store.
         look: Checks the content of a database.
-        on_broken: Told of the first that is wrong.
+        on_broken: Called with the error of each checkpoint that is wrong when it appears.
     """
 
     def __init__(self, store: SimulatedObjects, look: Look, on_broken: Callable[[InvariantBroken], None]) -> None:
@@ -48,7 +48,7 @@ class CheckpointCheck:
         """Check one checkpoint.
 
         Raises:
-            InvariantBroken: It names what is not there, or its content was never committed.
+            InvariantBroken: An object of the checkpoint is missing or changed, or its content was never committed.
         """
         manifest = Manifest.decode(self._store.objects[name])
         files = {}
@@ -65,23 +65,23 @@ class CheckpointCheck:
         self._look("store", Path(manifest.task), content)
 
     def check_all(self) -> None:
-        """Check every checkpoint that is left at the end."""
+        """Check every checkpoint that exists at the end; those that faults damaged or forged are left out."""
         for name in self.manifests():
             if name not in self._store.damaged and name not in self.forged:
                 self.check(name)
 
     def manifests(self) -> list[str]:
-        """All manifests, oldest first."""
+        """The names of all manifests, oldest first."""
         return sorted(name for name in self._store.objects if "/manifests/" in name)
 
 
 def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> None:
-    """Flip a byte of an object, cut it, or take it away; mostly of a newest checkpoint."""
+    """Damage an object: flip a bit, truncate it, or delete it. Mostly it belongs to a task's newest checkpoint."""
     names = sorted(name for name in store.objects if "/uploads/" not in name)
     newest = {name.rpartition("/")[0]: name for name in check.manifests() if name not in store.damaged}
     if newest and random.random() < 0.7:
         manifest = Manifest.decode(store.objects[random.choice(sorted(newest.values()))])
-        # Those with data: a change there shows only in what is read, later.
+        # Prefer files with data: opening the database does not notice their damage, only a later read does.
         names = [file.object for file in manifest.files if file.object in store.objects and file.size > 2]
     if not names:
         return
@@ -99,7 +99,7 @@ def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> N
 
 
 def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, number: int) -> None:
-    """Somebody puts a checkpoint back that belongs to a changelog of the same name which was deleted since."""
+    """Add a forged checkpoint, which belongs to a deleted changelog of the same name (with another topic id)."""
     whole = [name for name in check.manifests() if name not in store.damaged and name not in check.forged]
     if not whole:
         return

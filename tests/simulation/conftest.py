@@ -1,4 +1,4 @@
-"""How much the simulation's tests search in each tier."""
+"""How many seeds the simulation's tests search in each tier."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def known(pytestconfig: pytest.Config) -> bool:
-    """Whether a planted bug's known seed comes first. `make test-thorough` searches from the first seed."""
+    """Whether the search for a planted bug starts with its known seed.
+
+    `make test-thorough` starts with the first seed.
+    """
     return bool(pytestconfig.getoption("--tier") != "thorough")

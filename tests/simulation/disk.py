@@ -1,8 +1,8 @@
-"""A disk in memory for simulated processes: databases by path, and all faults of a disk.
+"""A simulated disk in memory: it holds the databases of simulated processes, and has the faults of a real disk.
 
-A write is one atomic batch in the journal of its database. The death of a process keeps all batches, except in bulk
-mode. The death of the machine, or of a process in bulk mode, keeps all flushed batches and a random number of the next
-ones.
+A write is one atomic batch in the journal of its database. When the process dies, all batches survive, except in bulk
+mode. When the machine dies, or the process in bulk mode, all flushed batches and a random number of the next ones
+survive.
 
 Invariants:
     - A batch is complete or absent, and never present without all batches before it.
@@ -30,7 +30,7 @@ from holdfast.processors.engine.state.database import (
 )
 from holdfast.processors.testing.process import Process
 
-#: The keys in one file of a database.
+#: The number of keys in one file of a database.
 KEYS_PER_FILE = 4
 _LENGTHS = struct.Struct(">II")
 
@@ -45,7 +45,7 @@ class Damage(Enum):
 
 @dataclass(slots=True)
 class _Stored:
-    """One database on the disk: ``synced`` survives the machine, ``batches`` were written after it."""
+    """One database on the disk: ``synced`` survives a machine's death; ``batches`` are written but not flushed."""
 
     synced: dict[bytes, bytes] = field(default_factory=dict)
     batches: list[tuple[Change, ...]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class _Stored:
     damage: Damage = Damage.NONE
     holder: Process | None = None
     bulk: bool = False
-    #: The files of a database that was copied file by file, until it is opened.
+    #: The files of a database that was downloaded file by file; None once the database has been opened.
     files: dict[str, bytes] | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -98,7 +98,7 @@ class SimulatedDisk:
         return dict(self._stored[path].content)
 
     def damage(self, path: Path) -> Damage:
-        """The damage of a database."""
+        """How a database is damaged."""
         return self._stored[path].damage
 
     def unsynced(self, path: Path) -> int:
@@ -161,7 +161,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # earlier batches are in files already
+            stored.sync()  # as in RocksDB, whose files contain the batches before bulk mode
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
@@ -204,7 +204,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
 
     def clear(self, path: Path) -> None:
         self._process.point("disk:clear")
-        beneath = f"{path}/"  # compared as text: there are many, and a path's parents are made anew at each look
+        beneath = f"{path}/"  # comparing text is faster than `Path.parents`, which builds all parents at each call
         for below in [known for known in self._disk._stored if known == path or str(known).startswith(beneath)]:
             del self._disk._stored[below]
 
@@ -262,11 +262,11 @@ class SimulatedDatabase(Database):
 
     @property
     def flushing(self) -> bool:
-        """False: a simulated flush has no background."""
+        """Always False: a simulated flush does not run in the background."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Makes all batches survive the machine.
+        """Flushes all batches, so that they survive the machine's death.
 
         Raises:
             OSError: The disk is full, an earlier write was torn, or the database is closed.
@@ -331,7 +331,10 @@ class SimulatedDatabase(Database):
 
 
 def files_of(content: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    """A database as files of a few keys each, in key order, with one more file for the offsets."""
+    """The content of a database as files.
+
+    Each data file has ``KEYS_PER_FILE`` keys, in key order; one more file has the offsets.
+    """
     keys = sorted(key for key in content if key != META_KEY)
     groups = [keys[first : first + KEYS_PER_FILE] for first in range(0, len(keys), KEYS_PER_FILE)]
     if META_KEY in content:
@@ -344,10 +347,10 @@ def files_of(content: Mapping[bytes, bytes]) -> dict[str, bytes]:
 
 
 def content_of(files: Mapping[str, bytes]) -> dict[bytes, bytes]:
-    """The content of the files of a database.
+    """The keys and values in the files of a database.
 
     Raises:
-        DatabaseCorrupt: A file is missing, or has another format.
+        DatabaseCorrupt: A file is missing, or cannot be parsed.
     """
     content: dict[bytes, bytes] = {}
     try:

@@ -1,4 +1,4 @@
-"""The faults of a schedule, as they strike a world."""
+"""Applies the faults of a schedule to a simulated cluster and its machines."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.simulation.scheduler import SimulatedProcess, Step
 from tests.simulation.workload import GROUP, INPUT
 from tests.simulation.world import World
 
-#: Which requests get lost, or late; commits most of all.
+#: Requests that a fault loses or delays; commits are drawn most often.
 REQUESTS = ("produce", "produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
 
 
 class Faults:
-    """Strikes a world with the faults of its schedule, one after the other.
+    """Applies the faults of a simulation's schedule, one after the other.
 
     Args:
-        world: What is struck.
+        world: The simulated cluster, machines and clients.
 
     Attributes:
-        struck: How often each kind came about.
+        struck: How many faults of each kind were applied.
     """
 
     def __init__(self, world: World) -> None:
@@ -63,7 +63,7 @@ class Faults:
         world.strike = self
 
     def __call__(self, process: SimulatedProcess, name: str) -> Step:
-        """Decide about one process at one point."""
+        """Decide, at one point of a process, whether the process continues, yields or crashes."""
         if self._faults:
             fault = self._faults[0]
             self._waited += 1
@@ -88,7 +88,7 @@ class Faults:
         self._waited = 0
         machines = [*self._world.machines, self._world.operator]
         machine = next((machine for machine in machines if machine.process is process), None)
-        if machine is None:  # it is of no machine; the fault waits for one
+        if machine is None:  # the process runs on no machine; the fault waits for one that does
             self._faults.insert(0, fault)
             return Step.GO_ON
         self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
@@ -164,8 +164,10 @@ class Faults:
         fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
         if request == "commit_offsets" and fate is Fate.DELAYED:
-            fate = Fate.LOST  # arriving late, it would take the group back for good: allowed, but nothing to wait for
-        # Before anybody gives up, when the broker does (15 s), and just after the client did.
+            # A late commit_offsets would set the group's offsets back for good. Kafka allows this, so no check could
+            # pass.
+            fate = Fate.LOST
+        # The delay ends before any timeout, near the broker's timeout (15 s), or just after the client's timeout.
         shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])
         self._world.network.delay_s = shortest + self._random.uniform(0.01, 2.0)
         self._world.network.armed.append((machine.process.name, request, fate))
@@ -177,7 +179,10 @@ class Faults:
         return Step.GO_ON
 
     def _foreign(self, machine: Machine) -> Step:
-        """Somebody else has a transaction open on a changelog, or on the input; it holds back what comes after it."""
+        """A foreign client holds a transaction open on a changelog or the input.
+
+        Later records stay unreadable until it ends.
+        """
         world = self._world
         place = world.a_changelog() if self._random.random() < 0.7 else Partition(INPUT, 0)
         records = [(META_KEY if place.topic != INPUT else b"k0", b'{"version": 1}')]
@@ -189,11 +194,11 @@ class Faults:
                 self._later(1.0, end)
             elif opened in world.foreign:
                 world.foreign.remove(opened)
-                with suppress(ProducerFenced):  # it timed out while the brokers were down
+                with suppress(ProducerFenced):  # the broker aborted it by timeout while the brokers were down
                     opened.abort()
 
         self._later(self._pick(0.05, 2.0, 4.0), end)
-        if self._random.random() < 0.5:  # and somebody has to restore meanwhile
+        if self._random.random() < 0.5:  # often, a worker has to restore while the transaction is open
             kind = self._random.choice([Kind.CRASH, Kind.REBALANCE, Kind.STOP])
             self._faults.insert(0, Fault(kind, self._random.randint(5, 60), None))
         return Step.GO_ON
@@ -225,27 +230,30 @@ class Faults:
         return Step.GO_ON
 
     def _wall_clock(self, machine: Machine) -> Step:
-        """The wall clock is set, forward or back; by little: age is all that tells whether deletes are still there."""
+        """The wall clock jumps forward or back by at most 3 s.
+
+        A larger jump would make tombstones seem older than they are: their age alone says whether they still exist.
+        """
         self._world.clock.skew_s += self._random.choice([-1.0, 1.0]) * self._random.uniform(0.1, 3.0)
         return Step.GO_ON
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def _disk_lost(self, machine: Machine) -> Step:
-        """The machine dies with its disk; another one takes its place."""
+        """The machine dies and loses its disk; a machine with an empty disk replaces it."""
         self._dead(machine, power=False)
         machine.disk.lose()
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0))
         return Step.CRASH
 
     def _checkpoint(self, machine: Machine) -> Step:
-        """Somebody asks for checkpoints now."""
+        """All machines are asked to make checkpoints now."""
         for other in self._world.machines:
             other.ask_for_checkpoints()
         return Step.GO_ON
 
     def _store_down(self, machine: Machine) -> Step:
-        """The store is away, full, refuses us, is slow, or its answers get lost."""
+        """The checkpoint store is unreachable, denies access, is full or slow, or its answers get lost."""
         store = self._world.store
         how = self._random.choice(["away", "no rights", "full", "slow", "answers"])
         if how == "answers":
@@ -270,15 +278,15 @@ class Faults:
         return Step.GO_ON
 
     def _lose_a_disk_soon(self) -> None:
-        """Somebody has to look at the checkpoints, too."""
+        """Often, a machine loses its disk next, so that a worker has to read the checkpoints."""
         if self._random.random() < 0.6:
             self._faults.insert(0, Fault(Kind.DISK_LOST, self._random.randint(5, 60), None))
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._world.clock.call_later(seconds, action)
 
     def _pick(self, *bounds: float) -> float:
-        """A time around one of several bounds: each means something to somebody's timeout."""
+        """A random time within 20% of one of the bounds. Each bound is near a timeout of a client or broker."""
         return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

@@ -1,11 +1,12 @@
-"""A stream grouped by another key, for the shared simulation: a total, windows and joins behind repartition topics.
+"""A workload for the simulation: a stream is grouped by another key, and has a total, windows and joins.
 
-Messages of one key come from all partitions of the input. What they give does not depend on the order between
-partitions, so ``expect_grouped`` computes it from the input alone: each message is counted once, in its group and in
-its window. No partition's messages are further out of order than the windows' grace, so none is late.
+Messages of one group come from all partitions of the input, through a repartition topic. Their results do not depend on
+the order between partitions, so ``expect_grouped`` computes them from the input alone. Each message counts once in its
+group and once in its window. No partition's messages are further out of order than the windows' grace, so none is late.
 
-Live messages are of the present: producers send them while workers run, die, freeze and change. One partition has many
-messages, another one few, or none for seconds, or many of one moment. Whoever owns a partition, none of them is late.
+Live messages have present event times: producers send them while workers run, crash, freeze and rebalance. Partitions
+differ: one has many messages, another few, none for seconds, or many at one moment. No live message is late, whichever
+worker owns its partition.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
 TOTALS, WINDOWS, GROUPING = "by-group", "windows", "group"
 REPARTITION = repartition_topic(GROUP, GROUPING)
 FIRST_MS = 1_690_000_000_000
-#: Window and grace, in milliseconds; messages of a partition are less than the grace out of order.
+#: Length and grace of windows, in milliseconds. Messages of a partition are out of order by less than the grace.
 WINDOW_MS, GRACE_MS = 100, 40
-#: Live messages of one partition.
+#: The largest number of live messages in one partition.
 LIVE_MAX = 120
 GROUPS = ("a", "b", "a/b", "c", "ü")
 
 
 class GroupedMessage(NamedTuple):
-    """One input: ``number`` counts in its partition, ``at`` is its event time in milliseconds."""
+    """One input message: ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds."""
 
     number: int
     key: bytes
@@ -51,7 +52,7 @@ class GroupedMessage(NamedTuple):
     spoils: bool
 
     def time_ms(self, now_s: float) -> int:
-        """Its timestamp, whenever it is produced."""
+        """The message's timestamp, which does not depend on when it is produced."""
         return self.at
 
     def encode(self, partition: int) -> bytes:
@@ -73,9 +74,9 @@ def count(value: dict[str, Any], state: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedWorkload(Workload):
-    """All messages by partition, in order, grouped by their group.
+    """All messages by partition, in order, grouped by the field ``group``.
 
-    ``joins``: whether there are joins, too; ``tables``: whether there are groups of the rows of a table.
+    ``joins``: whether the processor has joins. ``tables``: whether it groups the rows of a table.
     """
 
     joins: bool = False
@@ -87,7 +88,10 @@ class GroupedWorkload(Workload):
 
     @property
     def records_behind(self) -> int:
-        """Each message may have a commit of its own, which writes a watermark to each partition of each topic."""
+        """An upper bound for the records that follow from the input.
+
+        Each message may have its own commit, which writes a watermark to each partition of each repartition topic.
+        """
         topics = 1 + len(TOPICS) * self.joins + len(TOPICS_OF_TABLES) * self.tables
         return topics * (1 + len(self.messages)) * sum(map(len, self.messages))
 
@@ -95,7 +99,7 @@ class GroupedWorkload(Workload):
         return self.names if topic == REPARTITION else ()
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; there is no other version."""
+        """The processor. This workload has only one version of it."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
         source = app.dataframe(app.topic(INPUT)).apply(checked)
@@ -113,11 +117,14 @@ class GroupedWorkload(Workload):
 
 @dataclass(slots=True)
 class GroupedExpected(Expected):
-    """What each message once gives: by group and start of a window, its number of messages and their total."""
+    """The expected result if each message counts once.
+
+    ``windows``: number and total of messages, by group and start.
+    """
 
     windows: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     counted: set[tuple[int, int]] = field(default_factory=set)
-    #: The stream time behind the topic when all is read: the newest event time of all.
+    #: The stream time when the whole topic is read: the newest event time of all messages.
     time_ms: int = 0
     sent: list[Sent] = field(default_factory=list)
 
@@ -127,7 +134,7 @@ class GroupedExpected(Expected):
 
 
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
-    """Messages of few groups in each partition, whose partitions may be hours apart."""
+    """Messages of a few groups; the event times of two partitions may be hours apart."""
     if schedule.live:
         return live_workload(schedule)
     random = Random(f"grouped of {schedule.seed}")
@@ -144,14 +151,14 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
     )
 
 
-#: When the cluster's clock begins, in milliseconds since 1970.
+#: The start of the cluster's clock, in milliseconds since 1970.
 PRESENT_MS = 1_700_000_000_000
-#: Virtual seconds from one message of a partition to the next one, at most: busy, steady, and with long silences.
+#: The longest pause between two messages of a partition, in virtual seconds: for busy, steady and silent partitions.
 PACES_S = (0.1, 0.4, 0.4, 2.0, 9.0)
 
 
 def live_workload(schedule: Schedule) -> GroupedWorkload:
-    """Messages of the present, each produced at its time or less than the grace later."""
+    """Messages with present event times: each is produced at its event time, or later by less than the grace."""
     random = Random(f"live messages of {schedule.seed}")
     spoils, groups = random.choice([0.0, 0.0, 0.1]), GROUPS[: random.choice([1, 3, len(GROUPS)])]
     messages, moments = list[tuple[GroupedMessage, ...]](), list[tuple[float, ...]]()
@@ -180,7 +187,7 @@ def live_workload(schedule: Schedule) -> GroupedWorkload:
 def draw_messages(
     random: Random, schedule: Schedule
 ) -> tuple[tuple[tuple[GroupedMessage, ...], ...], tuple[int, ...], float | None]:
-    """The messages of all partitions, how many are there from the start, and when the rest comes (``Workload``)."""
+    """The messages of all partitions, how many exist from the start, and when the rest arrives (``Workload``)."""
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
     apart = random.choice([0, 0, 1_000, 3_600_000])
@@ -214,7 +221,7 @@ def _messages(random: Random, numbers: range, groups: tuple[str, ...], at: int, 
 
 
 def expect_grouped(workload: GroupedWorkload) -> GroupedExpected:
-    """Count the input in plain Python."""
+    """Computes the expected result from the input, in plain Python."""
     expected, partitions = GroupedExpected(), len(workload.messages)
     totals: dict[str, list[int]] = {}
     for partition, messages in enumerate(workload.messages):
@@ -240,7 +247,7 @@ def expect_grouped(workload: GroupedWorkload) -> GroupedExpected:
 
 
 class GroupedCheck(FinalCheck):
-    """After the whole input is processed, and what was written to the repartition topic, too."""
+    """Checks the final state, after the input and all messages in the repartition topics are processed."""
 
     _expected: GroupedExpected
 
@@ -257,12 +264,12 @@ class GroupedCheck(FinalCheck):
         )
         self._looked_at: object = None
         self._settled = False
-        #: By place, how long its log was, and the offset behind its last message.
+        #: By partition: the extent of its log at the last look, and the offset after its last message.
         self._lasts: dict[Any, tuple[Any, int]] = {}
 
     def settled(self) -> bool:
-        """Whether each message is counted, and each window sent whose end the stream time has passed."""
-        if not self._read_to_the_end():  # asked first: it costs less than to read the outputs again
+        """Whether each message is counted and each window is sent whose end and grace stream time has passed."""
+        if not self._read_to_the_end():  # first, because it is cheaper than reading the outputs again
             return False
         if not self._settled and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             self._looked_at = extent
@@ -272,7 +279,10 @@ class GroupedCheck(FinalCheck):
         return self._settled
 
     def _read_to_the_end(self) -> bool:
-        """Whether the group has committed the messages in the repartition topics; watermarks come without end."""
+        """Whether the group has committed all messages in the repartition topics.
+
+        Watermarks do not count: they never end.
+        """
         committed = self._cluster.committed_offsets(GROUP)
         topics = [topic for topic in (REPARTITION, *TOPICS, *TOPICS_OF_TABLES) if topic in self._cluster._broker.topics]
         places = [place for topic in topics for place in self._cluster._broker.partitions_of(topic)]
@@ -289,7 +299,7 @@ class GroupedCheck(FinalCheck):
         return last
 
     def check_outputs(self) -> None:
-        """Each message is counted once, each window is sent once with all of its messages, and all rows are right."""
+        """Checks that each message counts once, each window is sent once and complete, and join rows are right."""
         counted, windows, rows = self._sent()
         self._count("outputs", counted, dict.fromkeys(self._expected.counted))
         for window, results in windows.items():
@@ -305,14 +315,14 @@ class GroupedCheck(FinalCheck):
         self._tables.check(self._groups())
 
     def _groups(self) -> dict[str, Any]:
-        """The newest aggregates of the groups of rows; None for a group without rows."""
+        """The newest output of each group of table rows; None for a group without rows."""
         sent = ((record.key or b"", json.loads(record.value or b"null")) for _, record in self._seen.read(OUTPUT))
         return {key.decode(): value["group"] for key, value in sent if value["of"] == ROWS}
 
     def _sent(
         self,
     ) -> tuple[Counter[tuple[int, int]], dict[tuple[str, int], list[tuple[int, int]]], list[dict[str, Any]]]:
-        """The messages that were counted, the windows, and the rows of joins."""
+        """Read from the output: the counted messages, the windows' results, and the rows of joins."""
         counted: Counter[tuple[int, int]] = Counter()
         rows: list[dict[str, Any]] = []
         windows: dict[tuple[str, int], list[tuple[int, int]]] = {}

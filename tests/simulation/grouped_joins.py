@@ -1,12 +1,15 @@
-"""Joins for the shared simulation: as of, by interval, with a table that has a history, and of two tables.
+"""Joins for the simulation: as-of, by interval, with a table that has a history, and of two tables.
 
-Messages with an even number are the left side, the others the right one. Behind ``group_by``, both come through one of
-their own; in ``joined``, each has a topic. A right message is named by one number, and one of them by 0, which is a
-value like others. ``JoinsCheck`` knows the right answers from the input alone. Messages of a partition are out of order
-by less than ``disorder_ms``, so which of those few a left message finds is open.
+Messages with an even number are the left side, the others the right side. Behind ``group_by``, each side has its own
+repartition topic; in ``joined``, each has its own input topic. A right message is identified by one number, its tag.
+One tag is 0, so a value that is false is tested, too.
+
+``JoinsCheck`` computes the right answers from the input alone. Messages of a partition are out of order by less than
+``disorder_ms``, so a left message may match any right message of that last stretch.
 
 The join of two tables has the rows that were processed last. Behind ``group_by``, messages of several partitions have
-no order, so ``JoinsCheck`` compares each row with the one before it: one side changes, to a message that is new.
+no order. ``JoinsCheck`` therefore compares each row with the row before it: exactly one side changes, to a newer
+message.
 """
 
 from __future__ import annotations
@@ -23,17 +26,17 @@ from tests.simulation.workload import GROUP
 ASOF, NEAR, TABLE, PAIR = "as of", "near", "table", "pair"
 SIDES = ("left", "right")
 TOPICS = tuple(repartition_topic(GROUP, side) for side in SIDES)
-#: The interval and its grace, in milliseconds.
+#: The interval of the interval join, in milliseconds before and after the left message.
 BACKWARD_MS, FORWARD_MS = 60, 30
-#: The partitions of the input, at most.
+#: The largest number of input partitions.
 PARTITIONS_MAX = 64
 
-#: Partition and number of a message.
+#: Identifies a message: its partition, and its number in the partition.
 Name = tuple[int, int]
 
 
 class Sent(NamedTuple):
-    """A message that comes to the joins."""
+    """A message that reaches the joins."""
 
     partition: int
     number: int
@@ -50,7 +53,7 @@ class Sent(NamedTuple):
 
     @property
     def tag(self) -> int:
-        """What names a right message; 0 for the first one of the first partition."""
+        """The number that identifies a right message; 0 for the first right message of partition 0."""
         return _tag({"p": self.partition, "n": self.number})
 
 
@@ -66,7 +69,7 @@ def is_right(value: dict[str, Any]) -> bool:
     return value["n"] % 2 == 1
 
 
-#: What is of which side.
+#: The filters of the left and of the right side.
 WHICH = (is_left, is_right)
 
 
@@ -79,7 +82,7 @@ def _pair(left: dict[str, Any] | None, right: int | None) -> dict[str, Any]:
 
 
 def add_joins(left: Any, messages: Any, output: Any, grace_ms: int) -> None:
-    """Joins two streams of ``GroupedMessage``, the left side and the right one."""
+    """Adds the four joins of two streams of ``GroupedMessage``, and sends their rows to the output."""
     right = messages.apply(_tag)
     lefts, rights = left.to_table("lefts"), right.to_table("rights")
     found = {
@@ -100,24 +103,25 @@ def _marked(kind: str) -> Any:
 
 
 def _name_of(row: dict[str, Any]) -> Name | None:
-    """The left message of a row of two tables."""
+    """The left message in a row of the join of two tables; None for a row without a left side."""
     return None if row["left"] is None else (row["left"][0], row["left"][1])
 
 
 def _parted(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of joins of streams, and those of two tables."""
+    """Divides rows into those of joins of streams and those of the join of two tables."""
     every = list(rows)
     return [row for row in every if row["of"] != PAIR], [row for row in every if row["of"] == PAIR]
 
 
 @dataclass(slots=True)
 class JoinsCheck:
-    """Compares the rows of the joins with the messages that they are made of."""
+    """Compares the joins' rows with the expected matches of the messages."""
 
     messages: Sequence[Sent]
     disorder_ms: int
     grace_ms: int
-    #: By kind, the rows that are known before: the left side's names, and those of pairs by interval.
+    #: The rows that the input determines, by kind of join: pairs of a left message and a right tag of the interval
+    #: join.
     expected: dict[str, Counter[tuple[Name, int | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,7 +140,7 @@ class JoinsCheck:
         self.expected[NEAR] = pairs
 
     def complete(self, rows: Iterable[dict[str, Any]]) -> bool:
-        """Whether all rows are there."""
+        """Whether no expected row is missing."""
         rows, pairs = _parted(rows)
         if not {each.name for each in self.messages if each.left} <= {_name_of(row) for row in pairs}:
             return False
@@ -148,7 +152,11 @@ class JoinsCheck:
         return single <= sent and {(NEAR, *pair) for pair in self.expected[NEAR]} <= found
 
     def check(self, rows: Sequence[dict[str, Any]], *, once: bool) -> None:
-        """Raises InvariantBroken unless each row is there, right, and, if ``once``, there once."""
+        """Checks that all rows are present and right and, with ``once``, that none was sent twice.
+
+        Raises:
+            InvariantBroken: A row is missing, wrong, or sent twice.
+        """
         others, pairs = _parted(rows)
         self._check_pairs(pairs, once=once)
         counts = Counter((row["of"], (row["p"], row["n"]), row["right"]) for row in others)

@@ -1,7 +1,7 @@
-"""Groups of a table's rows, for the shared simulation: each row counts in its present group only.
+"""Groups of a table's rows, for the simulation: each row counts only in the group that it belongs to now.
 
-The table is behind a grouping of its own, by partition and number, so all messages of a row come from one partition of
-the input, in order. The newest one of them is the row; some delete it. Its group is that of the message.
+The stream is first grouped by partition and number, so all messages of a table row come from one input partition, in
+order. The newest message is the row, or deletes it; the message also names the row's group.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from tests.simulation.workload import GROUP
 
 ROWS, ROW, BY = "rows", "row", "rows-by-group"
 TOPICS = (repartition_topic(GROUP, ROW), repartition_topic(GROUP, BY))
-#: How many rows come of each partition of the input.
+#: How many table rows the messages of one input partition make.
 ROWS_OF_A_PARTITION = 5
-#: The amount of a message that deletes its row.
+#: A message with this amount deletes its row.
 DELETES = 9
-#: How many seeds have these tables.
+#: The share of seeds whose processor has these tables.
 SHARE = 0.25
 
 
 def has_tables(seed: int) -> bool:
-    """Whether a seed has groups of rows; by a draw that leaves seeds that are known for a bug as they are."""
+    """Whether a seed's processor groups table rows.
+
+    The draw has its own random generator, so seeds that are known to find a bug keep all their other draws.
+    """
     return Random(f"24 rows of {seed}").random() < SHARE
 
 
@@ -44,7 +47,7 @@ def is_wanted(row: dict[str, Any]) -> bool:
 
 
 def add_tables(source: Any, output: Any) -> None:
-    """Groups the rows of a table of ``GroupedMessage``."""
+    """Adds a table of ``GroupedMessage``, groups its rows, and sends the groups to the output."""
     table = source.group_by(row_key, ROW).apply(row_of).to_table(ROWS)
     by = table.filter(is_wanted, "wanted-rows").group_by("g").aggregate(n=Count(), total=Sum("v"), name=BY)
     by.map(_marked, "marked-groups").to_stream().apply(_told).to_topic(output)
@@ -60,13 +63,13 @@ def _told(group: dict[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TablesCheck:
-    """Compares the newest groups with the messages: by partition, number, group and amount."""
+    """Compares the newest groups in the output with the groups that the messages give."""
 
     expected: dict[str, dict[str, Any]]
 
     @classmethod
     def of(cls, messages: Iterable[tuple[int, int, str, int]]) -> TablesCheck:
-        """The check for messages in the order of each partition."""
+        """The check for messages (partition, number, group, amount), which are in order within each partition."""
         rows: dict[str, Any] = {}
         for partition, number, group, amount in messages:
             value = {"p": partition, "n": number, "g": group, "v": amount}
@@ -79,13 +82,17 @@ class TablesCheck:
         return cls({group: {"n": of["n"], "tenths": of["tenths"]} for group, of in groups.items()})
 
     def complete(self, newest: dict[str, Any]) -> bool:
-        """Whether the newest groups are those of all rows."""
+        """Whether the newest groups in the output contain all rows."""
         found = {
             group: {"n": of["n"], "tenths": round(of["total"] * 10)} for group, of in newest.items() if of is not None
         }
         return found == self.expected
 
     def check(self, newest: dict[str, Any]) -> None:
-        """Raises InvariantBroken unless each row counts once, in its present group."""
+        """Checks that each row counts once, in the group that it belongs to now.
+
+        Raises:
+            InvariantBroken: The groups differ from those of the rows.
+        """
         if not self.complete(newest):
             raise InvariantBroken("outputs", f"groups of rows are {newest}, the rows give {self.expected}")

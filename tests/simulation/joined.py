@@ -1,7 +1,7 @@
-"""Two topics that are joined by their keys, without ``group_by``, for the shared simulation.
+"""A workload for the simulation: two topics are joined by their keys, without ``group_by``.
 
-A task reads both topics in the order of event times, so its joins have the rows of the input in that order, however
-often it is restarted. One more step counts the left messages.
+A task reads both topics in the order of event times. Its joins therefore get the messages in that order, however often
+the task restarts. One more step counts the left messages.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from tests.simulation.workload import INPUT, OUTPUT, SECOND, Spoilt, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedWorkload(Workload):
-    """All messages by partition, in order: those with an even number are of the left topic, the others of the right."""
+    """All messages by partition, in order.
+
+    Messages with an even number belong to the left topic, the others to the right topic.
+    """
 
     inputs: tuple[str, ...] = (INPUT, SECOND)
 
     def topic_of(self, message: Any) -> str:
-        """The input of a message."""
+        """The input topic of a message."""
         return self.inputs[message.number % 2]
 
     @property
@@ -37,7 +40,7 @@ class JoinedWorkload(Workload):
         return (TOTALS,)
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; there is no other version."""
+        """The processor. This workload has only one version of it."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
         left, right = (app.dataframe(app.topic(name)).apply(checked) for name in self.inputs)
@@ -47,7 +50,7 @@ class JoinedWorkload(Workload):
 
 
 def joined_workload(schedule: Schedule) -> JoinedWorkload:
-    """Messages of few keys in each partition of two topics."""
+    """Messages of a few keys in each partition of two topics."""
     messages, at_first, rest_at = draw_messages(Random(f"joined of {schedule.seed}"), schedule)
     return JoinedWorkload(
         messages,
@@ -61,13 +64,13 @@ def joined_workload(schedule: Schedule) -> JoinedWorkload:
 
 @dataclass(slots=True)
 class JoinedExpected(Expected):
-    """What each message once gives: by partition, the messages that are joined."""
+    """The expected result if each message counts once. ``sent``: the messages that are joined, by partition."""
 
     sent: list[list[Sent]] = field(default_factory=list)
 
 
 def expect_joined(workload: JoinedWorkload) -> JoinedExpected:
-    """Count the input in plain Python."""
+    """Computes the expected result from the input, in plain Python."""
     expected = JoinedExpected()
     for partition, messages in enumerate(workload.messages):
         totals: dict[bytes, list[int]] = {}
@@ -86,7 +89,7 @@ def expect_joined(workload: JoinedWorkload) -> JoinedExpected:
 
 
 class JoinedCheck(FinalCheck):
-    """After the whole input is processed, and each outer row is sent whose time is over."""
+    """Checks the final state, after the whole input is processed and each due outer row is sent."""
 
     _expected: JoinedExpected
 
@@ -97,7 +100,7 @@ class JoinedCheck(FinalCheck):
         self._settled = False
 
     def settled(self) -> bool:
-        """Whether each row is sent."""
+        """Whether each left message is counted and each row of the joins is sent."""
         if (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             self._looked_at = extent
             counted, rows = self._sent()
@@ -106,7 +109,7 @@ class JoinedCheck(FinalCheck):
         return self._settled
 
     def check_outputs(self) -> None:
-        """Each left message is counted once, and all rows are right."""
+        """Checks that each left message counts once, and that all rows of the joins are right."""
         counted, rows = self._sent()
         self._count("outputs", counted, dict.fromkeys(self._lefts()))
         for joins, of in zip(self._joins, rows, strict=True):
@@ -116,7 +119,7 @@ class JoinedCheck(FinalCheck):
         return {each.name for sent in self._expected.sent for each in sent if each.left}
 
     def _sent(self) -> tuple[Counter[tuple[int, int]], list[list[dict[str, Any]]]]:
-        """The left messages that were counted, and by partition of the input, the rows of joins."""
+        """Read from the output: the counted left messages, and the rows of joins by input partition."""
         counted: Counter[tuple[int, int]] = Counter()
         rows: list[list[dict[str, Any]]] = [[] for _ in self._expected.sent]
         for _, record in self._seen.read(OUTPUT):
@@ -129,7 +132,7 @@ class JoinedCheck(FinalCheck):
 
 
 def _partition_of(row: dict[str, Any]) -> int:
-    """The partition of the input that a row of a join comes from."""
+    """The input partition whose messages make up a row of a join."""
     if "p" in row:
         return int(row["p"])
     return int(row["left"][0] if row["left"] is not None else row["right"] % PARTITIONS_MAX)

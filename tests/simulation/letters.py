@@ -1,4 +1,4 @@
-"""Dead letters of a simulated world: read from the log in memory, sent again by production code, and counted."""
+"""Dead letters in the simulation: reads them from the log in memory, and checks that none is lost or doubled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def letters_in_memory(world: LifecycleWorld) -> Iterator[None]:
-    """Whoever reads dead letters reads them in the world's log."""
+    """While the block runs, production code that reads dead letters reads them from the simulated log."""
 
     def read(topics: Any, place: Partition, start: int, end: int) -> Iterator[Record]:
         for number, record in world.cluster.read(place.topic):
@@ -33,17 +33,19 @@ def letters_in_memory(world: LifecycleWorld) -> Iterator[None]:
 
 
 def check_letters(world: LifecycleWorld) -> None:
-    """Each message that fails has one dead letter, however often letters were sent again. Nothing was rewound.
+    """Check that each failed message has one dead letter, even if replays sent it several times.
+
+    Call it only if no verb has rewound the input.
 
     Raises:
-        InvariantBroken: A letter is lost, or one is there twice.
+        InvariantBroken: A dead letter is lost, or exists twice.
     """
     cluster = world.cluster
     if not world.workload.dead_letters or DEAD not in cluster._broker.topics:
         return
     committed = cluster.committed_offsets(GROUP)
     if any(committed.get(Partition(INPUT, number), 0) < end for number, end in _ends(world).items()):
-        return  # what was sent again is not processed yet
+        return  # replayed messages are not processed yet
     done = cluster.committed_offsets(replay_group(GROUP))
     counts: Counter[tuple[int, int]] = Counter()
     for number, record in cluster.read(DEAD):
@@ -57,7 +59,7 @@ def check_letters(world: LifecycleWorld) -> None:
 
 
 def _ends(world: LifecycleWorld) -> dict[int, int]:
-    """Where each partition of the input ends, the markers of transactions left out."""
+    """The end of each input partition; transaction markers do not count."""
     ends: dict[int, int] = {}
     for number, record in world.cluster.read(INPUT):
         ends[number] = max(ends.get(number, 0), record.offset + 1)

@@ -1,4 +1,4 @@
-"""Random sequences of verbs, input, crashes and damage, and what must come of each.
+"""Runs random sequences of lifecycle verbs, input, crashes and damage, and checks the result of each.
 
 python -m tests.simulation.lifecycle --seed 17         one seed, with the end of its trace if it fails
 python -m tests.simulation.lifecycle --seeds 1000      seeds 0 to 999
@@ -32,7 +32,7 @@ from tests.simulation.verifier import InvariantBroken
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed."""
+    """The result of one seed; ``invariant`` is None if no check failed."""
 
     seed: int
     invariant: str | None
@@ -43,13 +43,13 @@ class Outcome:
 
 
 class LifecycleRunner:
-    """Runs seeds, one after the other, in this process."""
+    """Runs seeds in this process, one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int) -> Outcome:
-        """Run a seed; what breaks is told, not raised."""
+        """Run a seed. A broken invariant or an error is in the returned outcome; it is not raised."""
         schedule = quiet(plain_schedule(seed))
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             world = LifecycleWorld(schedule, Path(folder), self._template)
@@ -73,7 +73,7 @@ class LifecycleRunner:
 
 
 def template_in(folder: Path) -> Path:
-    """An empty registry in a folder, which each seed copies."""
+    """Creates an empty registry database in a folder; each seed starts with a copy of it."""
     template = folder / "template.db"
     registry = Registry(f"sqlite:///{template}")
     registry.migrate()
@@ -83,14 +83,14 @@ def template_in(folder: Path) -> Path:
 
 @contextmanager
 def lifecycle_runner() -> Iterator[LifecycleRunner]:
-    """A runner with a folder of its own; nobody logs meanwhile."""
+    """A runner with its own temporary folder. While the block runs, logging is off."""
     with unlogged_folder() as folder:
         yield LifecycleRunner(folder)
 
 
 @contextmanager
 def unlogged_folder() -> Iterator[Path]:
-    """A folder in memory where there is one; nobody logs meanwhile."""
+    """A temporary folder, in memory if the machine allows it. While the block runs, logging is off."""
     former = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
@@ -103,7 +103,7 @@ def unlogged_folder() -> Iterator[Path]:
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Simulated operators.")
     parser.add_argument("--seed", type=int, help="run this one, and print what happened")
     parser.add_argument("--seeds", type=int, default=100)

@@ -1,4 +1,4 @@
-"""What must hold in a simulated world after every verb: in changelogs, in the owners' databases, and in the outputs."""
+"""Checks a simulated installation after every verb: changelogs, the workers' databases, and outputs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from tests.simulation.workload import GROUP, INPUT, OUTPUT, expect
 
 
 class LifecycleJudge:
-    """Compares a world with its model."""
+    """Compares the simulated installation with its model in plain Python."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self.world = world
         self.model = Model(world)
-        #: What happened, for people.
+        #: Lines about what happened, for people who read a failure.
         self.told: list[str] = []
-        #: Outputs that were deleted with their topic.
+        #: Outputs that were lost because the output topic was deleted.
         self.gone: Counter[tuple[int, int, str]] = Counter()
 
     def settle(self) -> None:
-        """Who is meant to be up has taken all input in: so that there is something to compare."""
+        """Wait until the workers have processed all input, if the processor should be up.
+
+        Then state can be compared.
+        """
         raise NotImplementedError
 
     def changelogs(self) -> list[Partition]:
-        """Every partition of every changelog."""
+        """All partitions of all changelogs."""
         numbers = range(self.world.schedule.partitions)
         return [Partition(changelog_topic(GROUP, store), at) for store in self.world.workload.names for at in numbers]
 
@@ -47,7 +50,7 @@ class LifecycleJudge:
         return all(self.world.consumed(number) == self.world.sent[number] for number in numbers)
 
     def check(self) -> None:
-        """Everything holds what the model says, and nothing is left over."""
+        """Check deployment, changelogs and databases against the model, and that no apply or folder is left over."""
         self.settle()
         found = self.world.registry.deployment(GROUP)
         alive = [program.alive for program in self.world.programs.values()]
@@ -78,11 +81,11 @@ class LifecycleJudge:
                 self.check_state(f"database {path.parent.name}/{path.name}", store, number, held)
 
     def is_odd(self, alive: list[bool]) -> bool:
-        """Whether processes are there that should not be, or not there that should."""
+        """Whether processes run that should not, or are missing that should run."""
         return not all(alive) if self.model.up else any(alive)
 
     def places(self) -> list[tuple[Partition, str, int]]:
-        """Every changelog partition with its store."""
+        """All changelog partitions, each with its store and partition number."""
         names, numbers = self.world.workload.names, range(self.world.schedule.partitions)
         return [(Partition(changelog_topic(GROUP, store), at), store, at) for store in names for at in numbers]
 
@@ -93,7 +96,7 @@ class LifecycleJudge:
         return {key: value for key, value in latest.items() if key not in (None, META_KEY) and value is not None}
 
     def current(self) -> Iterator[tuple[Path, int, dict[bytes, bytes]]]:
-        """The databases that hold all that their changelogs have: path, partition, content."""
+        """The databases that are up to date with their changelogs: path, partition, content."""
         committed = self.world.cluster.committed_offsets(GROUP)
         lasts: dict[Partition, int] = {}
         for place, _, _ in self.places():
@@ -113,7 +116,7 @@ class LifecycleJudge:
                 yield path, number, content
 
     def check_state(self, where: str, store: str, number: int, held: dict[bytes, bytes]) -> None:
-        """Compare with the model."""
+        """Compare a store's content in one partition with the model."""
         seen = {key: decode_value(value) for key, value in held.items()}
         wanted = self.model.expected().states[store, number]
         for key in sorted(seen.keys() | wanted.keys()):
@@ -124,7 +127,7 @@ class LifecycleJudge:
                 )
 
     def sight(self) -> dict[str, Any]:
-        """All that a plan that is refused must leave as it is."""
+        """Everything that a refused plan must not change: topics, offsets, deployment, processes and databases."""
         broker, found = self.world.cluster._broker, self.world.registry.deployment(GROUP)
         seen: dict[str, Any] = {
             "topics": {
@@ -141,22 +144,22 @@ class LifecycleJudge:
         return seen
 
     def held(self, path: Path) -> dict[bytes, bytes]:
-        """What a database holds, also one that was fetched and not opened yet."""
+        """The content of a database, also of one that was downloaded as files and not opened yet."""
         files = self.world.disk._stored[path].files
         return self.world.disk.content(path) if files is None else content_of(files)
 
     def check_untouched(self, request: Request, before: dict[str, Any]) -> None:
-        """Nothing was changed."""
+        """Check that the request has changed nothing since ``before`` was taken by `sight`."""
         after = self.sight()
         if changed := [name for name in before if before[name] != after.get(name)]:
             raise InvariantBroken("explain", f"{request} was not to change anything; it changed {changed}")
 
     def outputs(self) -> Counter[tuple[int, int, str]]:
-        """How often each output is in the topic."""
+        """How often each output is in the output topic."""
         return Counter(_named(record.value, record.key) for _, record in self.world.cluster.read(OUTPUT))
 
     def check_outputs(self) -> None:
-        """Each message was processed as often as the model says."""
+        """Check that each message was processed as often as the model says."""
         counts = self.gone + self.outputs()
         wanted = {name: self.model.reads[name[:2]] for name in expect(self.world.workload).outputs}
         if counts != Counter(wanted):

@@ -1,6 +1,6 @@
-"""What an operator reaches machine and cluster through: a supervisor, the wire to workers, Kafka, and time; simulated.
+"""Simulated access of an operator to a machine and a cluster: supervisor, HTTP to workers, Kafka, and time.
 
-Each use is a point, before and after what it does.
+Each call is a point before and after its effect, at which the scheduler may switch or kill the operator.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from tests.simulation.scheduler import SimulatedProcess
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
 
-#: How often somebody who waits looks, in virtual seconds.
+#: The interval, in virtual seconds, at which a waiting process looks again.
 LOOK_S = 0.05
-#: So often is looked at a database that another one has open, before a worker is taken for its holder.
+#: How many times to try to open a database that another process has open, before it counts as in use.
 PEEKS = 40
-#: A worker that does not end so long after SIGTERM is killed.
+#: Virtual seconds after SIGTERM after which a worker that still runs is killed.
 STOP_WAIT_S = 30.0
 
 
 class Program:
-    """One slot under the supervisor: what was asked of it, and its present or last process."""
+    """One slot under the supervisor: its program specification, and its present or last process."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
         self.pid = 0
-        #: When its process began and ended: by the wall clock, and by the one that nobody sets.
+        #: When the process started and ended by the wall clock; ``began_at`` is its start by the monotonic clock.
         self.began = self.ended = self.began_at = 0.0
-        #: Whether its process waits for messages.
+        #: Whether the process waits for messages.
         self.idle = False
         self.failure: Exception | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it has a process."""
+        """Whether the process runs."""
         return self.process is not None and not (self.process.ended or self.process.crashed)
 
     @property
     def worker(self) -> Worker | None:
-        """Who answers."""
+        """The worker in the running process; None if no process runs."""
         return self.app._worker if self.alive and self.app is not None else None
 
 
 class Pointed:
-    """Something of the real world, each call of which is a point before and after."""
+    """Wraps a real object. The process may be switched or killed before and after each call of a method."""
 
     def __init__(self, of: Any, process: SimulatedProcess, name: str) -> None:
         self._of = of
@@ -90,31 +90,31 @@ class Pointed:
 
 
 class OperatorsTopics(InMemoryTopics):
-    """What an operator asks of Kafka beyond what workers ask."""
+    """The Kafka requests that only operators make, in addition to those of workers."""
 
     def delete(self, name: str) -> None:
-        """Delete a topic; one that is not there is no error."""
+        """Delete a topic; a missing topic is no error."""
         self.answers("delete")
         self._broker.delete(name)
 
     def offsets_of_all(self, partitions: Mapping[str, int], of: str) -> dict[str, dict[int, int]]:
-        """By topic and partition, where each begins, or its end."""
+        """The start, the stable end or the end of each partition, by topic and partition."""
         assert of in ("start", "stable", "end")
         if of == "start":
             return {topic: self.start_offsets(topic) for topic in partitions}
         return {topic: self.end_offsets(topic, committed=of == "stable") for topic in partitions}
 
     def settled_end_offsets(self, topic: str) -> dict[int, int]:
-        """The ends behind which nothing is open."""
+        """The end of each partition, up to its first open transaction."""
         return self.end_offsets(topic, committed=True)
 
     def delete_group(self, group: str) -> None:
-        """Delete a group's offsets; a missing one is no error."""
+        """Delete a group's offsets; a missing group is no error."""
         self.answers("delete_group")
         self._broker.groups.pop(group, None)
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The group's offsets, pending transactions waited for."""
+        """The group's committed offsets; waits until no offsets of a transaction are pending."""
         self.answers("committed_offsets")
         known = self._broker.group(group)
         while known.pending:
@@ -137,7 +137,7 @@ class SimulatedDeployer:
         return True
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """A changed program is left stopped."""
+        """Add or change a program; a changed program is stopped and not restarted. Returns whether anything changed."""
         self._process.point("deployer.apply:before")
         known = self._world.programs.get(spec.name)
         if known is not None and known.spec == spec:
@@ -169,7 +169,7 @@ class SimulatedDeployer:
             assert program.app is not None
             program.app.stop()
             self._world.wake(program)
-            # The supervisor sees it through, whatever becomes of who asked.
+            # The supervisor completes the stop even if the operator dies meanwhile.
             self._world.clock.call_later(STOP_WAIT_S, lambda: None if process.ended else self._world.kill(process))
             while not (process.ended or process.crashed):
                 self._process.sleep(LOOK_S)
@@ -224,12 +224,12 @@ def _seen(name: str, program: Program) -> ProgramStatus:
 
 
 def _exit_status(failure: Exception | None) -> int:
-    """The status with which a worker ends: that of its error, as ``python -m holdfast.processors`` has it."""
+    """A worker's exit status: that of its error, as in ``python -m holdfast.processors``."""
     return getattr(failure, "exit_code", 1) if failure is not None else 0
 
 
 class SimulatedClient(ProcessorClient):
-    """The production client of a worker over a simulated wire; pages as of ``processors.engine.serving``."""
+    """The production client of a worker, with simulated HTTP; it has the pages of ``processors.engine.serving``."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess, processor: str, slot: str) -> None:
         super().__init__(processor, slot, world.paths)
@@ -238,7 +238,7 @@ class SimulatedClient(ProcessorClient):
         self._name = world.paths.program(processor, slot)
 
     def last_failure(self) -> None:
-        """Last words are for people only."""
+        """None: this text is only shown to people, so the simulation leaves it out."""
         return
 
     def alive(self) -> bool:
@@ -279,7 +279,7 @@ class SimulatedClient(ProcessorClient):
 
         def compact() -> dict[str, Any]:
             worker.commit_all()
-            for task in worker.assignment.tasks:  # as the worker does, but not beside its loop on a thread
+            for task in worker.assignment.tasks:  # a real worker compacts on a thread beside its loop
                 assert task.store is not None
                 task.store._database.compact()
             return {"bytes_before": 1, "bytes_after": 1, "seconds": 0.0}
@@ -294,7 +294,7 @@ class SimulatedClient(ProcessorClient):
     def _done_by(
         self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
     ) -> httpx.Response | None:
-        """What the worker's own thread answers; None when it does not in time."""
+        """Runs the work on the worker's own thread; returns its answer, or None if none comes in time."""
         answers: list[httpx.Response] = []
 
         def call() -> None:
@@ -320,7 +320,7 @@ def _answer(code: int, document: Mapping[str, Any]) -> httpx.Response:
 
 
 class NothingHangs:
-    """The transactions of a cluster whose coordinators forget nothing."""
+    """Hanging transactions of the simulated cluster: there are none, because its coordinators lose no transaction."""
 
     def hanging(self, partitions: object) -> tuple[()]:
         return ()
@@ -330,7 +330,7 @@ class NothingHangs:
 
 
 class OperatorsTime:
-    """What ``time`` is to modules of the lifecycle: the virtual time of whoever runs now."""
+    """Replaces the module ``time`` in modules of the lifecycle: it gives virtual time to the process that runs now."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
@@ -348,9 +348,10 @@ class OperatorsTime:
 
 
 class PeekHolding:
-    """Looks at simulated state: every disk is one process' own, so that a slot's lock tells who has it.
+    """Reads simulated state without owning it.
 
-    ``pause`` waits for so many seconds for another one who looks: in reality, both read at the same time.
+    Each process has its own disk, so the slot's lock shows who uses the state. ``pause`` waits this many virtual
+    seconds while another reader has the database open. In reality, both can read at once.
     """
 
     def __init__(self, databases: Databases, pause: Callable[[float], None] = lambda seconds: None) -> None:

@@ -1,4 +1,7 @@
-"""What verbs are to come to, told by the input and by what they mean, in plain Python; and who dies meanwhile."""
+"""A model in plain Python: the state that verbs and input must lead to.
+
+Also the faults that kill operators and workers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 
-#: Where an operator likes to die, and a worker.
+#: Points at which a fault kills an operator or a worker; the empty text stands for any point.
 OPERATORS_AIMS = (
     "registry.journal.begin_apply:after",
     "registry.journal.note_stage:before",
@@ -43,7 +46,7 @@ WORKERS_AIMS = ("commit:before", "commit:after", "disk:write", "disk:open", "rep
 
 
 class Fault:
-    """Kills an operator, or a worker, at the n-th point whose name begins so."""
+    """Kills an operator or a worker at the n-th point whose name starts with ``aim``."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         random = world.random
@@ -53,7 +56,7 @@ class Fault:
         self.struck = False
 
     def __call__(self, process: SimulatedProcess, name: str) -> bool:
-        """Whether this process dies here."""
+        """Whether this process is killed at this point."""
         if self.struck or not process.name.startswith(self.who) or not name.startswith(self.aim):
             return False
         self.left -= 1
@@ -62,35 +65,39 @@ class Fault:
 
 
 class Model:
-    """What must be there, told by the input and by what verbs mean."""
+    """The state that must result from the input and the verbs."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
         self._names = world.workload.names
         self._partitions = range(world.schedule.partitions)
-        #: By store and partition, the messages that count.
+        #: The messages whose effect is in the state, by store and partition.
         self.effective: dict[tuple[str, int], list[Message]] = {
             (store, number): [] for store in self._names for number in self._partitions
         }
         self._consumed = [0 for _ in self._partitions]
         #: How often each message was processed.
         self.reads: Counter[tuple[int, int]] = Counter()
-        #: Whether the processor is meant to be up.
+        #: Whether the processor should be up.
         self.up = False
-        #: The restore from the warehouse that is asked for: the snapshot, the stores that come from it, and where input
-        #: is to be read on.
+        #: The requested restore from the warehouse: the snapshot, the stores that are restored from it, and the
+        #: position from which input is read again.
         self.restoring: tuple[Snapshot, tuple[str, ...], str] | None = None
         self._armed: dict[Partition, int] | None = None
-        #: Whether the positions that were about to be set are known to be.
+        #: Whether the last positions passed to `_arm` are known to be committed.
         self.certain = False
         world.setting_positions = self._arm
 
     def catch_up(self) -> None:
-        """Count what was consumed meanwhile; a partition that stands before where it stood was cleared and rewound."""
+        """Count the messages consumed since the last call.
+
+        If a partition's position has moved back, the partition was cleared and rewound, so its messages count again
+        from 0.
+        """
         group = self._world.cluster._broker.group(GROUP)
         if self._armed is not None:
             if group.pending:
-                return  # whether these positions are set is not decided yet, or nobody sees it yet
+                return  # the commit of these positions is undecided, or not visible yet
             committed = self._world.cluster.committed_offsets(GROUP)
             if self.certain or all(committed.get(place) == at for place, at in self._armed.items()):
                 self._restored(self._armed)
@@ -105,13 +112,14 @@ class Model:
             self._consumed[number] = now
 
     def cleared(self, stage: ClearKeys) -> None:
-        """A clear has come to its end.
+        """Note that a clear is done: the messages of cleared keys no longer count.
 
         Raises:
-            InvariantBroken: Input is not where it was to be read from.
+            InvariantBroken: The input's position is not the one that the clear had to set.
         """
         self.catch_up()
-        undecided = self._world.cluster._broker.group(GROUP).pending  # answered, and its markers are on their way
+        # the commit is answered, but its markers are not written yet
+        undecided = self._world.cluster._broker.group(GROUP).pending
         for number in stage.positions.get(INPUT, {}):
             if self._consumed[number] and not undecided:
                 raise InvariantBroken("state", f"{self._consumed[number]} messages of {number} are not read again")
@@ -121,7 +129,7 @@ class Model:
                 self.effective[store, number] = kept
 
     def _restored(self, positions: Mapping[Partition, int]) -> None:
-        """What a snapshot has counts, and input is read on from the positions that were set."""
+        """Note that a restore is done: the snapshot's messages count, and input is read from the new positions."""
         assert self.restoring is not None
         taken, stores, _ = self.restoring
         for place, at in positions.items():
@@ -131,10 +139,10 @@ class Model:
         self._armed, self.certain = None, False
 
     def _arm(self, offsets: Mapping[Partition, int]) -> None:
-        """These positions are about to be committed, with the snapshot's content; nobody consumes meanwhile.
+        """Note positions that are about to be committed with the snapshot's content; no worker consumes meanwhile.
 
         Raises:
-            InvariantBroken: They are not those that were asked for.
+            InvariantBroken: They are not the requested positions.
         """
         assert self.restoring is not None
         taken, _, inputs = self.restoring
@@ -151,7 +159,7 @@ class Model:
             self.effective[store, number] = []
 
     def expected(self) -> Expected:
-        """The states that the messages that count come to."""
+        """The state of each store that the messages in ``effective`` lead to."""
         found = Expected()
         for store in self._names:
             counted = tuple(tuple(self.effective[store, number]) for number in self._partitions)
@@ -160,7 +168,7 @@ class Model:
         return found
 
     def count(self, request: Clear) -> int:
-        """How many keys a clear takes, partition by partition."""
+        """How many keys a clear deletes: the sum over stores and partitions."""
         states = self.expected().states
         return sum(
             len({key for key in map(message_key, states[store, number]) if selects(request.selection, key)})
@@ -170,7 +178,7 @@ class Model:
 
 
 def selects(selection: Selection, key: bytes) -> bool:
-    """Whether a selection takes a message key."""
+    """Whether a selection contains a message key."""
     match selection:
         case Keys(keys=keys):
             return key.decode() in keys

@@ -1,4 +1,4 @@
-"""What an operator of a simulated world does: he plans and applies as in production, and dies at any point."""
+"""A simulated operator: it plans and applies with production code, and may be killed at any point."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What came of asking for a request: its plan, and the apply, unless there was nothing to do or it was refused."""
+    """The result of a request: its plan, and the apply.
+
+    ``applied`` is None if the plan was refused or had nothing to do.
+    """
 
     plan: Plan
     applied: Applied | None
@@ -62,9 +65,9 @@ class Shown:
 
 
 class Operator:
-    """One run of an operator's program: what ``orchestration.verbs.Verbs`` is in production, on simulated parts."""
+    """One run of an operator's program: the counterpart of ``orchestration.verbs.Verbs``, on simulated parts."""
 
-    #: The settings of workers where he is; None: they never change.
+    #: Returns the present settings of workers on the operator's machine; None means that they never change.
     present: Callable[[], Mapping[str, str]] | None = None
     releases_kept = KEPT
 
@@ -102,17 +105,17 @@ class Operator:
         )
         self.facts.ghosts_s = 0.0
         self.holder = Holder(process.name, self._is_gone)
-        #: Told each stage that came to its end, before it is noted.
+        #: Called with each stage when it is done, before the journal notes it.
         self.on_stage: Callable[[Stage], None] = lambda stage: None
 
     def plan(self, request: Request) -> Plan:
-        """See ``Verbs.plan``."""
+        """Plans a request, as ``Verbs.plan`` does."""
         decided = plan_for(request, self.facts, self._world.topology)
         self.journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), self._now())
         return decided
 
     def ask(self, request: Request, shown: Callable[[Plan], None]) -> Shown:
-        """What the command line does when a verb is asked for, or asked for again."""
+        """Handles a request as the command line does: resumes a begun apply of the request, or plans and applies it."""
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on" and behind(GROUP, self.acting) is None:
@@ -128,7 +131,7 @@ class Operator:
         return Shown(now, applied, False)
 
     def recover(self) -> None:
-        """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
+        """Restarts dead slots of a processor that should be up, as a recovery sensor and its run do."""
         found = self.acting.registry.deployment(GROUP)
         if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting):
             return
@@ -143,7 +146,7 @@ class Operator:
         return Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now, self.hold)
 
     def execution(self) -> Executor:
-        """See ``Verbs._execution``."""
+        """The executor of stages, as ``Verbs._execution`` makes it."""
         registry: Any = Pointed(self._world.registry.fenced(lambda: self.hold.fence), self.process, "registry")
         acting = replace(self.acting, registry=registry, deployer=fenced(self.acting.deployer, DEPLOYER, self.hold))
         topics = fenced(self.topics, TOPICS, self.hold)
@@ -177,7 +180,7 @@ class Operator:
         return execute
 
     def prove(self, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
-        """The proof of a version, which is not looked at here."""
+        """Accepts every version: the simulation does not test the proof of a version."""
         return Done("proven")
 
     def _table_world(self) -> TableWorld:
@@ -201,7 +204,7 @@ class Operator:
         return datetime.fromtimestamp(self._world.clock.time(), UTC)
 
     def _is_gone(self, name: str) -> bool:
-        """Operators on one machine see each other's end at once."""
+        """Whether an operator has ended; operators on one machine see this at once."""
         return self._world.is_gone(name)
 
     def _client(self, processor: str, slot: str) -> SimulatedClient:
@@ -235,14 +238,15 @@ class Operator:
 
 
 class OperatorsHold(Hold):
-    """An operator's hold, which is beaten in virtual time for as long as he lives."""
+    """An operator's hold on a processor, renewed in virtual time as long as the operator lives."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         super().__init__()
         self._world, self._process = world, process
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # Beats come from the clock, too, where no process can be switched: they pass no point.
+        # The clock, too, renews the hold, at moments when no process may be switched. The renewal therefore uses the
+        # registry without points.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

@@ -1,10 +1,10 @@
-"""Random sequences of verbs, input, crashes and damage, and what must come of each.
+"""Random sequences of lifecycle verbs, input, crashes and damage, with these checks:
 
-explain    what a plan names is what is gone, key for key; a plan that is refused, or has nothing to do, changes nothing
-state      after every verb: changelog = the owners' databases = what the input and the clears say, in plain Python
-resume     an apply whose operator or workers died, asked for again, ends with that same state
-restore    after full compaction, without checkpoints, a new disk restores the same
-outputs    every message was processed once, and again only where a clear had it read again
+explain    a plan names exactly the keys that the apply deletes; a refused or empty plan changes nothing
+state      after every verb, changelogs and the workers' databases equal the model of input and clears in plain Python
+resume     an apply whose operator or workers died reaches the same state when it is requested again
+restore    after full compaction and without checkpoints, a new disk is restored to the same state
+outputs    every message is processed once, and again only if a clear has rewound the input
 """
 
 from __future__ import annotations
@@ -48,27 +48,29 @@ from tests.simulation.lifecycle_world import LifecycleWorld
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, OUTPUT
 
-#: So often a request is asked again before it counts as stuck; faults strike the first few times only.
+#: ``ATTEMPTS``: how often a request is repeated before it counts as stuck. Faults strike only the first ``FAULTY``
+#: attempts.
 ATTEMPTS, FAULTY = 14, 4
-#: A settled world has consumed its input within so many virtual seconds.
+#: Virtual seconds within which the workers must consume all input.
 SETTLED_S = 400.0
 
 
 class Sequence(LifecycleJudge):
-    """One seed's verbs, one after the other."""
+    """The sequence of verbs and events of one seed."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         super().__init__(world)
         self.random = world.random
         self.struck = 0
-        #: Whether a verb had input read again: then a message that fails has a letter for each time.
+        #: Whether a verb has rewound the input. A failed message then has one dead letter for each time it is
+        #: processed.
         self.rewound = False
 
     def run(self) -> None:
-        """All of it.
+        """Run the whole sequence.
 
         Raises:
-            InvariantBroken: Something is wrong.
+            InvariantBroken: A check failed.
         """
         self.do(Provision(GROUP))
         self.do(Deploy(GROUP))
@@ -77,7 +79,7 @@ class Sequence(LifecycleJudge):
         self.finish()
 
     def step(self) -> None:
-        """Something happens."""
+        """Do one random thing: mostly add input, then a verb or some damage."""
         random, up = self.random, self.model.up
         if random.random() < 0.8:
             self.feed()
@@ -97,13 +99,13 @@ class Sequence(LifecycleJudge):
             self.do(Scale(GROUP, random.randint(1, 3), warm_s=0.0))
 
     def feed(self) -> None:
-        """Input arrives; who runs takes it in."""
+        """Produce some input; running workers process it."""
         for number, messages in enumerate(self.world.workload.messages):
             self.world.feed(number, self.random.randint(self.world.sent[number], len(messages)))
         self.settle()
 
     def clear(self) -> None:
-        """Any clear; while the processor is up often one that is refused."""
+        """Request a random clear; many of them are refused while the processor is up."""
         random, workload = self.random, self.world.workload
         keys = sorted({message.key.decode() for messages in workload.messages for message in messages})
         selection: Selection = random.choice(
@@ -122,19 +124,19 @@ class Sequence(LifecycleJudge):
         self.do(Clear(GROUP, stores, selection, partitions, export=random.random() < 0.3))
 
     def restore(self) -> None:
-        """Any restore."""
+        """Request a random restore."""
         numbers = range(self.world.schedule.partitions)
         partitions = tuple(self.random.sample(numbers, self.random.randint(0, len(numbers) - 1)))
         self.do(Restore(GROUP, partitions, self.random.choice(["newest", "changelog"])))
 
     def snapshot(self) -> None:
-        """All stores are written to the warehouse, as they are."""
+        """Write the present content of all stores to the warehouse."""
         contents = {(store, number): self.folded(place) for place, store, number in self.places()}
         self.world.tables.take(contents, self.model.effective)
         self.told.append(f"snapshot {len(self.world.tables.taken)}")
 
     def restore_from_table(self) -> None:
-        """A snapshot comes back, in any of the ways."""
+        """Restore a random snapshot, with a random choice of stores and of the position of the input."""
         random, names = self.random, self.world.workload.names
         if not self.world.tables.taken:
             self.snapshot()
@@ -143,7 +145,7 @@ class Sequence(LifecycleJudge):
         inputs: Any = random.choice(["snapshot", "snapshot", "snapshot", "copied", "earliest", "stay"])
         known = self.world.cluster.committed_offsets(GROUP)
         if inputs == "stay" and len(known) < self.world.schedule.partitions:
-            inputs = "snapshot"  # where nothing was ever read, there is no place to stay at
+            inputs = "snapshot"  # a partition without a committed offset has no position to keep
         stores = tuple(random.sample(names, random.randint(0, len(names))))
         self.model.catch_up()
         wanted = (stores or tuple(names)) if inputs == "stay" else tuple(names)
@@ -152,13 +154,13 @@ class Sequence(LifecycleJudge):
         self.model.restoring = None
 
     def clean(self) -> None:
-        """The log cleaner comes by; deletes stay."""
+        """Compact the changelogs; tombstones stay."""
         for place in self.changelogs():
             self.world.cluster.compact(place, drop_tombstones=False)
         self.told.append("cleaner")
 
     def lose(self) -> None:
-        """The disk is lost, or the checkpoints are."""
+        """Lose the disk, or all checkpoints."""
         if self.random.random() < 0.5:
             self.world.disk.lose()
         else:
@@ -166,7 +168,7 @@ class Sequence(LifecycleJudge):
         self.told.append("something is lost")
 
     def drift(self) -> None:
-        """Somebody changes a changelog's configuration; provision repairs it."""
+        """Change a changelog's configuration behind Holdfast's back; provision must repair it."""
         topic = changelog_topic(GROUP, self.random.choice(self.world.workload.names))
         self.world.cluster._broker.topics[topic].config["cleanup.policy"] = "delete"
         self.do(Provision(GROUP))
@@ -175,9 +177,9 @@ class Sequence(LifecycleJudge):
             raise InvariantBroken("provision", f"{topic} has cleanup.policy {found}")
 
     def spoil(self) -> None:
-        """A changelog is cut, widened or gone. It is made anew from local state, or from the input.
+        """Truncate, widen or delete a changelog. Then rebuild it from local state, or from the input.
 
-        Two workers may get the tasks otherwise than their disks have them: then nothing is filled from there.
+        With two workers, a task may run where its state is not on disk, so the changelog is rebuilt from the input.
         """
         found = self.world.registry.deployment(GROUP)
         slots, partitions = len(found.slots if found else ()), self.world.schedule.partitions
@@ -210,14 +212,14 @@ class Sequence(LifecycleJudge):
         self.do(Clear(GROUP, rewind="earliest", export=False))
 
     def lose_output(self) -> None:
-        """The output topic is deleted; a deploy makes it again, and every later output is in it."""
+        """Delete the output topic. A deploy creates it again, and every later output must be in it."""
         self.gone += self.outputs()
         self.world.cluster.delete_topic(OUTPUT)
         self.told.append("the outputs are gone")
         self.do(Deploy(GROUP))
 
     def put_back_registry(self) -> None:
-        """An older copy takes the registry's place: nothing is started or stopped before it is adopted."""
+        """Replace the registry with an older copy. Nothing may start or stop before the copy is adopted."""
         copy = self.world.copy_registry()
         for _ in range(self.random.randint(1, 2)):
             self.do(Stop(GROUP) if self.model.up else Deploy(GROUP))
@@ -232,7 +234,7 @@ class Sequence(LifecycleJudge):
         self.do(Adopt(GROUP))
 
     def roll_back(self) -> None:
-        """A release that worked before comes back; its code is the same, as its state must be."""
+        """Roll back to an earlier release; it has the same code as the present one, so its state fits."""
         book = self.world.registry.releases
         now = book.working(GROUP)
         assert now is not None
@@ -245,7 +247,7 @@ class Sequence(LifecycleJudge):
             raise InvariantBroken("deployment", f"{earlier} was to run, {ran} does")
 
     def intrude(self) -> None:
-        """A worker of another installation is in the group: nothing is started here while it is."""
+        """A worker of another installation joins the consumer group; until it leaves, no verb may start workers."""
         group = self.world.cluster._broker.group(GROUP)
         stranger = InlineProcess(self.world.clock)
         member = group.join(stranger, (INPUT,), "holdfast-of-others")
@@ -258,7 +260,7 @@ class Sequence(LifecycleJudge):
         self.world.rest(1.0)
 
     def refused(self, request: Request, words: str) -> None:
-        """Ask for a verb that is refused in these words."""
+        """Request a verb, and check that it is refused with these words."""
         outcome = self.ask(request, None, calm=False)
         verdict = outcome.plan.verdict if isinstance(outcome, Shown) else outcome
         if not isinstance(verdict, Refused) or words not in verdict.sentence:
@@ -267,7 +269,7 @@ class Sequence(LifecycleJudge):
     # -- one verb --------------------------------------------------------------------------------------------------
 
     def do(self, request: Request) -> None:
-        """Ask for a verb, again and again while operators or workers die, until it is through; then check."""
+        """Request a verb repeatedly while operators or workers are killed, until it is done; then check."""
         before, calm = self.sight(), True
         self.rewound |= isinstance(request, Clear | Restore | Backfill)
         known = len(self.world.registry.journal.applies(1_000))
@@ -283,14 +285,15 @@ class Sequence(LifecycleJudge):
                 if outcome.applied is None and calm and not struck:
                     self.check_untouched(request, before)
                 break
-            if isinstance(outcome, ApplyFailed):  # its action: to start what it stopped
+            # the error tells the operator to start the workers that the apply has stopped
+            if isinstance(outcome, ApplyFailed):
                 self.ask(Deploy(GROUP), None, calm=False)
             self.told.append(f"{request}: {outcome}, {fault.who + ' ' + fault.aim if fault and struck else 'no fault'}")
             calm = False
             if self.random.random() < 0.7:
                 self.recover()
             pause_s = self.random.choice([0.5, 5.0, 20.0, 62.0])
-            # On another machine only a minute of silence tells who is dead.
+            # An operator on another machine counts as dead only after a minute of silence.
             self.world.rest(pause_s if attempt < ATTEMPTS // 2 else 62.0)
             self.model.catch_up()
         else:
@@ -300,7 +303,7 @@ class Sequence(LifecycleJudge):
         self.check()
 
     def ask(self, request: Request, fault: Fault | None, *, calm: bool) -> Shown | HoldfastError | None:
-        """Ask once; None when the operator died."""
+        """Request a verb once; returns None if the operator was killed."""
         outcome: list[Shown | HoldfastError] = []
 
         def shown(plan: Plan) -> None:
@@ -329,7 +332,7 @@ class Sequence(LifecycleJudge):
         return outcome[0] if outcome and not process.crashed else None
 
     def carried_out(self, stage: object) -> None:
-        """A stage has come to its end, and is about to be noted."""
+        """Tell the model that a stage is done; the journal notes it afterwards."""
         if isinstance(stage, ClearKeys):
             self.model.cleared(stage)
         if isinstance(stage, SetPositions):
@@ -337,7 +340,7 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal is due to what dies away by itself: sessions of the dead, workers that restore."""
+        """Whether a refusal has a passing cause: sessions of dead workers, or workers that still restore."""
         if not isinstance(outcome.plan.verdict, Refused):
             return False
         if isinstance(request, Clear) and self.model.up:
@@ -345,18 +348,18 @@ class Sequence(LifecycleJudge):
         return self.model.up or not isinstance(request, Compact)
 
     def is_done(self, request: Request, known: int) -> bool:
-        """Whether an operator died right after the end of the apply: the registry has it, beyond the known ones."""
+        """Whether the apply is done although its operator died: the journal has a new apply that is done."""
         for record in self.world.registry.journal.applies(1_000)[: -known or None]:
             if record.outcome == "done" and plans.decode(record.plan).request == request:
                 return True
         return False
 
     def is_held(self) -> bool:
-        """Whether somebody who died holds an apply that was through: it is closed when he is silent for long."""
+        """Whether an apply is still open: a dead operator holds it, until a long silence lets another one close it."""
         return bool(self.world.registry.journal.applies(1, open_only=True))
 
     def note(self, request: Request, attempt: int, outcome: Shown) -> None:
-        """What came of it, for people; and what it must have come to."""
+        """Record the outcome for people, and check that a clear deleted exactly as many keys as its plan named."""
         verdict = type(outcome.plan.verdict).__name__
         self.told.append(f"{request}: {verdict} {'resumed' * outcome.resumed} after {attempt + 1} tries")
         applied, plan = outcome.applied, outcome.plan
@@ -369,7 +372,7 @@ class Sequence(LifecycleJudge):
             raise InvariantBroken("explain", f"{request}: {plan.keys} keys were named, {gone} were deleted")
 
     def recover(self) -> None:
-        """Recovery finds who died; what it starts takes in what there is."""
+        """Run recovery, and let the workers that it starts process the input."""
         self.revive()
         programs = list(self.world.programs.values())
         if any(each.alive and "--paused" not in each.spec.command for each in programs):
@@ -380,13 +383,16 @@ class Sequence(LifecycleJudge):
             )
 
     def revive(self) -> None:
-        """Recovery starts who is dead, if it may."""
+        """Run recovery once, which restarts dead workers if it may."""
         failure = self.world.operate(lambda operator: operator.recover()).failure
         if failure is not None:
             raise InvariantBroken("operator", f"recovery failed: {failure!r}") from failure
 
     def settle(self) -> None:
-        """Who is meant to be up is, and has taken all input in; the last markers are written."""
+        """If the processor should be up, wait until its workers have processed all input.
+
+        Then let the last markers arrive.
+        """
         if self.model.up:
             if not all(program.alive for program in self.world.programs.values()):
                 self.revive()
@@ -396,7 +402,10 @@ class Sequence(LifecycleJudge):
         self.model.catch_up()
 
     def finish(self) -> None:
-        """The rest of the input; then a new disk, from changelogs that were compacted, without checkpoints."""
+        """Process and check the rest of the input.
+
+        Then restore a new disk from compacted changelogs, without checkpoints.
+        """
         self.do(Deploy(GROUP))
         for number, messages in enumerate(self.world.workload.messages):
             self.world.feed(number, len(messages))

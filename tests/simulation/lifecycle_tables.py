@@ -1,4 +1,4 @@
-"""The warehouse of a simulated world: snapshots of all stores at a moment when all is settled, and the way back."""
+"""A simulated warehouse: it takes snapshots of all stores while workers are idle, and restores them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.simulation.workload import GROUP, INPUT, Message
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
 
-#: What stores hold: store and partition -> changelog keys and values.
+#: The content of stores: changelog keys and values, by store and partition.
 Contents = Mapping[tuple[str, int], Mapping[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All stores at one moment, and the messages that count in them, as the model had them."""
+    """All stores at one moment. ``effective`` are the messages whose effect they contain, according to the model."""
 
     number: int
     contents: Contents
@@ -36,21 +36,21 @@ class Snapshot:
 
 
 class SimulatedTables:
-    """The snapshots that were taken (``processors.lifecycle.plans.warehouse_facts.Tables``)."""
+    """The snapshots taken so far, with the interface ``processors.lifecycle.plans.warehouse_facts.Tables``."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
         self.taken: list[Snapshot] = []
 
     def take(self, contents: Contents, effective: Mapping[tuple[str, int], Sequence[Message]]) -> None:
-        """Keep what there is now; all is settled."""
+        """Take a snapshot of the present content; no worker processes input meanwhile."""
         committed = self._world.cluster.committed_offsets(GROUP)
         inputs = {place.number: at for place, at in committed.items() if place.topic == INPUT}
         kept = {place: tuple(messages) for place, messages in effective.items()}
         self.taken.append(Snapshot(len(self.taken) + 1, contents, inputs, kept))
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """See ``Tables.store_table``."""
+        """The table of a store, as ``Tables.store_table`` describes it: one version for each snapshot, newest first."""
         versions = []
         for each in reversed(self.taken):
             manifest = self._manifest(each, store)
@@ -59,11 +59,11 @@ class SimulatedTables:
         return StoreTable(table_name(processor, store), tuple(versions))
 
     def other_table(self, name: str) -> OtherTable:
-        """The warehouse holds snapshots only."""
+        """Raises LookupError: the simulated warehouse has only snapshots, no other tables."""
         raise LookupError(f"the simulated warehouse has no table {name}")
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """See ``Tables.store_rows``: a row at a time, so that loading has many places to die at."""
+        """The rows of a snapshot, one at a time, so that loading has many points at which it may be killed."""
         store = next(name for name in self._world.workload.names if table == table_name(GROUP, name))
         for key, value in self.taken[version - 1].contents[store, partition].items():
             yield [key], [value]
@@ -108,12 +108,12 @@ class SimulatedTables:
 
 
 class Loading:
-    """How an operator writes changelogs (``processors.lifecycle.rebuild.from_tables.Loading``), and the positions set.
+    """Producers with which an operator writes changelogs (``processors.lifecycle.rebuild.from_tables.Loading``).
 
     Args:
-        world: Where.
-        process: The operator.
-        setting: Told the offsets that are about to be committed.
+        world: The simulated installation.
+        process: The operator's process.
+        setting: Called with the offsets that are about to be committed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Loading:
         self._setting = setting
 
     def producer(self, transactional_id: str | None) -> Any:
-        """A new producer."""
+        """A new producer that reports the offsets it sends to ``setting``."""
         made, setting = self._cluster.producer(transactional_id), self._setting
         send = made.send_offsets
 
@@ -135,12 +135,15 @@ class Loading:
         return made
 
     def outside_metadata(self, group: str) -> GroupMetadata:
-        """Nobody's."""
+        """The group metadata of a client that is no member of the group."""
         return self._broker.group(group), "", -1
 
 
 def held_by_owners(world: LifecycleWorld, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-    """What the databases hold that belong to the changelogs that are there."""
+    """Fingerprints of stores in local databases, by store and partition.
+
+    Databases of deleted changelogs are left out.
+    """
     ids = {name: each.topic_id for name, each in world.cluster._broker.topics.items()}
     found: dict[str, dict[int, Fingerprint]] = {store: {} for store in stores}
     for path in world.disk.paths:

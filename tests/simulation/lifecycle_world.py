@@ -1,8 +1,7 @@
-"""A simulated world in which an operator changes processors by plan: planning, applying and deploying as in production.
+"""A simulated installation whose operators plan, apply and deploy with production code.
 
-Simulated are the machine's supervisor, disk and object store, Kafka, time, and the wire between an operator and a
-worker; the registry is a real one. Whatever an operator asks of any of them passes a point, where the operator, or a
-worker, may die.
+Simulated are the supervisor, the disk, the object store, Kafka, time, and HTTP between operators and workers. The
+registry is a real one. Each call to one of these parts passes a point, where the operator or a worker may be killed.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw_workload
 
-#: Versions are not copied here: they are all the same.
+#: Versions are not copied in this simulation, because all of them have the same code.
 CODE = Code("tests.simulation.workload:application", why_not="it is a part of Holdfast")
-#: An operator who is not through after so long hangs.
+#: Virtual seconds after which an operator that still runs counts as hanging.
 OPERATOR_S = 3_000.0
 
 
 class LifecycleWorld:
-    """A machine with a supervisor, a cluster, and operators who come and go.
+    """A simulated machine with a supervisor, a Kafka cluster, and operators that start and end.
 
     Args:
-        schedule: How processors run.
-        folder: For lock files, exports and the registry; empty.
-        template: A registry that was just made.
+        schedule: The settings of the workers, drawn from a seed.
+        folder: An empty folder for lock files, exports and the registry.
+        template: A new, empty registry to copy.
     """
 
     def __init__(self, schedule: Schedule, folder: Path, template: Path) -> None:
@@ -74,11 +73,11 @@ class LifecycleWorld:
         self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
         self.programs: dict[str, Program] = {}
         self.simulation = Simulation(self.clock, self.random, self._on_point)
-        #: Decides what becomes of a process at a point; None for nothing bad.
+        #: Returns whether a process is killed at a point; None kills no process.
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = self.pids = 0
-        #: Whether who looks at the holder of an apply sees its end at once: all are on one machine.
+        #: Whether all operators run on one machine. They then see at once that the holder of an apply has ended.
         self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
         self.paths = Paths(folder / "home")
@@ -94,10 +93,10 @@ class LifecycleWorld:
         self.workload = drawn
         self.topology = self.application("0", Start()).topology()
         self.tables = SimulatedTables(self)
-        #: Told the positions that a restore from the warehouse is about to commit.
+        #: Called with the positions that a restore from the warehouse is about to commit.
         self.setting_positions: Callable[[Mapping[Partition, int]], None] = lambda offsets: None
         self.sent = [0] * schedule.partitions
-        #: By partition, the offset of each message that was sent.
+        #: The offset of each message that was produced, by partition.
         self.offsets: list[list[int]] = [[] for _ in range(schedule.partitions)]
         self.cluster.create_topic(INPUT, schedule.partitions, ANY_TIME_AHEAD)
         self.cluster.create_topic(OUTPUT, schedule.partitions)
@@ -116,14 +115,14 @@ class LifecycleWorld:
         return made
 
     def started(self, program: Program, slot: str, start: Start) -> Application:
-        """The processor that a program's new process runs."""
+        """The processor that a new process of a program runs."""
         return self.application(slot, start)
 
     def check_start(self, slot: str) -> None:
-        """What a worker looks at before it runs; raises what it ends with."""
+        """Called before a worker runs; may raise the error with which the worker ends."""
 
     def code(self) -> Code:
-        """The files of the definition."""
+        """The code files of the processor's definition."""
         return CODE
 
     def launch(self, program: Program) -> None:
@@ -161,10 +160,10 @@ class LifecycleWorld:
         program.process = self.simulation.start(f"w{slot}.{program.pid}", live)
 
     def wake(self, program: Program) -> None:
-        """Somebody wants something of a worker, which may be idle."""
+        """Called when a worker has a new request; an idle worker may be woken up."""
 
     def kill(self, process: SimulatedProcess) -> None:
-        """SIGKILL, of the process alone: what it wrote is there, but for bulk writing."""
+        """Kill a process (SIGKILL). Its writes stay on disk, except for unflushed batches of bulk mode."""
         process.kill()
         bulk = [path for path in self.disk.paths if self.disk._stored[path].holder is process]
         self.disk.release(process)
@@ -182,7 +181,7 @@ class LifecycleWorld:
     # -- input -----------------------------------------------------------------------------------------------------
 
     def feed(self, partition: int, upto: int) -> None:
-        """More input arrives."""
+        """Produce the messages of a partition up to a number."""
         for message in self.workload.messages[partition][self.sent[partition] : upto]:
             time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
             offset = self.cluster.produce(INPUT, encoded, message.key, partition=partition, timestamp_ms=time_ms)
@@ -197,10 +196,10 @@ class LifecycleWorld:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def until(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Let the world go on until it is so.
+        """Run the simulation until the condition is true.
 
         Raises:
-            InvariantBroken: It does not come about.
+            InvariantBroken: The condition is not true in time.
         """
         try:
             self.simulation.run_until(done, timeout_s)
@@ -208,36 +207,36 @@ class LifecycleWorld:
             raise InvariantBroken("liveness", f"{what}: {stuck.message} {stuck.fields}") from stuck
 
     def rest(self, seconds: float) -> None:
-        """Let so much time go by."""
+        """Run the simulation for this many virtual seconds."""
         until = self.clock.monotonic() + seconds
         self.clock.call_at(until, lambda: None)
         self.until(lambda: self.clock.monotonic() >= until, seconds + 60.0, "time goes by")
 
     def is_gone(self, name: str) -> bool:
-        """Whether the process of this name is seen to have ended."""
+        """Whether an observer sees that the process of this name has ended."""
         living = {each.name for each in self.simulation.processes if not (each.ended or each.crashed)}
         return self.one_machine and name not in living
 
     def operate(self, work: Callable[[Operator], None]) -> SimulatedProcess:
-        """Have an operator do something in a process of his own; returns it, once it has ended or died."""
+        """Run an operator's work in its own process; returns the process once it has ended or was killed."""
         process = self.begin(work)
         self.clock.call_later(OPERATOR_S, lambda: None)
         self.until(lambda: process.ended or process.crashed, OPERATOR_S, f"{process.name} ends")
         return process
 
     def begin(self, work: Callable[[Operator], None]) -> SimulatedProcess:
-        """Have an operator begin something in a process of his own."""
+        """Start an operator's work in its own process; returns the running process."""
         self.operators += 1
         return self.simulation.start(f"op{self.operators}", lambda alive: work(self.operator(alive)))
 
     def operator(self, process: SimulatedProcess) -> Operator:
-        """The operator that a process is."""
+        """The operator that runs in a process."""
         return Operator(self, process)
 
     # -- the registry ----------------------------------------------------------------------------------------------
 
     def newest_logged(self) -> tuple[int, str] | None:
-        """The newest generation that a changelog names, as ``world.changelog_meta`` reads it."""
+        """The newest generation in the changelogs and its code version, as ``world.changelog_meta`` reads them."""
         logs = [changelog_topic(GROUP, store) for store in self.workload.names]
         there = [log for log in logs if log in self.cluster._broker.topics]
         found = [record for log in there for _, record in self.cluster.read(log)]
@@ -246,14 +245,14 @@ class LifecycleWorld:
         return None if newest is None or not newest.generation else (newest.generation, newest.code_version)
 
     def copy_registry(self) -> Path:
-        """A copy of the registry as it is now."""
+        """Copies the present registry into a file."""
         copy = self._registry_file.with_suffix(".copy")
         with closing(sqlite3.connect(self._registry_file)) as here, closing(sqlite3.connect(copy)) as there:
             here.backup(there)
         return copy
 
     def replace_registry(self, copy: Path) -> None:
-        """The copy takes the registry's place, as when a backup is put back."""
+        """Replaces the registry with a copy, as if a backup were restored."""
         self.registry.close()
         for file in self._registry_file.parent.glob("registry.db*"):
             file.unlink()
@@ -261,18 +260,18 @@ class LifecycleWorld:
         self.registry = self._opened_registry()
 
     def _opened_registry(self) -> Registry:
-        """The registry, whose clock is the world's."""
+        """The registry, with the simulation's clock."""
         return Registry(f"sqlite:///{self._registry_file}", self.clock.monotonic)
 
     def end(self) -> None:
-        """Nothing is left behind."""
+        """Ends all processes and closes the registry."""
         self.simulation.end()
         self.registry.close()
 
 
 @contextmanager
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
-    """Who waits in the lifecycle's own modules waits in virtual time."""
+    """While the block runs, the lifecycle's modules wait in virtual time."""
     modules: tuple[Any, ...] = (deployment, serving, applying, running, recovery, waiting)
     former = [module.time for module in modules]
     for module in modules:
@@ -285,9 +284,10 @@ def virtual_time(world: LifecycleWorld) -> Iterator[None]:
 
 
 def quiet(schedule: Schedule) -> Schedule:
-    """The same, as far as it says how processors run: faults come from elsewhere, and deletes stay.
+    """The schedule's settings for workers, without faults and with tombstones that stay.
 
-    One seed of eight has a dead-letter topic; the others skip what fails.
+    Simulations of operators bring their own faults. One seed in eight has a dead-letter topic; the others skip failed
+    messages.
     """
     chosen: dict[str, Any] = {"exactly_once": True, "aggregated": False, "faults": ()}
     chosen["dead_letters"] = schedule.seed % 8 == 4

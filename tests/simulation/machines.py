@@ -1,4 +1,4 @@
-"""Simulated machines: each has a disk and, at times, a process that a supervisor starts again."""
+"""Simulated machines: each has a disk and at most one process, which the simulation restarts after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """One machine with a disk and, at times, a process; its slot is its name."""
+    """One machine with a disk and at most one process; by default, the machine's name is also its slot."""
 
     def __init__(self, world: World, name: str, *, slot: str = "", settings: Settings | None = None) -> None:
         self.name = name
@@ -26,35 +26,35 @@ class Machine:
         self.wanted = False
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
-        #: The version that its next process runs.
+        #: Whether its next process runs the version in which the tasks of two inputs are joined.
         self.joined = world.joined
         self._world = world
         self._lives = 0
 
     def start(self) -> None:
-        """Start the processor, unless it runs or is not wanted any more."""
+        """Start the processor, unless it runs already or is not wanted."""
         if not self.wanted or (self.process is not None and not (self.process.ended or self.process.crashed)):
             return
         self._lives += 1
         self.process = self._world.simulation.start(f"{self.name}.{self._lives}", self._live)
 
     def start_later(self, seconds: float) -> None:
-        """Start it again after a while."""
+        """Start the processor after this many virtual seconds."""
         self._world.clock.call_later(seconds, self.start)
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the processor gracefully, as SIGTERM does."""
         if self.app is not None:
             self.app.stop()
 
     @property
     def alive(self) -> SimulatedProcess | None:
-        """The process, if it can do something."""
+        """The process, or None if it has ended or crashed."""
         process = self.process
         return None if process is None or process.ended or process.crashed else process
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
-        """Every usable database of this machine."""
+        """The usable databases of this machine: machine name, path and content."""
         return [
             (self.name, path, self.disk.content(path))
             for path in self.disk.paths
@@ -62,7 +62,7 @@ class Machine:
         ]
 
     def ask_for_checkpoints(self) -> None:
-        """What the verb of a worker's control does."""
+        """Ask the worker for checkpoints now, as its HTTP interface does."""
         worker = self.app._worker if self.app is not None else None
         if self.alive is not None and worker is not None and worker.assignment.checkpoints is not None:
             worker.assignment.checkpoints.ask_now(worker.assignment.tasks)
@@ -91,7 +91,7 @@ class Machine:
 
 
 class Operator(Machine):
-    """Clears all state, and sets the offsets to the beginning of the input; it tries until it has done so."""
+    """An operator's machine: it clears all state and rewinds the input, and retries until both are done."""
 
     def _run(self, app: Application, process: SimulatedProcess) -> None:
         view = self._world.cluster.connect(process)

@@ -1,4 +1,4 @@
-"""An object store in memory for simulated processes, with all faults of such a store; and jobs that run in steps.
+"""A simulated object store in memory, with the faults of a real one, and a runner of upload and download jobs.
 
 Invariants:
     - An object is complete or absent, even if its writer dies.
@@ -18,7 +18,7 @@ from holdfast.processors.testing.process import Process
 
 
 class SimulatedObjects:
-    """The object store of a simulated world.
+    """The object store of a simulation.
 
     Attributes:
         refuses: The reason with which the store refuses all requests; None if it works.
@@ -41,7 +41,7 @@ class SimulatedObjects:
         self._numbers = itertools.count(1)
 
     def attach(self, process: Process) -> Storage:
-        """The store and a runner of jobs for one process."""
+        """The store and a job runner for one process."""
         work = SteppedWork(process, self._clock, lambda: self.step_s)
         return Storage(ObjectsOfProcess(self, process), work, lambda: f"u{next(self._numbers):06d}")
 

@@ -1,4 +1,7 @@
-"""Courses of operation from seeds: what stands after quiet is as recorded, or told in red with an action that mends it.
+"""Runs courses of operation from seeds: several operators, failures, and the recovery sensor act on one installation.
+
+After a quiet period, the machine must match the registry. Otherwise status must be red and name an action that repairs
+it.
 
 python -m tests.simulation.operation --seed 17         one seed, cut down to the steps that it needs
 python -m tests.simulation.operation --seeds 1000      seeds 0 to 999
@@ -30,15 +33,15 @@ from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
 
-#: Courses in all, those that `make test` runs, and those of one case.
+#: The number of courses in all, in `make test`, and in one test case.
 COURSES, TESTED, SHARE = 5_000, 100, 25
-#: Files of ``tests/simulation/courses``.
+#: The number of test files in ``tests/simulation/courses``.
 FILES = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a course."""
+    """The result of one course; ``invariant`` is None if no check failed."""
 
     seed: int
     invariant: str | None
@@ -46,23 +49,26 @@ class Outcome:
     course: Course
     told: tuple[str, ...]
     tail: tuple[str, ...] = ()
-    #: How many actions that status named were run.
+    #: How many actions that status named were carried out.
     acted: int = 0
 
     @property
     def story(self) -> str:
-        """The course, what happened, and what broke."""
+        """The course's steps, what happened, and which check failed."""
         return "\n".join((*map(str, self.course), "", *self.told, "", self.detail))
 
 
 class OperationRunner:
-    """Runs courses, one after the other, in this process."""
+    """Runs courses in this process, one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int, course: Course | None = None) -> Outcome:
-        """Run a course, by default the one of the seed; what breaks is told, not raised."""
+        """Run a course, by default that of the seed.
+
+        A broken invariant or an error is in the outcome; it is not raised.
+        """
         schedule = replace(quiet(plain_schedule(seed)), checkpoint_s=1_000.0, dead_letters=has_letters(seed))
         course = draw_course(seed) if course is None else course
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
@@ -85,7 +91,7 @@ class OperationRunner:
             return Outcome(seed, invariant, detail, course, tuple(run.told), tail, run.acted)
 
     def shrink(self, outcome: Outcome) -> Outcome:
-        """The same fault with the fewest steps that were found, leaving out one after the other."""
+        """Reduces a failing course: leaves out one step after the other, as long as the same invariant breaks."""
         at = 0
         while at < len(outcome.course):
             fewer = self.run(outcome.seed, outcome.course[:at] + outcome.course[at + 1 :])
@@ -97,19 +103,19 @@ class OperationRunner:
 
 
 def shares(file: int) -> range:
-    """The first seeds of the shares that a file of courses runs in `make test-thorough`, by its number from 0.
+    """The first seed of each share that a file of courses runs in `make test-thorough`; files count from 0.
 
-    All files together run ``COURSES`` with those of `make test`, which are the first ones.
+    `make test` runs the first ``TESTED`` seeds. All files together run the rest of the ``COURSES`` seeds.
     """
     first, each = TESTED, (COURSES - TESTED) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)
 
 
 def check_share(runner: OperationRunner, first: int) -> None:
-    """Run a share of the courses.
+    """Run the courses of one share.
 
     Raises:
-        pytest.fail.Exception: One broke an invariant; the words have the steps that it needs.
+        pytest.fail.Exception: A course broke an invariant; the message has the steps that it needs.
     """
     for seed in range(first, first + SHARE):
         outcome = runner.run(seed)
@@ -119,13 +125,13 @@ def check_share(runner: OperationRunner, first: int) -> None:
 
 @contextmanager
 def operation_runner() -> Iterator[OperationRunner]:
-    """A runner with a folder of its own; nobody logs meanwhile."""
+    """A runner with its own temporary folder. While the block runs, logging is off."""
     with unlogged_folder() as folder:
         yield OperationRunner(folder)
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Simulated operation.")
     parser.add_argument("--seed", type=int, help="run this one, and print what happened")
     parser.add_argument("--seeds", type=int, default=100)

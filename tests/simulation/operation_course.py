@@ -1,4 +1,4 @@
-"""One course of operation in its world: its steps, the quiet after them, and the judgement."""
+"""Runs one course of operation (commands, failures, disturbances), the quiet period after it, and the checks."""
 
 from __future__ import annotations
 
@@ -46,18 +46,19 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: From here on an operator holds an apply.
+#: After these points, the operator holds an apply.
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
-#: From the last disturbance to the judgement, seconds: an interrupted apply is told, and recovery has had its attempts.
+#: Seconds from the last disturbance to the checks. They suffice to report an interrupted apply, and for recovery's
+#: attempts.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
-#: A world that is as recorded for so long, seconds, is not watched longer in most seeds.
+#: In most seeds, the quiet period ends after this many seconds if the machine matches the registry.
 CALM_S = 30.0
-#: So many actions that status names, one after the other, mend what a course leaves.
+#: At most this many actions that status names, one after the other, must repair what a course leaves behind.
 ACTIONS_MAX = 4
 
 
 class Strike:
-    """Gives a signal to one process, or to the first whose name begins so."""
+    """Sends a signal to one process, or to the first process whose name starts with ``who``."""
 
     def __init__(self, world: OperationWorld, end: End, who: str) -> None:
         self.world, self.end, self.who = world, end, who
@@ -77,7 +78,7 @@ class Strike:
         return self.hit(process, name)
 
     def hit(self, process: SimulatedProcess, where: str) -> bool:
-        """Give the signal; returns whether the process is dead at once."""
+        """Send the signal; returns whether the process dies at once."""
         self.struck = where
         if self.end.signal == "SIGINT" and not process.name.startswith("w"):
             process.interrupt()
@@ -86,14 +87,14 @@ class Strike:
 
 
 class CourseRun:
-    """One course in its world."""
+    """Runs one course of operation on its own simulated installation."""
 
     def __init__(self, world: OperationWorld, course: Course) -> None:
         self.world, self.course = world, course
         self.told: list[str] = []
         self.sensor = Sensor(world, self.tell)
         self.acted = 0
-        #: When the last silence is over.
+        #: The virtual time at which the last temporary disturbance ends.
         self.silent_until = 0.0
 
     @property
@@ -106,10 +107,10 @@ class CourseRun:
         self.told.append(f"{self.world.clock.monotonic():8.1f} s  {text}")
 
     def run(self) -> None:
-        """All of it.
+        """Run the whole course and its checks.
 
         Raises:
-            InvariantBroken: What is not as recorded is not told, or its action does not mend it.
+            InvariantBroken: Status does not report a difference from the registry, or its action does not repair it.
         """
         for request in (Provision(GROUP), Deploy(GROUP)):
             act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
@@ -127,13 +128,14 @@ class CourseRun:
             self.check_state()
 
     def follow(self) -> None:
-        """Do what status says, until nothing differs.
+        """Carry out the actions that status names, until the machine matches the registry.
 
-        One command can't mend two faults, such as a supervisor that hangs and an apply that was interrupted before. So
-        status may name another one after the first. It may not name one again that was run: that one did not help.
+        One command cannot repair two faults, for instance a hanging supervisor and an earlier interrupted apply. Status
+        may therefore name another action after the first one. It may not name an action again, because that action did
+        not help.
 
         Raises:
-            InvariantBroken: What is not as recorded is not told, or the actions do not mend it.
+            InvariantBroken: Status does not report a difference from the registry, or its actions do not repair it.
         """
         done: list[str] = []
         while True:
@@ -154,10 +156,10 @@ class CourseRun:
             raise InvariantBroken("mended", f"{verdict.answer.colour}: {verdict.answer.text}; done: {done}")
 
     def check_undo(self) -> None:
-        """The two releases that worked last are there: plans name the former one as undo.
+        """Check that the folders of the last two working releases exist, because plans name the earlier one as undo.
 
         Raises:
-            InvariantBroken: One was pruned.
+            InvariantBroken: A release was pruned.
         """
         book = self.world.registry.releases
         for name in self.world.worked[-2:]:
@@ -166,19 +168,19 @@ class CourseRun:
                 raise InvariantBroken("undo", f"release {name} is not there; worked: {self.world.worked}")
 
     def check_broken(self) -> None:
-        """What was seen on the way.
+        """Raise what a check has found during the course.
 
         Raises:
-            InvariantBroken: It must not be.
+            InvariantBroken: A check failed.
         """
         if self.world.broken is not None:
             raise self.world.broken
 
     def check_state(self) -> None:
-        """Nothing is lost, and nothing is counted twice.
+        """Check that no message is lost or counted twice.
 
         Raises:
-            InvariantBroken: Something is.
+            InvariantBroken: A message is lost or counted twice.
         """
         self.world.rest(2.0)
         sequence = Sequence(self.world)
@@ -195,7 +197,7 @@ class CourseRun:
         return [each.request for each in (*asked, *(one for each in both for one in (each.first, each.second)))]
 
     def take(self, step: Step) -> None:
-        """One step."""
+        """Carry out one step of the course."""
         world = self.world
         match step:
             case Ask():
@@ -232,7 +234,7 @@ class CourseRun:
                 self.change(step)
 
     def change(self, step: Step) -> None:
-        """A step that takes no time."""
+        """Carry out a step that takes no virtual time."""
         world = self.world
         self.tell(str(step))
         match step:
@@ -251,7 +253,7 @@ class CourseRun:
                 world.make_foreign()
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
-        """Something begins later and ends by itself, unless it stays until a person ends it."""
+        """Start a disturbance later. It ends after ``seconds``, or stays until a person ends it."""
         clock = self.world.clock
 
         def begun() -> None:
@@ -267,7 +269,7 @@ class CourseRun:
         self.silent_until = max(self.silent_until, self.world.clock.monotonic() + seconds)
 
     def silence(self, step: Silent) -> None:
-        """The broker or the supervisor is silent for a while."""
+        """Let the broker or the supervisor answer nothing for a while."""
         world, network = self.world, self.world.network
         self._lasts(step.later_s + step.seconds * (step.seconds < FOR_EVER_S))
 
@@ -282,13 +284,13 @@ class CourseRun:
         world.clock.call_later(step.later_s, begin)
 
     def feed(self, share: float) -> None:
-        """Input arrives."""
+        """Produce this share of the remaining input of each partition."""
         for number, messages in enumerate(self.world.workload.messages):
             sent = self.world.sent[number]
             self.world.feed(number, sent + round((len(messages) - sent) * share))
 
     def arrive(self, step: Arrive) -> None:
-        """Input is to arrive at a point."""
+        """Produce input when a process passes a certain point."""
         left = [step.share]
 
         def passed(process: SimulatedProcess, name: str) -> bool:
@@ -300,7 +302,7 @@ class CourseRun:
         self.world.strikes.append(passed)
 
     def ask(self, step: Ask) -> SimulatedProcess:
-        """An operator begins a verb."""
+        """Start an operator who requests a verb."""
 
         def work(person: Any) -> None:
             shown: Shown = person.ask(step.request, lambda plan: None)
@@ -311,7 +313,7 @@ class CourseRun:
         return self._begin(str(step.request), work, step.end)
 
     def abandon(self, step: Abandon) -> SimulatedProcess:
-        """An operator begins to end the open apply."""
+        """Start an operator who abandons the open apply."""
 
         def work(person: Person) -> None:
             for record in person.journal.applies(1, processor=GROUP, open_only=True):
@@ -335,7 +337,7 @@ class CourseRun:
         return process
 
     def strike(self, end: End, who: str, process: SimulatedProcess | None) -> None:
-        """A signal is to come."""
+        """Arrange a signal for a process, at a point or after some seconds."""
         strike = Strike(self.world, end, who)
         if end.after_s is None:
             self.world.strikes.append(strike)
@@ -361,16 +363,16 @@ class CourseRun:
         return ended
 
     def quiet(self) -> None:
-        """Nothing happens from outside, until nothing moves."""
+        """Wait without new disturbances until the processor and recovery have nothing left to do."""
         self.world.idle_s = 5.0
         self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
         self.world.rest(CALM_S)
         if self.world.schedule.seed % 8 and not apart(self.world) and not self.sensor.busy:
-            return  # the other seeds see that it stays so
+            return  # one seed in eight waits longer, and checks that the machine still matches
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
-            shared = self.world.shared_since is not None  # others have some partitions
+            shared = self.world.shared_since is not None  # a worker of another installation has some partitions
             waits = shared or is_paused(self.world)
             busy = self.sensor.busy or (self._runs() and not waits and not is_consumed(self.world))
             if not busy:

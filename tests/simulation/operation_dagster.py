@@ -1,8 +1,8 @@
-"""Dagster's part of a course of operation: its queue of runs, and the code locations that hold the recovery sensor.
+"""Dagster's part in a course of operation: the run queue, and the code locations that contain the recovery sensor.
 
-Both are the real ones. The queue is Dagster's own, in an instance with the ``dagster.yaml`` that ``holdfast up``
-writes; Dagster's daemon decides which run may start. The locations are those of the workspace that ``holdfast up``
-writes for a project; each is loaded as a code server loads it. Neither costs anything in a course without it.
+Both are real. The queue is Dagster's own, in an instance with the ``dagster.yaml`` that ``holdfast up`` writes;
+Dagster's daemon decides which run starts. The locations come from the workspace that ``holdfast up`` writes for a
+project, and are loaded as a code server loads them. A course without Dagster steps creates neither of them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS
 from holdfast.orchestration.jobs.recover_processor import recover_processor, tags_of_incident
 from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
-#: The project's own module of Dagster definitions, whole and broken.
+#: The name of the project's own module of Dagster definitions, and its text when it is intact or broken.
 MODULE = "course_assets"
 WHOLE_MODULE, BROKEN_MODULE = "import holdfast\n\ndefs = holdfast.definitions()\n", "import nothing_of_this_name\n"
-#: Runs of each kind: more than its lane has room for.
+#: The number of runs of each kind: more than may run at the same time.
 CHECKS, VERBS, LONG, DRY = 6, 6, 4, 12
 _QUEUED, _STARTED = dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED
 _ORIGIN = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "holdfast")
 
 
 class Queue:
-    """The queue of runs. Until ``occupy`` it has no other runs than those of recovery, which start at once.
+    """Dagster's run queue. Until ``occupy``, it has only recovery runs, which start at once.
 
     Args:
-        settings: Of the machine, whose Dagster this is.
+        settings: The settings of the machine on which Dagster runs.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -55,7 +55,7 @@ class Queue:
         self._runs: dict[str, dg.DagsterRun] = {}
 
     def occupy(self, processor: str) -> None:
-        """Runs of every other kind, which never end: as many as may start, and others that wait for them."""
+        """Fill the queue with runs of every other kind that never end: some start, the others wait for them."""
         instance = self._instance
         if instance is None:
             home = local.prepare(self._settings)
@@ -67,7 +67,7 @@ class Queue:
                 self._start(run_id)
 
     def put(self, name: str, incident: Incident) -> None:
-        """A run of recovery is asked for."""
+        """Add a recovery run for an incident to the queue."""
         config = {"processor": incident.processor, "incident": incident.id}
         job, tags = recover_processor.name, {**recover_processor.tags, **tags_of_incident(incident)}
         self._runs[name] = _run(job, config, {**tags, run_coordinator.PROCESSOR_TAG: incident.processor})
@@ -75,7 +75,7 @@ class Queue:
             self._instance.add_run(_in_lane(self._runs[name], _QUEUED))
 
     def starts(self, name: str) -> bool:
-        """Whether a run that was asked for starts now; it waits otherwise."""
+        """Whether a queued recovery run starts now; otherwise it keeps waiting."""
         if self._instance is None:
             return True
         run_id = self._runs[name].run_id
@@ -85,17 +85,17 @@ class Queue:
         return True
 
     def leave(self, name: str) -> None:
-        """A run of recovery has ended."""
+        """Remove a recovery run that has ended."""
         run = self._runs.pop(name, None)
         if run is not None and self._instance is not None and self._instance.has_run(run.run_id):
             self._instance.run_storage.delete_run(run.run_id)
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Closes the Dagster instance, if there is one."""
         self._open.close()
 
     def _next(self) -> list[str]:
-        """What Dagster's daemon starts now."""
+        """The ids of the runs that Dagster's daemon would start now."""
         instance = self._instance
         assert instance is not None
         daemon = QueuedRunCoordinatorDaemon(interval_seconds=1)
@@ -112,7 +112,7 @@ class Queue:
 
 
 def _of_other_kinds(processor: str) -> Iterator[dg.DagsterRun]:
-    """Checks and runs of the project, short verbs, long ones, dry runs, and runs that need a pool."""
+    """One run of each other kind at least: the project's runs, runs in a pool, short and long verbs, and dry runs."""
     yield from (_run("observe", {}, {}) for _ in range(CHECKS))
     yield from (_run("of_a_pool", {}, {}, pool) for pool in ("spark", "deploys") for _ in range(2))
     yield from (_verb("compact_stores", processor if number == 0 else f"c{number}") for number in range(VERBS))
@@ -137,15 +137,15 @@ def _run(job: str, config: Mapping[str, Any], tags: Mapping[str, str], pool: str
 
 
 def _in_lane(run: dg.DagsterRun, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-    """As ``ProcessorRunCoordinator`` puts it into the queue."""
+    """The run with the status and tags that ``ProcessorRunCoordinator`` gives it in the queue."""
     return run.with_status(status).with_tags({**run.tags, **run_coordinator.tags_of(run)})
 
 
 class Locations:
-    """The code locations that ``holdfast up`` gives to the project of a machine.
+    """The code locations that ``holdfast up`` configures for a machine's project.
 
     Args:
-        settings: Of the machine.
+        settings: The settings of the machine.
         project: The project's folder.
     """
 
@@ -154,11 +154,11 @@ class Locations:
         (project / "holdfast.toml").write_text(f'definitions = "{MODULE}"\nprocessors = []\n')
 
     def write(self, module: str) -> None:
-        """The project's own module becomes this text."""
+        """Writes the project's own module of Dagster definitions."""
         (self._project / f"{MODULE}.py").write_text(module)
 
     def watching(self) -> tuple[str, ...]:
-        """The locations that load and have the recovery sensor."""
+        """The names of the locations that can be loaded and contain the recovery sensor."""
         settings = load_settings(project=self._project, home=self._settings.home)
         settings.paths.dagster.mkdir(parents=True, exist_ok=True)
         workspace = yaml.safe_load(local.workspace_of(settings).read_text(encoding="utf-8"))
@@ -166,7 +166,7 @@ class Locations:
         return tuple(each["location_name"] for each in entries if RECOVERY_SENSOR in self._sensors_of(each))
 
     def _sensors_of(self, entry: Mapping[str, str]) -> frozenset[str]:
-        """The sensors of a location; none when its module can't be imported."""
+        """The names of a location's sensors; empty if its module cannot be imported."""
         with _as_code_server(self._settings.home, self._project, entry.get("working_directory")):
             try:
                 spec = importlib.util.find_spec(entry["module_name"])
@@ -181,7 +181,7 @@ class Locations:
 
 @contextmanager
 def _as_code_server(home: Path, project: Path, directory: str | None) -> Iterator[None]:
-    """The environment and import path of a code server; its log and its umask stay those of the simulation."""
+    """Sets the environment and import path of a code server. Logging and umask stay those of the simulation."""
     environment = {"HOLDFAST_PROJECT": str(project), "HOLDFAST_HOME": str(home)}
     with ExitStack() as parts:
         parts.enter_context(patch.dict(os.environ, environment))

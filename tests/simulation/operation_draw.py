@@ -1,4 +1,4 @@
-"""Courses of operation, drawn from seeds."""
+"""Draws courses of operation from seeds: sequences of operators' commands, failures and disturbances."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.simulation.operation_steps import (
 )
 from tests.simulation.workload import GROUP
 
-#: Where an operator is ended; some several times, as they are what differs between half and done.
+#: Points at which an operator is ended. Some are listed twice, because an apply is half done there.
 AIMS = (
     *OPERATORS_AIMS,
     "deployer.apply",
@@ -64,14 +64,14 @@ AIMS = (
     "registry.",
 )
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
-#: Where an operator has a worker clear.
+#: Points at which an operator has a worker clear state.
 CLEARING = ("http:/state/clear:before", "http:/state/clear:after", "http:/maintenance")
-#: Where a change of workers is half done.
+#: Points at which a change of workers is half done.
 HALF = ("deployer.start_program:after", "deployer.stop_program:before", "deployer.stop_program:after", "deployer.apply")
 
 
 def draw_course(seed: int) -> Course:
-    """The steps of a seed."""
+    """Draws the steps of a seed's course."""
     random = Random(f"course {seed}")
     steps: list[Step] = [Feed(random.choice([0.2, 0.5]))]
     for _ in range(random.randint(1, 3)):
@@ -91,7 +91,7 @@ def draw_course(seed: int) -> Course:
         if random.random() < 0.7:
             steps.append(Wait(random.choice([0.5, 5.0, 20.0, 62.0])))
     if random.random() < 0.4:
-        # on another machine only a minute of silence tells that an operator is gone
+        # an operator on another machine counts as gone only after a minute of silence
         steps += [Wait(62.0), Abandon()]
     steps = _draw_more(Random(f"more of course {seed}"), steps)
     steps = _draw_of_dagster(Random(f"dagster of course {seed}"), steps)
@@ -101,7 +101,10 @@ def draw_course(seed: int) -> Course:
 
 
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a pause or a version that does not start in between; drawn apart, the others stay."""
+    """Sometimes inserts a pause or a version that does not start, or appends a change that ends half done.
+
+    Its own random generator leaves other draws unchanged.
+    """
     if random.random() < 0.15:
         steps.insert(random.randint(1, len(steps)), Pause(random.choice(["0", "0", "1"])))
     if random.random() < 0.12:
@@ -116,7 +119,7 @@ def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_dagster(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a full queue or a module that can't be imported before a worker dies; drawn apart, too."""
+    """Sometimes inserts a full run queue, or a module that cannot be imported, followed by a worker's death."""
     killed = KillWorker("w", End("SIGKILL", after_s=random.choice([0.5, 5.0])))
     at = random.randint(1, len(steps))
     drawn = random.random()
@@ -128,7 +131,7 @@ def _draw_of_dagster(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with an edit of the files that nobody deploys, or of the second file alone; drawn apart, too."""
+    """Sometimes inserts an edit of the definition that is not deployed, or that changes only the second file."""
     at, drawn = random.randint(1, len(steps)), random.random()
     killed = KillWorker(random.choice(["w", "w0", "w1"]), End("SIGKILL", after_s=random.choice([0.5, 5.0])))
     if drawn < 0.05:
@@ -140,7 +143,7 @@ def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a clear that writes an undo file, mostly beside input and a death; drawn apart, too."""
+    """Sometimes inserts a clear that writes an undo file, mostly while input arrives and a worker is killed."""
     if random.random() >= 0.1:
         return steps
     online = Clear(GROUP, selection=random.choice([Prefix("k"), Prefix("k"), Keys(("k0", "k1"))]))
@@ -158,7 +161,7 @@ def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a version that hangs, or in which no message runs, in its proof; drawn apart, too."""
+    """Sometimes inserts a deploy whose proof hangs, or in whose proof no message runs."""
     if random.random() < 0.07:
         at, version = random.randint(1, len(steps)), random.choice([HANGS, HANGS, MUTE, MUTE, MUTE])
         end = _draw_end(random, AIMS) if random.random() < 0.3 else None
@@ -167,10 +170,10 @@ def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_beyond(random: Random) -> list[Step]:
-    """A change to fewer workers, or to none, that ends when it is recorded, before the others are stopped."""
+    """A scale-down or stop whose operator ends after recording the change, but before stopping the other workers."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     if random.random() < 0.4:
-        # the record has a time that lies ahead for hours
+        # the recorded time of the stop lies hours ahead
         ahead = SetClock(21_600.0, 40.0)
         return [ahead, Ask(Stop(GROUP), End(signal, "deployer.stop_program:before", begun=True)), Wait(62.0), Abandon()]
     end = End(signal, "deployer.remove_all:before", begun=True)
@@ -179,12 +182,12 @@ def _draw_beyond(random: Random) -> list[Step]:
 
 
 def has_letters(seed: int) -> bool:
-    """Whether messages that fail become dead letters, which can be sent again."""
+    """Whether failed messages of a seed become dead letters, which can be replayed."""
     return seed % 8 == 5
 
 
 def _draw_hindered(random: Random) -> list[Step]:
-    """A change that ends half done, and then something that stays, because of which its command alone can't help."""
+    """A change that ends half done, followed by a disturbance that keeps its resume command from helping alone."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     request = random.choice([Deploy(GROUP), Restart(GROUP), Restore(GROUP)])
     lasts = random.choice([Silent("supervisor", 0.5, FOR_EVER_S), Intrude(0.0, FOR_EVER_S)])
@@ -193,7 +196,7 @@ def _draw_hindered(random: Random) -> list[Step]:
 
 
 def _draw_half(random: Random) -> list[Step]:
-    """A change of workers that ends half done, and is abandoned."""
+    """A change of workers that ends half done and is abandoned."""
     scaled = Scale(GROUP, random.randint(1, 3), warm_s=0.0)
     request = random.choice([Deploy(GROUP), Deploy(GROUP), scaled, scaled, Restore(GROUP), Restart(GROUP)])
     steps: list[Step] = []
@@ -209,7 +212,7 @@ def _draw_half(random: Random) -> list[Step]:
 
 
 def _draw_surprise(random: Random) -> list[Step]:
-    """Something happens that no command asked for."""
+    """A disturbance that no command has caused."""
     drawn = random.random()
     worker = random.choice(["w", "w0", "w1"])
     killed = KillWorker(worker, End("SIGKILL", after_s=random.choice([0.5, 5.0])))
@@ -231,7 +234,7 @@ def _draw_surprise(random: Random) -> list[Step]:
 
 
 def _draw_verb(random: Random) -> list[Step]:
-    """An operator's verb, with what is changed before it, what goes wrong meanwhile, and who tidies up after it."""
+    """An operator's verb, with changes before it, faults during it, and an abandon or a second request after it."""
     first, second = (
         Ask(_draw_request(random), _draw_end(random, AIMS) if random.random() < share else None) for share in (0.8, 0.4)
     )
@@ -262,7 +265,7 @@ def _draw_request(random: Random) -> Request:
 
 
 def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
-    """Mostly soon enough: an apply passes some ten to a hundred points, and takes seconds."""
+    """Draws when an operator is ended, mostly early: an apply passes 10 to 100 points and takes seconds."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     drawn, begun = random.random(), aims is AIMS and random.random() < 0.7
     if drawn < 0.25:

@@ -1,6 +1,6 @@
-"""The judgement after a course: is the world the record; if not, is it told in red with an action that makes it so?
+"""The checks after a course: if the machine differs from the registry, status must be red and name a repairing action.
 
-What is compared here is read from the simulated machine itself, never from what status says.
+What is compared is read from the simulated machine itself, never from what status reports.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: A command in a text: it ends where something follows that is no word of a command line.
+#: Matches a command in a text; the match ends before the first word that cannot belong to a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
-#: A version of the definition that is to come back, and a command that is for another installation.
+#: Phrases of actions: a version of the definition to return to, and a command for another installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
-#: Begin of the action of a refused proof: a person corrects the definition, and repeats the command.
+#: The first words of a refused proof's action: a person corrects the definition and repeats the command.
 _CORRECT = "Correct the definition, then: "
-#: End of the sentence about a paused worker.
+#: The last words of the sentence about a paused worker.
 PAUSED = "is paused"
-#: Commands that only show something.
+#: Commands that show something and change nothing.
 _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snapshot"})
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is not as it is recorded, and what status says."""
+    """How the machine differs from the registry (``apart``), and what status answers."""
 
     apart: tuple[str, ...]
     answer: Answer
 
     @property
     def action(self) -> str:
-        """What status tells to do; empty when it tells nothing."""
+        """The action that status names; empty if it names none."""
         return next((each.action for each in of_processor(GROUP, self.answer)), "")
 
 
 def apart(world: OperationWorld) -> tuple[str, ...]:
-    """How the machine differs from what is recorded; a sentence for each difference."""
+    """How the machine differs from the registry, as one sentence for each difference."""
     found = world.registry.deployment(GROUP)
     if found is None:
         return ()
@@ -83,7 +83,7 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
 
 
 def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]) -> list[str]:
-    """The slots whose programs have another release, or other settings, than what was deployed."""
+    """Sentences about slots whose programs have another release or other settings than deployed."""
     release = world.registry.releases.of_version(GROUP, found.code_version)
     if release is None:
         return []
@@ -103,7 +103,7 @@ def programs(world: OperationWorld) -> list[Any]:
 
 
 def is_paused(world: OperationWorld) -> bool:
-    """Whether a worker that runs is paused."""
+    """Whether at least one running worker is paused."""
     return any(each.worker is not None and each.worker.paused for each in world.programs.values())
 
 
@@ -113,15 +113,15 @@ def is_consumed(world: OperationWorld) -> bool:
 
 
 def judge(world: OperationWorld) -> Verdict:
-    """Compare, and ask what status says.
+    """Compare the machine with the registry, and ask for the status.
 
     Raises:
-        InvariantBroken: Something differs, and status is not red with an action.
+        InvariantBroken: They differ, and status is not red with an action.
     """
     told: list[Answer] = []
     act(world, lambda person: told.append(person.processor_now().answer), "status")
     found = Verdict(apart(world), told[0])
-    # somebody may want a pause, so it is a warning; an apply that left it is red
+    # a pause may be intended, so status is yellow; if an apply left the pause, status is red
     enough = ("red", "yellow") if found.apart and all(each.endswith(PAUSED) for each in found.apart) else ("red",)
     if found.apart and found.answer.colour not in enough:
         raise InvariantBroken("told", f"{list(found.apart)}; status is {found.answer.colour}: {found.answer.text}")
@@ -133,7 +133,10 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """The slots that recovery should have started; those left out are held by an apply, or a person was asked."""
+    """Slots that recovery should have started.
+
+    Slots that an apply holds, or for which a person was asked, are left out.
+    """
     registry = world.registry
     record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
     begun = registry.journal.applies(1, processor=GROUP, open_only=True)
@@ -147,19 +150,19 @@ def left_down(world: OperationWorld) -> str:
 
 
 def commands_in(text: str) -> list[list[str]]:
-    """The commands of an action that change something, each as its words."""
+    """The commands of an action that change something, each as a list of words."""
     found = [match.group(1).split() for match in _COMMAND.finditer(text)]
     return [words for words in found if words[0] not in _SHOWS and words[:2] != ["incidents", "show"]]
 
 
 def carry_out(world: OperationWorld, verdict: Verdict) -> str:
-    """Do what status says; returns what was done.
+    """Carry out the action that status names; returns what was done.
 
     Raises:
         InvariantBroken: The action is refused or fails.
     """
     failed, action = "", verdict.action
-    world.broken_slots.clear()  # who reads what status says repairs the machine, too
+    world.broken_slots.clear()  # a person who reads the status repairs the machine's configuration, too
     if (version := _FORMER.search(action)) is not None:
         world.define(version.group(1))
     if _THERE in action:
@@ -170,7 +173,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
             if words[0] != "down":
                 return f"holdfast {' '.join(words)}"
-        except RolledBack:  # the former version runs again, and is recorded: what follows is judged
+        except RolledBack:  # the former version runs again and is recorded; the next check judges this
             return f"holdfast {' '.join(words)}, which went back"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"
@@ -185,7 +188,7 @@ def run(person: Person, words: list[str]) -> None:
     """Carry out one command line.
 
     Raises:
-        HoldfastError: It is refused, or fails.
+        HoldfastError: The command is refused or fails.
     """
     match words:
         case ["apply", "resume", number]:
@@ -212,7 +215,7 @@ class _Refused(HoldfastError):
 
 
 def request_of(words: list[str]) -> Request:
-    """The request of a verb's command line, as the command line's own parser reads it."""
+    """The request that a verb's command line makes, parsed as the real command line does."""
     made: list[Request] = []
 
     def keep(request: Request, *, yes: bool = typer.Option(False, "--yes")) -> None:
@@ -233,10 +236,10 @@ def request_of(words: list[str]) -> Request:
 
 
 def act(world: OperationWorld, work: Callable[[Person], Any], what: str) -> None:
-    """Have somebody do something, undisturbed.
+    """Run a person's work in its own process, without disturbances.
 
     Raises:
-        HoldfastError: It fails.
+        HoldfastError: The work fails.
     """
     failures: list[HoldfastError] = []
 

@@ -1,4 +1,4 @@
-"""The project of a course of operation: a definition in two modules, and what a worker imports of them."""
+"""The project in a course of operation: a definition in two modules, and the versions that a worker imports."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from unittest.mock import patch
 
 from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
 
-#: The module of the definition, and the one that it imports.
+#: The module of the definition, and the module that it imports.
 APP, RATES = "course_app", "course_rates"
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The version that each module names which a worker has imported; that of the second one with its revision."""
+    """The version in each module that a worker has imported; ``rates`` also has a revision, as in `v1.2`."""
 
     app: str
     rates: str
 
     @property
     def is_torn(self) -> bool:
-        """Whether the modules are of two versions."""
+        """Whether the two modules have different versions."""
         return self.rates.partition(".")[0] != self.app
 
 
 class Project:
-    """A folder with the definition, which is edited while workers run."""
+    """The folder of the definition, which is edited while workers run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
 
     def define(self, version: str, revision: int) -> None:
-        """Both modules are of this version from now on."""
+        """Writes both modules with this version."""
         app = f"import {RATES}\n\nVERSION = {version!r}\napplication = {RATES}.VERSION, VERSION\n"
         (self.folder / f"{APP}.py").write_text(app)
         (self.folder / f"{RATES}.py").write_text(f"VERSION = '{version}.{revision}'\n")
 
     def code(self) -> Code:
-        """The files of the definition, as production finds them."""
+        """The files of the definition, found as production finds them."""
         with patch.object(sys, "path", [str(self.folder), *sys.path]):
             try:
                 return code_of(f"{APP}:application")
@@ -49,7 +49,10 @@ class Project:
                 sys.path_importer_cache.pop(str(self.folder), None)
 
     def imported(self, release: Path | None) -> Imported:
-        """What Python imports now: of each module the copy in the release, otherwise the one in the project."""
+        """The versions that Python imports now.
+
+        A module comes from the release if the release has a copy of it, else from the project.
+        """
         path = [self.folder] if release is None else [release, self.folder]
         first = {name: next(each for each in path if (each / f"{name}.py").is_file()) for name in (APP, RATES)}
         return Imported(*(_version_of(folder / f"{name}.py") for name, folder in first.items()))

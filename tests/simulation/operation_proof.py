@@ -1,7 +1,7 @@
-"""The proof in a course of operation: production gathers and judges, what a version does with the messages is drawn.
+"""The proof of a version in a course of operation: production code gathers messages and judges simulated runs.
 
-Two versions are special. One hangs on the newest messages, the other one lets no message through, so that nothing runs.
-Whether they may replace the running version, and what is told about it, production decides from these facts.
+Two versions are special: one hangs on the newest messages, and one lets no message through, so that no step runs. From
+these facts, production decides whether the version may replace the running one, and what it reports.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from tests.simulation.workload import GROUP, OUTPUT
 if TYPE_CHECKING:
     from tests.simulation.operation_world import OperationWorld, Person
 
-#: How long a run of a version takes here, seconds: also one that hangs, as nothing happens meanwhile but time.
+#: Virtual seconds that a run of a version takes. A hanging version takes no longer, because nothing else happens
+#: meanwhile.
 TAKES_S = 2.0
-#: A version that hangs was seen so: the name of the process that saw it, and the release.
+#: Observed hangs: the name of the process that ran the proof, and the release that hung.
 Hung = set[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProver(Prover):
-    """The prover, whose versions run in no processes of their own."""
+    """A prover that simulates the runs of versions instead of starting processes."""
 
     person: Any
     stage: ProveVersion
@@ -46,7 +47,8 @@ class SimulatedProver(Prover):
         seen = process.name, self.stage.release_id
         if release == self.stage.former:
             if version == HANGS:
-                world.hung.discard(seen)  # it hangs, too, and says nothing about the new version
+                # the running version hangs, too, so the hang says nothing about the new version
+                world.hung.discard(seen)
         elif version == HANGS:
             world.hung.add(seen)
         if version == HANGS:
@@ -57,14 +59,17 @@ class SimulatedProver(Prover):
 
 
 def prove(person: Person, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
-    """Prove a version; one that is not special passes without a look, as looks of operators are points of courses."""
+    """Prove a version.
+
+    A version that is not special passes without a look: more calls would add points, which would change known courses.
+    """
     if person.world.version_of(stage.release_id) not in (HANGS, MUTE):
         return Done("proven")
     topics: Any = person.topics
     prover = SimulatedProver(
         topics=topics,
         client=person._client,
-        slots=lambda name: (),  # the runs need no state: nobody makes a checkpoint
+        slots=lambda name: (),  # the simulated runs need no state, so no checkpoint is made
         stores=lambda name: (),
         rollout=person._rollout,
         scratch=lambda name: person.world.paths.releases(name),
@@ -76,7 +81,7 @@ def prove(person: Person, processor: str, stage: ProveVersion, tell: ProgressLog
 
 @contextmanager
 def proofs_in_memory(world: OperationWorld) -> Iterator[None]:
-    """Who proves a version reads the messages in the world's log."""
+    """While the block runs, a proof reads messages from the simulated log."""
 
     def read(topics: Any, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
         for place, record in world.cluster.read(topic):
@@ -88,17 +93,17 @@ def proofs_in_memory(world: OperationWorld) -> Iterator[None]:
 
 
 def check_started(world: OperationWorld, process: SimulatedProcess | None, release: str) -> None:
-    """Who saw a version hang where the running one does not, starts no worker of it."""
+    """Check that no process starts a worker of a version that it has seen hang where the running version does not."""
     if process is not None and (process.name, release) in world.hung:
         said = f"{process.name} starts release {release}, which hung on the newest messages"
         world.broken = world.broken or InvariantBroken("proof", said)
 
 
 def check_told(world: OperationWorld) -> None:
-    """A replay in which nothing ran is no proof.
+    """Check that a replay in which no message ran does not count as proof.
 
     Raises:
-        InvariantBroken: The version that runs counts as proven.
+        InvariantBroken: The running version counts as proven.
     """
     running = world.registry.releases.working(GROUP)
     if running is None or world.version_of(running.release_id) != MUTE:

@@ -1,4 +1,4 @@
-"""The recovery sensor of a course of operation, with Dagster's part: it asks for runs, starts them, and keeps them."""
+"""The recovery sensor in a course of operation, and Dagster's part of it: runs are requested, queued and started."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ from tests.simulation.operation_world import LIMITS, OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP
 
-#: Between two ticks of the sensor, seconds, as in ``orchestration.sensors``.
+#: Seconds between two ticks of the sensor, as in ``orchestration.sensors``.
 EVERY_S = 10.0
-#: From the request of a run to its first line, seconds.
+#: Seconds from the start of a run's process to the run's first line of code.
 LAUNCH_S = 2.0
 
 
 class Sensor:
-    """The sensor ``processor_recovery`` with Dagster's part: it asks for runs, starts them, and keeps them."""
+    """The sensor ``processor_recovery``, and Dagster's part of it: runs are requested, queued, started and kept."""
 
     def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
         self._world, self._tell = world, tell
         self._ticks = self._asked = 0
         self._answered: Any = {}
         self._tick_process: SimulatedProcess | None = None
-        #: The runs of an incident that Dagster has, newest first.
+        #: The recovery runs that Dagster knows, by incident, newest first.
         self.runs: dict[int, list[_Kept]] = {}
         self._succeeded: set[str] = set()
         self.queue = Queue(world.settings)
         self._locations = Locations(world.settings, world.project)
-        #: Whether a code location that loads has the sensor.
+        #: Whether the sensor is in a code location that can be loaded.
         self._watches = True
 
     @property
     def busy(self) -> bool:
-        """Whether a run works; one that waits in the queue does not."""
+        """Whether a recovery run is running; a queued run does not count."""
         return any(_lives(run.process) for of in self.runs.values() for run in of)
 
     def load(self, module: str) -> None:
-        """The project's own module of definitions becomes this text, and Dagster loads its locations again."""
+        """Write the project's own module of Dagster definitions, and reload Dagster's code locations."""
         self._locations.write(module)
         watching = self._locations.watching()
         self._watches = bool(watching)
         self._tell(f"Dagster: the sensor is in {', '.join(watching) or 'no location that loads'}")
 
     def begin(self) -> None:
-        """Tick from now on."""
+        """Start the sensor's ticks."""
         self._world.clock.call_later(EVERY_S, self._due)
 
     def forget(self) -> None:
-        """Somebody deletes the first run of each incident, if it has ended."""
+        """Delete the first run of each incident from Dagster, if it has ended and is not the only one."""
         for of in self.runs.values():
             if len(of) > 1 and of[-1].is_over:
                 of.pop()
@@ -107,7 +107,7 @@ class Sensor:
         known = [run.as_known(run.name in self._succeeded) for run in kept]
         key = next_run(incident.id, known, world, lambda text: self._tell(f"sensor: {text}"))
         if key is None or key in {run.key for run in kept}:
-            return  # Dagster drops a request whose key a run has
+            return  # Dagster drops a request whose run key it already knows
         self._asked += 1
         name, since = f"run{self._asked}", incident.retried_at or incident.opened_at
         kept.insert(0, _Kept(name, key, self._world.now(), since.isoformat(), incident.id))
@@ -117,7 +117,7 @@ class Sensor:
             self._tell(f"{name} waits in Dagster's queue")
 
     def _dequeue(self) -> None:
-        """Start what Dagster starts now; between two ticks nothing leaves its queue that others wait for."""
+        """Start the runs that Dagster dequeues now."""
         for run in [each for of in self.runs.values() for each in of if each.process is None]:
             if not self._watches or not self.queue.starts(run.name):
                 continue
@@ -126,7 +126,7 @@ class Sensor:
             run.process = self._world.simulation.start(run.name, work)
 
     def _run(self, process: SimulatedProcess, number: int, name: str) -> None:
-        """As ``orchestration.jobs.recover_processor``."""
+        """Does the work of the job ``orchestration.jobs.recover_processor``."""
         try:
             process.sleep(LAUNCH_S)
             person = Person(self._world, process)
@@ -160,23 +160,23 @@ def _lives(process: SimulatedProcess | None) -> bool:
 
 @dataclass
 class _Kept:
-    """A run that Dagster has."""
+    """A recovery run that Dagster knows."""
 
     name: str
     key: str
     created_at: datetime
     since: str
     incident: int
-    #: None while it waits in the queue.
+    #: The process of the run; None while the run is queued.
     process: SimulatedProcess | None = None
     ended_at: float | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended or died."""
+        """Whether the run has ended or was killed."""
         return self.process is not None and not _lives(self.process)
 
     def as_known(self, succeeded: bool) -> Run:
-        """As the sensor reads it."""
+        """The run in the form that the sensor reads."""
         ended = self.ended_at is not None
         return Run(self.name, self.key, self.created_at, self.since, ended, succeeded, self.ended_at or 0.0)

@@ -1,4 +1,4 @@
-"""The steps of a course of operation: plain data, so that a course can be shown, cut down and run again."""
+"""The steps of a course of operation, as plain data: a course can be printed, reduced and repeated."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Literal
 from holdfast.processors.lifecycle.plans.requests import Request
 
 Signal = Literal["SIGINT", "SIGHUP", "SIGKILL"]
-#: A version whose workers end at their start.
+#: A version whose workers end with an error when they start.
 BROKEN = "v0"
-#: A version that hangs on the newest messages, and one that lets no message through.
+#: A version that hangs on the newest messages, and a version that lets no message through.
 HANGS, MUTE = "v4", "v5"
-#: Seconds of what stays until a person ends it.
+#: The seconds of a disturbance that stays until a person ends it.
 FOR_EVER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A process gets a signal at the n-th point whose name begins so, or so many seconds after it began."""
+    """A signal to a process.
+
+    It comes at the n-th point whose name starts with ``aim``, or ``after_s`` seconds from now.
+    """
 
     signal: Signal
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points and seconds count from the begin of an operator's apply: most of his points are its planning.
+    #: Whether points count only from the begin of an operator's apply. Most points before it belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -34,7 +37,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """An operator asks for a verb; he is gone before it ends, or it runs to its end."""
+    """An operator requests a verb. With ``end``, the operator gets a signal before the verb is done."""
 
     request: Request
     end: End | None = None
@@ -42,7 +45,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two operators ask, the second so many seconds later."""
+    """Two operators request a verb each, the second one ``later_s`` seconds later."""
 
     first: Ask
     second: Ask
@@ -51,14 +54,14 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """An operator ends the open apply, if there is one."""
+    """An operator abandons the open apply, if there is one."""
 
     end: End | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The worker of a slot, or a recovery run, is killed at a point."""
+    """A worker or a recovery run gets a signal; ``who`` is the start of the process's name."""
 
     who: str
     end: End
@@ -66,14 +69,14 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Input arrives: this share of what is left."""
+    """This share of the remaining input is produced."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Input arrives while a process passes the first point whose name begins so: this share of what is left."""
+    """This share of the remaining input is produced at the first point whose name starts with ``aim``."""
 
     share: float
     aim: str
@@ -81,14 +84,14 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Time goes by."""
+    """The course waits for this many virtual seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """The project's files define this version; another revision changes the second file alone."""
+    """The project's files get this version. Another revision of the same version changes only the second file."""
 
     version: str
     revision: int = 0
@@ -96,7 +99,7 @@ class Define:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The broker or the supervisor answers nothing, from so many seconds later for so many seconds."""
+    """The broker or the supervisor answers nothing for ``seconds``, starting ``later_s`` seconds from now."""
 
     who: Literal["broker", "supervisor"]
     later_s: float
@@ -105,28 +108,28 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The settings of workers are changed where operators and Dagster are."""
+    """The environment of operators and Dagster gets another memory limit for workers."""
 
     memory_mb: str
 
 
 @dataclass(frozen=True, slots=True)
 class Spoil:
-    """The configuration of one slot is wrong: its worker is killed, and each later one ends at its start."""
+    """One slot gets a wrong configuration: its worker is killed, and each later worker ends when it starts."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A program pauses the worker of a slot, by HTTP."""
+    """A client pauses the worker of a slot by HTTP."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Intrude:
-    """A worker of another installation joins the group so many seconds later, for so many seconds."""
+    """A worker of another installation joins the consumer group ``later_s`` seconds from now, for ``seconds``."""
 
     later_s: float
     seconds: float
@@ -134,7 +137,7 @@ class Intrude:
 
 @dataclass(frozen=True, slots=True)
 class SetClock:
-    """The machine's clock is ahead by so many seconds, for so many seconds."""
+    """The machine's wall clock is ``ahead_s`` seconds ahead, for ``seconds``."""
 
     ahead_s: float
     seconds: float
@@ -142,22 +145,22 @@ class SetClock:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """Somebody deletes the first recovery run of each incident in Dagster."""
+    """The first recovery run of each incident is deleted from Dagster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Another version of Holdfast wrote the plan of the open apply."""
+    """The plan of the open apply is replaced with one that another version of Holdfast wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupy:
-    """Runs of every other kind that never end fill Dagster's queue."""
+    """Dagster's queue is filled with runs of every other kind, which never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakModule:
-    """The project's own module of Dagster definitions can't be imported, for so many seconds."""
+    """The project's own module of Dagster definitions cannot be imported for ``seconds``."""
 
     seconds: float
 

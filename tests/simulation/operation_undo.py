@@ -1,7 +1,7 @@
-"""Undo files of a course of operation: what a clear deletes is in a complete file, with the value that it has now.
+"""Checks undo files in a course of operation: each deleted entry is in a complete file, with its last value.
 
-A clear is stopped at each batch of deletes, after the last moment at which a function could write. What it is about to
-delete is read from the worker's own database, and the files from the disk.
+The check stops a clear at each batch of deletes, after user functions can no longer change the entries. It reads the
+entries from the worker's own database, and the files from the disk.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tests.simulation.operation_world import OperationWorld
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: Where a worker passes between the last line of a file and the first delete.
+#: The point that a worker passes after the last line of the file and before the first delete.
 DELETES = "clear:deletes"
-#: So few entries that a clear takes several batches.
+#: The number of entries in a batch; it is so small that a clear has several batches.
 BATCH = 2
 
 
 @contextmanager
 def undo_files_checked(world: OperationWorld) -> Iterator[None]:
-    """The clears of a world that write files are checked."""
+    """While the block runs, each clear that writes an undo file is checked."""
     clear, commit = keys.clear, keys.commit_apart
     asked: dict[str, Clear] = {}
 
@@ -55,7 +55,10 @@ def undo_files_checked(world: OperationWorld) -> Iterator[None]:
 
 
 def check_deletes(world: OperationWorld, task: Task, writes: Mapping[str, Writes]) -> None:
-    """Note what is in no file as it is deleted; the course breaks at its next look."""
+    """Record an error if an entry that is about to be deleted is in no undo file.
+
+    The course fails at its next check.
+    """
     files = _written(world)
     for store, each in writes.items():
         for key in each.keys:
@@ -68,7 +71,7 @@ def check_deletes(world: OperationWorld, task: Task, writes: Mapping[str, Writes
 
 
 def _written(world: OperationWorld) -> set[tuple[str, int, bytes, bytes]]:
-    """The entries of all complete files: store, partition, changelog key and stored value."""
+    """The entries of all complete undo files: store, partition, changelog key and stored value."""
     folder = world.paths.exports(GROUP)
     lines = [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     entries = [entry_of(line, number) for number, line in enumerate(lines, 1)]

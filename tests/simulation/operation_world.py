@@ -1,7 +1,7 @@
-"""A machine on which several operators and the recovery sensor act at once: versions, silence, and who interrupts whom.
+"""A simulated machine on which several operators and the recovery sensor act at the same time.
 
-The parts of ``lifecycle_world``, with what production adds around them: releases with files, the deployed rollout,
-``resume`` and ``abandon``, the recovery sensor with its runs, and the standing that ``holdfast status`` shows.
+It extends ``lifecycle_world`` with releases and their files, the deployed rollout, and ``resume`` and ``abandon``. It
+also has the recovery sensor with its runs, and the status of ``holdfast status``.
 """
 
 from __future__ import annotations
@@ -60,29 +60,29 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT
 
-#: A call of a silent supervisor ends with an error after so long, seconds.
+#: Seconds after which a call of a silent supervisor fails.
 SUPERVISOR_WAIT_S = 5.0
-#: A worker that sleeps so long or longer waits for messages, seconds.
+#: A worker that sleeps at least this many seconds counts as waiting for messages.
 IDLE_S = 0.1
 LIMITS = Limits()
-#: As in ``infra.deploy.supervisord``.
+#: The action of the error in ``infra.deploy.supervisord``.
 _END_IT = "End it and start another one: `holdfast down`, then `holdfast up`. Recovery starts the processors."
 #: The client id of a worker of another installation.
 STRANGER = transactional_id(GROUP, "0123456789ab", "0")
 
 
 class NoStart(HoldfastError):
-    """What the workers of a broken version end with."""
+    """The error with which workers of a broken version end."""
 
 
 class NoConfiguration(HoldfastError):
-    """What a worker ends with whose machine has no right configuration."""
+    """The error with which a worker ends if its machine's configuration is wrong."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class OperationWorld(LifecycleWorld):
-    """The machine, with a definition in a file that changes, and a supervisor and a broker that may be silent."""
+    """A machine with a project whose definition is edited, and with a supervisor and a broker that may be silent."""
 
     def __init__(self, schedule: Any, folder: Path, template: Path) -> None:
         self._definition = Project(folder / "project")
@@ -92,33 +92,33 @@ class OperationWorld(LifecycleWorld):
         self.define("v1")
         super().__init__(schedule, folder, template)
         self.slots = ("0", "1")
-        #: Until when the supervisor answers nothing, in virtual seconds.
+        #: The virtual time until which the supervisor answers nothing.
         self.silent_until = 0.0
-        #: A worker without messages looks again after so many virtual seconds: most of a course is quiet.
+        #: Virtual seconds that a worker without messages sleeps. They are long, because most of a course is quiet.
         self.idle_s = 0.5
-        #: When each recovery run began, in virtual seconds.
+        #: The virtual time at which each recovery run began.
         self.run_began: dict[str, float] = {}
-        #: Called at each point of each process.
+        #: Called at each point of each process; a true result kills the process.
         self.strikes: list[Callable[[SimulatedProcess, str], bool]] = []
         self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
-        #: The settings of workers where operators and Dagster are.
+        #: The environment of operators and Dagster, with the settings of workers.
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
-        #: The slots whose workers end with ``NoConfiguration`` until a person repairs it.
+        #: The slots whose workers end with ``NoConfiguration`` until a person repairs their configuration.
         self.broken_slots: set[str] = set()
-        #: The releases that worked, the last one last; none twice.
+        #: The releases that have worked, each once, the latest last.
         self.worked: list[str] = []
-        #: What the last worker of a slot has imported.
+        #: The versions that the last worker of each slot has imported.
         self.imported: dict[str, Imported] = {}
         self._strangers: list[Member] = []
-        #: Who saw which release hang in its proof, where the running one does not.
+        #: Which process has seen which release hang in its proof while the running release does not hang.
         self.hung: Hung = set()
-        #: Since when a worker of another installation is in the group, in virtual seconds; None without one.
+        #: The virtual time since which a worker of another installation is in the group; None if there is none.
         self.shared_since: float | None = None
 
     # -- the definition --------------------------------------------------------------------------------------------
 
     def define(self, version: str, revision: int = 0) -> None:
-        """The project's files define this version from now on."""
+        """Writes this version into the project's files."""
         self.version = version
         self._definition.define(version, revision)
 
@@ -127,7 +127,7 @@ class OperationWorld(LifecycleWorld):
 
     @property
     def topology(self) -> Topology:
-        """The description of the version that is defined now."""
+        """The topology of the version that the project defines now."""
         described: Topology = replace(self._described, code_version=self.version)
         return described
 
@@ -136,7 +136,10 @@ class OperationWorld(LifecycleWorld):
         self._described = described
 
     def started(self, program: Program, slot: str, start: Start) -> Application:
-        """A program with a release imports it; one without imports what is in the project now."""
+        """The processor of a new worker.
+
+        A program with a release imports the release's files, others the project's files.
+        """
         given = program.spec.command
         release = Path(given[given.index(RELEASE) + 1]) if RELEASE in given else None
         if release is not None:
@@ -161,7 +164,8 @@ class OperationWorld(LifecycleWorld):
         sleep = process.sleep
 
         def sleep_longer(seconds: float) -> None:
-            worker = program.worker  # what was asked since it looked is answered after its usual pause
+            # a request that came since the worker's last look is answered after its usual pause
+            worker = program.worker
             program.idle = IDLE_S <= seconds < self.idle_s and not (worker is not None and worker.requests)
             try:
                 sleep(self.idle_s if program.idle else seconds)
@@ -175,7 +179,7 @@ class OperationWorld(LifecycleWorld):
             program.process._wake()
 
     def _check_launch(self) -> None:
-        """Recovery starts nothing beside a worker of another installation that was there before its run."""
+        """Check that recovery starts no worker beside one of another installation that joined before the run."""
         run = self._actor()
         if run is None or not run.name.startswith("run") or self.shared_since is None:
             return
@@ -183,8 +187,8 @@ class OperationWorld(LifecycleWorld):
             self.broken = InvariantBroken("beside", f"{run.name} started a worker beside {STRANGER}")
 
     def join_stranger(self) -> None:
-        """A worker of another installation takes its share of the partitions."""
-        if not self.network.brokers_up:  # nobody joins without a broker
+        """A worker of another installation joins the group and takes its share of the partitions."""
+        if not self.network.brokers_up:  # joining needs a broker
             self.clock.call_later(0.5, self.join_stranger)
             return
         group = self.cluster._broker.group(GROUP)
@@ -196,7 +200,7 @@ class OperationWorld(LifecycleWorld):
         def poll() -> None:
             for number, member in enumerate(self._strangers):
                 if member not in group.members:
-                    # its session ended while the broker was away: whoever asked before this moment saw no stranger
+                    # its session ended while the broker was away, so earlier questions about the group did not show it
                     self._strangers[number] = group.join(member.process, (INPUT,), STRANGER)
                     self.shared_since = self.clock.monotonic()
                 elif group.preparing and not member.joined:
@@ -207,37 +211,37 @@ class OperationWorld(LifecycleWorld):
         poll()
 
     def leave_strangers(self) -> None:
-        """They are stopped in their own installation."""
+        """The workers of the other installation leave the group."""
         for each in self._strangers:
             self.cluster._broker.group(GROUP).leave(each)
         self._strangers.clear()
         self.shared_since = None
 
     def feed(self, partition: int, upto: int) -> None:
-        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers are elsewhere
+        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers run on other machines, with right clocks
         super().feed(partition, upto)
         self.clock.skew_s = skew_s
 
     def pause(self, slot: str) -> None:
-        """Pause the worker of a slot, if it runs; as its server does, on the worker's own thread."""
+        """Pause the worker of a slot, if it runs. Like a real HTTP request, this happens on the worker's own thread."""
         program = self.programs.get(self.paths.program(GROUP, slot))
         if program is not None and program.worker is not None:
             program.worker.requests.append(WorkerRequest(program.worker.pause, only_reads=False))
             self.wake(program)
 
     def set_clock(self, ahead_s: float) -> None:
-        """The machine's clock is ahead by so many seconds from now on."""
+        """Set the machine's wall clock this many seconds ahead."""
         self.clock.skew_s = ahead_s
 
     def end_supervisor(self) -> None:
-        """``holdfast down``: the supervisor is ended with its programs, also one that hangs."""
+        """End the supervisor, even a hanging one, and all its programs, as ``holdfast down`` does."""
         self.silent_until = 0.0
         for program in self.programs.values():
             if program.process is not None and program.alive:
                 self.kill(program.process)
 
     def noting_what_works(self) -> Any:
-        """A patch by which each release that works is noted."""
+        """A patch that appends each release that works to ``worked``."""
         original = ReleaseBook.works
 
         def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
@@ -247,50 +251,50 @@ class OperationWorld(LifecycleWorld):
         return patch.object(ReleaseBook, "works", works)
 
     def make_foreign(self) -> None:
-        """Another version of Holdfast wrote the plans of open applies."""
+        """Replace the plans of open applies with plans that another version of Holdfast wrote."""
         changed = update(tables.applies).where(tables.applies.c.finished_at.is_(None))
         with self.registry._database.writing() as connection:
             connection.execute(changed.values(plan='{"of": "another version"}'))
 
     def runs_for_s(self, pid: int) -> float | None:
-        """How long a process runs, by the kernel's clock, which nobody sets."""
+        """Seconds since a process started, by the monotonic clock; None if the process does not run."""
         found = next((each for each in self.programs.values() if each.pid == pid and each.alive), None)
         return None if found is None else self.clock.monotonic() - found.began_at
 
     def asked_of(self, folder: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
-        """Command and environment of a program of the simulated supervisor, which writes no files."""
+        """Command and environment of a program. The simulated supervisor has no files to read them from."""
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
     def now(self) -> datetime:
-        """The time of the world, as records have it."""
+        """The present virtual time, in the form that the registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
-    # -- who acts --------------------------------------------------------------------------------------------------
+    # -- processes and the people who run them -----------------------------------------------------------------------
 
     def operator(self, process: SimulatedProcess) -> Person:
         return Person(self, process)
 
     def current(self) -> SimulatedProcess:
-        """The process that runs now."""
+        """The simulated process that calls this function."""
         found = self._actor()
         assert found is not None
         return found
 
     def _actor(self) -> SimulatedProcess | None:
-        """The process that runs now; None for the machine itself."""
+        """The simulated process that calls this function; None if the simulation itself calls it."""
         here = getcurrent()
         return next((each for each in self.simulation.processes if each._greenlet is here), None)
 
     def version_of(self, release: str | None) -> str:
-        """The version of a release; of the definition for None."""
+        """The version of a release; None means the version that the project defines."""
         found = None if release is None else self.registry.releases.find(GROUP, release)
         folder = None if found is None or found.folder is None else Path(found.folder)
         return self._definition.imported(folder).app
 
 
 class SilentDeployer:
-    """The supervisor, which may be silent for a while; otherwise ``of`` answers."""
+    """A supervisor that may be silent for a while; otherwise the simulated supervisor answers."""
 
     def __init__(self, world: OperationWorld, process: SimulatedProcess) -> None:
         self._of, self._world, self._process = SimulatedDeployer(world, process), world, process
@@ -305,7 +309,7 @@ class SilentDeployer:
 
 @dataclass(frozen=True)
 class _Machine:
-    """``assets.ports.Machine``."""
+    """The simulated machine, with the interface ``assets.ports.Machine``."""
 
     world: Any
     project: Path
@@ -317,9 +321,9 @@ class _Machine:
 
 
 class Person(Operator):
-    """Who runs one command, or one tick of the sensor, or one run of recovery: what ``orchestration.verbs`` is."""
+    """One run of a command, of a sensor tick or of recovery: the counterpart of ``orchestration.verbs``."""
 
-    #: So few releases that each deploy prunes.
+    #: The number of kept releases; it is so small that each deploy prunes.
     releases_kept = 1
 
     def __init__(self, world: OperationWorld, process: SimulatedProcess) -> None:
@@ -345,7 +349,7 @@ class Person(Operator):
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
-        """Abandons an apply, as ``Verbs.abandon`` does; returns what the apply leaves."""
+        """Abandons an apply, as ``Verbs.abandon`` does; returns what the apply leaves undone."""
         record = self._open(number)
         if record is None:
             return ()
@@ -356,11 +360,11 @@ class Person(Operator):
         return prove(self, processor, stage, tell)
 
     def processor_now(self) -> ProcessorNow:
-        """What status shows."""
+        """The processor's status, as ``holdfast status`` computes it."""
         return processor_now(GROUP, self.acting, LIMITS)
 
     def _others(self, processor: str) -> tuple[str, ...]:
-        """As ``orchestration.world`` asks."""
+        """Members of other installations in the consumer group, found as in ``orchestration.world``."""
         try:
             slots = len(self._slots(processor))
             return find_strangers(processor, slots, self.topics.group_members, self.world.state_dir, within_s=0.0)
@@ -390,7 +394,10 @@ class Person(Operator):
 
 @contextmanager
 def parts_of_operation(world: OperationWorld) -> Iterator[None]:
-    """Who waits waits in virtual time, recovery beats in it, and whoever looks sees who is gone."""
+    """Patches the parts that a course needs, while the block runs.
+
+    Waiting and the renewal of holds use virtual time, and incidents know at once which processes are gone.
+    """
     with ExitStack() as parts:
         for part in (
             patch.object(recovery, "Hold", lambda: OperatorsHold(world, world.current())),
@@ -409,9 +416,9 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 
 @contextmanager
 def _reads_remembered() -> Iterator[None]:
-    """What nobody wrote since it was read is answered from memory: reads are a third of a course.
+    """Answers repeated reads of the registry from memory, as long as nothing was written.
 
-    Rows whose age counts are not remembered: an open apply, an open incident.
+    Reads take a third of a course's time. Rows whose age matters are not remembered: open applies and open incidents.
     """
     writes, remembered = [0], dict[Any, tuple[int, Any]]()
     writing = Connections.writing

@@ -1,8 +1,8 @@
-"""What others do while processors run: operators, members of other programs, and somebody who deletes topics.
+"""Other actors of the simulation, while processors run: operators, foreign group members, and deletions of topics.
 
-An operator clears all state, or deploys the other version where tasks are joined and parted. For both, all processes
-are stopped first; for a deployment, because the product's own plan says so (``compatibility``). The rest of an input
-that must not come late comes while they are stopped, too.
+An operator clears all state, or deploys the version in which tasks are joined or parted again. Before both, all
+processes are stopped; for a deployment, the product's own plan demands this (``compatibility``). Input that must not
+come late is also produced while all processes are stopped.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Others:
-    """The others of a world.
+    """The other actors of a simulation.
 
     Attributes:
-        cleared: Whether outputs may come again, because the input is read again.
-        busy: Whether processes are stopped for a clear or a deployment.
-        seen: What readers have seen of topics that were deleted since.
-        intruders: Members of other programs that are in the group.
+        cleared: Whether outputs may repeat, because a clear has rewound the input.
+        busy: Whether all processes are stopped now for a clear, a deployment or the rest of the input.
+        seen: The records that consumers had read from topics before these were deleted.
+        intruders: The number of foreign members in the consumer group now.
     """
 
     def __init__(self, world: World) -> None:
@@ -39,9 +39,9 @@ class Others:
         self.intruders = 0
 
     def call_at_their_times(self) -> None:
-        """Let them act when the schedule says."""
+        """Schedule all actions at the times that the schedule gives."""
         world, schedule = self._world, self._world.schedule
-        # Made again by a worker, the output topic would take all times.
+        # A worker may create a deleted output topic again, with a configuration that accepts all timestamps.
         deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]
         for at in schedule.clears_at:
             world.clock.call_at(at * schedule.horizon_s, self.clear)
@@ -56,7 +56,7 @@ class Others:
             world.clock.call_at(world.workload.rest_at * schedule.horizon_s, self.feed_rest)
 
     def feed_rest(self) -> None:
-        """The rest of the input comes while no process runs."""
+        """Produce the rest of the input while no process runs."""
         if self.busy:
             self._world.clock.call_later(0.5, self.feed_rest)
         else:
@@ -68,7 +68,7 @@ class Others:
         return True
 
     def clear(self) -> None:
-        """An operator stops all processes, and begins when none is left."""
+        """An operator stops all processes, and clears all state when none is left."""
         if self.busy:
             return
         self.cleared = self._world.operator.wanted = True
@@ -79,7 +79,10 @@ class Others:
         return not self._world.operator.wanted
 
     def regroup(self) -> None:
-        """An operator deploys the other version: with one store more or less, which joins the tasks of two inputs."""
+        """An operator deploys the other version, which has one store more or less.
+
+        This store joins the tasks of two inputs.
+        """
         if self.busy:
             return
         world = self._world
@@ -99,7 +102,7 @@ class Others:
         machine.stop()
 
     def _stop_all_for(self, act: Callable[[], bool]) -> None:
-        """Stop all processes, act until it is done, and start those again that ran."""
+        """Stop all processes, repeat an action until it is done, and start the machines again that ran before."""
         self.busy = True
         machines = self._world.machines
         self._act_alone([machine for machine in machines if machine.wanted] or machines[:1], act)
@@ -118,7 +121,7 @@ class Others:
             self._world.clock.call_later(0.5, lambda: self._act_alone(running, act))
 
     def delete(self, topic: str) -> None:
-        """Somebody deletes a topic, and makes it again; what readers saw of it counts."""
+        """Delete a topic and create it again later; the deleted records that consumers have read still count."""
         if self._world.strike is None:
             return
         known = self._world.cluster._broker.topics.get(topic)
@@ -131,17 +134,20 @@ class Others:
         self._world.clock.call_later(self._world.random.choice([0.05, 2.0]), lambda: self._world.create(topic))
 
     def read(self, topic: str) -> list[tuple[int, Record]]:
-        """What readers have seen of a topic, also before it was deleted."""
+        """All records of a topic that consumers have read, including those before a deletion."""
         return self.seen.get(topic, []) + self._world.cluster.read(topic)
 
     def extent(self, topic: str) -> object:
-        """What `read` depends on: while it is the same, so is what readers see. Checks ask at each move of time."""
+        """A value that changes whenever the result of `read` changes.
+
+        It is cheap enough for a check at each move of time.
+        """
         broker = self._world.cluster._broker
         logs = broker.topics[topic].logs if topic in broker.topics else ()
         return len(self.seen.get(topic, ())), tuple((log, log.start, log.end, log.last_stable) for log in logs)
 
     def intrude(self) -> None:
-        """A member of the group reads one of two inputs for a while: no worker gets both of each partition."""
+        """A foreign group member reads one of two inputs for a while, so no worker gets both inputs of a partition."""
         self.intruders += 1
         self._world.simulation.start(f"intruder.{self.intruders}", self._read_one_input)
 

@@ -1,7 +1,7 @@
-"""A simulated world whose owner is asked for clears and positions while faults strike, and what must come of it.
+"""A simulation in which the owner of a task gets commands (clear, adopt, set positions) while faults strike.
 
-The expected state is told by the input alone: each store has, by partition, the messages that count in it. A clear
-takes messages out; reading from an earlier position adds them again.
+The expected state comes from the input alone: each store has, by partition, the messages that count in it. A clear
+removes messages; a rewind adds them again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantB
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World
 
-#: A command is done within so many virtual seconds, whatever strikes.
+#: Virtual seconds within which a command must be done, whatever faults strike.
 COMMAND_S = 900.0
 ENDED = (TicketPhase.DONE, TicketPhase.FAILED)
 
 
 class OwnerWorld(World):
-    """A world that is fed, paused and commanded step by step."""
+    """A simulated installation that a test feeds, pauses and commands step by step."""
 
     def __init__(self, schedule: Schedule, folder: Path, settings: Settings) -> None:
         super().__init__(schedule, folder, settings)
@@ -49,9 +49,9 @@ class OwnerWorld(World):
         self.effective: dict[tuple[str, int], list[Message]] = {
             (store, number): [] for store in self.workload.names for number in range(schedule.partitions)
         }
-        #: By partition, the offset of each message that was sent.
+        #: The offset of each message that was produced, by partition and message number.
         self.offsets: list[dict[int, int]] = [{} for _ in range(schedule.partitions)]
-        #: By partition, how many messages are counted already.
+        #: How many messages are counted already, by partition.
         self._counted = [0] * schedule.partitions
         self.asked = 0
         self.failed: list[str] = []
@@ -62,13 +62,13 @@ class OwnerWorld(World):
         return made
 
     def feed_to(self, partition: int, upto: int) -> None:
-        """More input arrives; its offsets are noted."""
+        """Produce the messages of a partition up to a number, and note their offsets."""
         for number in range(self._sent[partition], upto):
             self.feed(partition, number + 1)
             self.offsets[partition][number] = self._ends[Partition(INPUT, partition)] - 1
 
     def settle(self) -> None:
-        """Let the fed input be consumed, and count it."""
+        """Wait until the produced input is consumed, and count it in ``effective``."""
         self._until(self.fed_is_consumed, RECOVERY_S, "liveness")
         for partition, messages in enumerate(self.workload.messages):
             new = messages[self._counted[partition] : self._sent[partition]]
@@ -77,13 +77,13 @@ class OwnerWorld(World):
                 self.effective[store, partition] += new
 
     def fed_is_consumed(self) -> bool:
-        """Whether the group has committed all that was fed."""
+        """Whether the group has committed all produced input."""
         self._keep_up()
         committed = self.cluster.committed_offsets(GROUP)
         return self.broken is not None or all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def _keep_up(self) -> None:
-        """Somebody is there, and whoever began paused, or slept through being told to resume, goes on."""
+        """Keep at least one machine wanted, and resume workers that started paused or were frozen during a resume."""
         if not any(machine.wanted for machine in self.machines):
             self.machines[0].wanted = True
             self.machines[0].start()
@@ -92,7 +92,7 @@ class OwnerWorld(World):
                 worker.requests.append(Request(worker.resume, only_reads=False))
 
     def expected(self) -> Expected:
-        """What the messages that count come to."""
+        """The state of each store that the messages in ``effective`` lead to."""
         found = Expected()
         for store in self.workload.names:
             counted = tuple(tuple(self.effective[store, number]) for number in range(self.schedule.partitions))
@@ -103,7 +103,7 @@ class OwnerWorld(World):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def workers(self) -> Iterator[tuple[Machine, Worker]]:
-        """Those that could be asked."""
+        """The machines and workers that could answer a request now."""
         for machine in self.machines:
             worker = machine.app._worker if machine.app is not None else None
             process = machine.alive
@@ -111,7 +111,7 @@ class OwnerWorld(World):
                 yield machine, worker
 
     def owner(self, partition: int) -> Worker | None:
-        """Who runs a partition's task now, as far as it says so itself."""
+        """The worker that runs a partition's task now, according to the worker itself; None if there is none."""
         for _, worker in self.workers():
             tasks = worker.assignment.tasks
             runs = any(task.partition == partition and task.phase is TaskPhase.RUNNING for task in tasks)
@@ -120,12 +120,12 @@ class OwnerWorld(World):
         return None
 
     def pause(self) -> None:
-        """Whoever runs reads no more, and whoever starts begins so."""
+        """Pause all workers; workers that start later start paused."""
         self.start_with = Start(paused=True)
         self._until(self._all_paused, RECOVERY_S, "liveness")
 
     def resume(self) -> None:
-        """All go on."""
+        """Resume all workers."""
         self.start_with = Start()
         self._keep_up()
 
@@ -140,7 +140,7 @@ class OwnerWorld(World):
         return not (waiting or starting or any(machine.process.frozen for machine in there if machine.process))
 
     def command(self, partition: int, command: Command) -> Ticket:
-        """Ask the owner of a partition, again and again until it is done."""
+        """Send a command to the owner of a partition, repeatedly until it is done."""
         deadline = self.clock.monotonic() + COMMAND_S
         while self.clock.monotonic() < deadline:
             if self.start_with.paused:
@@ -184,32 +184,32 @@ class OwnerWorld(World):
         return begun[0] if begun else None
 
     def rest(self, seconds: float) -> None:
-        """Let so much time go by."""
+        """Run the simulation for this many virtual seconds."""
         until = self.clock.monotonic() + seconds
         self.clock.call_at(until, lambda: None)
         self._until(lambda: self.clock.monotonic() >= until, seconds + 60.0, "liveness")
 
-    # -- what a command means ----------------------------------------------------------------------------------------
+    # -- the expected effect of a command ------------------------------------------------------------------------------
 
     def forget(self, partition: int, stores: tuple[str, ...], cleared: Callable[[bytes], bool]) -> None:
-        """The messages of these keys count no more."""
+        """Note that messages with cleared keys no longer count."""
         for store in stores:
             kept = [message for message in self.effective[store, partition] if not cleared(message.key)]
             self.effective[store, partition] = kept
 
     def rewound(self, partition: int, number: int) -> None:
-        """The messages from this one on are counted (again)."""
+        """Note that the messages from this number on are processed, and count, again."""
         self._counted[partition] = number
 
 
 def owner_schedule(seed: int, **chosen: Any) -> Schedule:
-    """The schedule of a seed, with faults that let everything come to its end in time."""
+    """The schedule of a seed; its faults leave time for every command to be done."""
     return replace(plain_schedule(seed), **chosen)
 
 
 @contextmanager
 def commanded(schedule: Schedule, folder: Path, *, entries_max: int) -> Iterator[OwnerWorld]:
-    """A world that runs, with its faults, and with small batches."""
+    """A running installation with its faults; commands work in batches of a few entries."""
     world = OwnerWorld(schedule, folder, Settings(home=folder))
     values = [(sweep, "ENTRIES_MAX", entries_max), (contents, "RECORDS_PER_STEP", 3), (contents, "LOOKS_MAX", 7)]
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
@@ -229,7 +229,10 @@ def commanded(schedule: Schedule, folder: Path, *, entries_max: int) -> Iterator
 
 
 class OwnersCheck(FinalCheck):
-    """Commands change state where input offsets stay: who is at the end is told by the changelogs, too."""
+    """The final check for commands: they change state without moving input offsets.
+
+    A database therefore counts as up to date only if it also has reached the end of its changelogs.
+    """
 
     def _at_the_end(self, databases: Databases) -> Iterator[tuple[str, Path, Content]]:
         for slot, path, content in super()._at_the_end(databases):
@@ -244,7 +247,7 @@ class OwnersCheck(FinalCheck):
 
 
 def check_all(world: OwnerWorld) -> None:
-    """The changelogs, their owners' databases, and restores of all kinds hold what is expected, and nothing else."""
+    """Check that changelogs, the owners' databases and restores of all kinds hold exactly the expected state."""
     world.heal()
     world.settle()
     final = OwnersCheck(world.cluster, world.workload, world.expected(), world.history, world.others)
@@ -264,7 +267,7 @@ def check_all(world: OwnerWorld) -> None:
     final.check_databases("state", world.databases(), excused=set(range(world.schedule.partitions)))
     if world.checkpoints.manifests():
         world._audit(final, checkpoints=True)
-    for topic in world.changelogs:  # nobody is there who could still lack a delete
+    for topic in world.changelogs:  # no process runs that could still need a tombstone
         for number in range(world.schedule.partitions):
             world.history.observe()
             world.cluster.compact(Partition(topic, number), drop_tombstones=True)
@@ -272,7 +275,7 @@ def check_all(world: OwnerWorld) -> None:
 
 
 def draw_command(world: OwnerWorld, random: Random, partition: int) -> Callable[[], None]:
-    """One command about a partition; calling it has it done, and notes what it means."""
+    """Draws a command about a partition. The returned function has it done, and notes its expected effect."""
     keys = sorted({message.key for message in world.workload.messages[partition]})
     stores = tuple(random.sample(world.workload.names, random.randint(1, len(world.workload.names))))
     kind = random.choice(["keys", "prefix", "all", "all and position", "position", "adopt"])
@@ -302,7 +305,7 @@ def draw_command(world: OwnerWorld, random: Random, partition: int) -> Callable[
 def draw_adoption(
     world: OwnerWorld, random: Random, partition: int, number: int, positions: dict[str, dict[int, int]] | None
 ) -> Callable[[], None]:
-    """A changelog of somebody else, who has counted some of the messages; its content is to become the store's."""
+    """Draws an adoption: a store takes over the content of a foreign changelog, in which some of the messages count."""
     store = random.choice(world.workload.names)
     counted = [message for message in world.workload.messages[partition] if random.random() < 0.6]
     messages = tuple(tuple(counted if at == partition else ()) for at in range(world.schedule.partitions))
@@ -314,7 +317,7 @@ def draw_adoption(
         world.cluster.produce(shadow, value, key, partition=partition)
 
     for key in [key_prefix(b"gone") + b"total", *content]:
-        if random.random() < 0.5:  # overwritten, or deleted, later
+        if random.random() < 0.5:  # this value is later overwritten or deleted
             send(key, encode_value(-1, 0))
             send(META_KEY, ChangelogMeta({INPUT: 1}, 1, "").encode())
     send(key_prefix(b"gone") + b"total", None)
@@ -351,7 +354,7 @@ def _do(
     if number is not None:
         world.pause()
     world.command(partition, command)
-    world.rest(1.0)  # its markers are written
+    world.rest(1.0)  # time for the command's transaction markers to be written
     world.forget(partition, stores, cleared)
     if number is not None:
         world.rewound(partition, number)

@@ -1,6 +1,6 @@
-"""Bugs to plant in the engine, or in the cluster below it: each a patch that a simulation has to notice.
+"""Bugs that tests plant in the engine, or in the cluster below it. Each is a patch that a simulation must detect.
 
-Every one is a mistake that an exactly-once engine was seen to make, or could.
+Every bug is a mistake that exactly-once engines have had, or could have.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from tests.simulation import planted_checkpoints, planted_groups, planted_source
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-#: A seed that catches each bug. `print_table` writes it; a seed that catches its bug no longer costs only time.
+#: The file with a seed that detects each bug; `print_table` writes it. An outdated seed only makes the search slower.
 KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug: what is wrong, and how to make it so."""
+    """A bug: its name, and the patch that plants it."""
 
     name: str
     plant: Patch
 
     @contextmanager
     def growing(self) -> Iterator[None]:
-        """The engine with the bug."""
+        """While the block runs, the engine has the bug."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
             yield
@@ -152,7 +152,8 @@ def _generation_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "refusal", lambda self, member_id, generation: None)
 
 
-#: Whether the simulated process that runs reads what is not committed. Processes take turns inside of a call.
+#: Whether the running simulated process reads uncommitted records. A context variable, because processes switch within
+#: a call.
 _UNCOMMITTED: ContextVar[bool] = ContextVar("uncommitted", default=False)
 
 
@@ -189,7 +190,7 @@ def _tombstones_dropped(patch: pytest.MonkeyPatch) -> None:
     original = InMemoryProducer.produce_all
 
     def produce_all(self: InMemoryProducer, topic: str, values: Any, keys: Any, **more: Any) -> None:
-        if more.get("partition", -1) >= 0:  # a changelog
+        if more.get("partition", -1) >= 0:  # only changelog records have an explicit partition
             left = [(value, key) for value, key in zip(values, keys, strict=True) if value is not None]
             values, keys = [value for value, _ in left], [key for _, key in left]
         original(self, topic, values, keys, **more)
@@ -318,7 +319,8 @@ def _standby_outlives_promotion(patch: pytest.MonkeyPatch) -> None:
     def release(self: Standbys, name: str) -> None:
         standby = self._standbys.get(name)
         if standby is not None and standby.task is not None and standby.task.store is not None:
-            standby.task.store._database._stored.holder = None  # the task can open it, too
+            # frees the database's lock, so that the task can open it while the standby still writes
+            standby.task.store._database._stored.holder = None
 
     patch.setattr(Standbys, "release", release)
 
@@ -387,32 +389,35 @@ BUGS = (
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
     *(Planted(name, plant) for name, plant in planted_world.PLANTS.items()),
 )
-#: Those that only windows, sessions and timers show.
+#: Bugs that show only with windows, sessions and timers.
 TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
-#: Those that only a stream grouped by another key shows.
+#: Bugs that show only in a stream that is grouped by another key.
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
-#: Those that a stream shows whose producers go on while workers die.
+#: Bugs that show in a stream whose producers continue while workers die.
 LIVE_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.LIVE_PLANTS.items())
-#: Those that joins of two topics show.
+#: Bugs that show in joins of two topics.
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
-#: Those that tables show which are restored from their topics.
+#: Bugs that show in tables that are restored from their topics.
 SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLANTS.items())
 
 
 def known_seeds() -> dict[str, int]:
-    """By bug, a seed that caught it when the file of known seeds was written."""
+    """The known seed of each bug: it detected the bug when the file was written."""
     lines = KNOWN_SEEDS.read_text(encoding="utf-8").splitlines()
     return {name: int(seed) for seed, _, name in (line.partition(" ") for line in lines)}
 
 
 def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int, *, known: bool = False) -> tuple[int, Any] | None:
-    """Run seeds with a bug until an invariant breaks: how many it took, and what was seen; None when none did.
+    """Run seeds with a planted bug until an invariant breaks.
 
     Args:
-        seeds: Runs one seed, of the engine or of operators; an outcome has the ``invariant`` that broke.
-        bug: What grows it for a while, and its ``name``.
-        seeds_max: So many seeds at the most.
-        known: Run the known seed of the bug first, which ends the search unless code or schedules have changed.
+        seeds: Runs one seed; its outcome has the ``invariant`` that broke.
+        bug: Has a ``name``, and ``growing``, which plants the bug for a while.
+        seeds_max: The largest number of seeds to run, without the known seed.
+        known: Run the known seed of the bug first. It ends the search unless code or schedules have changed.
+
+    Returns:
+        How many seeds ran, and the outcome of the last one; None if no seed detected the bug.
     """
     first = [known_seeds()[bug.name]] if known and bug.name in known_seeds() else []
     with bug.growing():
@@ -424,7 +429,7 @@ def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int, *, known: bool = Fa
 
 
 def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
-    """Print the table of the documentation and write the known seeds; `seeds_until_caught` has the arguments."""
+    """Print the table for the documentation, and write the known seeds; arguments are those of `seeds_until_caught`."""
     print("| Planted bug | Caught by | Seeds needed |\n| --- | --- | --- |")
     known = known_seeds()
     for bug in bugs:
@@ -438,7 +443,7 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 
 def main() -> None:
-    """Print the tables of the bugs of the engine."""
+    """Print the tables of the engine's planted bugs."""
     work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
     for of, bugs in {**work, "live": LIVE_BUGS, "sourced": SOURCED_BUGS}.items():
         with runner(of=of) as seeds:

@@ -1,4 +1,4 @@
-"""Bugs to plant in checkpoints: what was uploaded, what is trusted, and what is thrown away."""
+"""Bugs that tests plant in checkpoints: in what is uploaded, trusted and deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.disk import SimulatedDatabase
 
 
 def manifest_first(patch: pytest.MonkeyPatch) -> None:
-    """The manifest is written before the files that it names."""
+    """The bug: the manifest is written before the files that it names."""
     publish = Uploader._publish
     waiting: list[tuple[str, bytes]] = []
 
@@ -42,12 +42,12 @@ def manifest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_topics_trusted(patch: pytest.MonkeyPatch) -> None:
-    """Nobody asks which changelog a checkpoint belongs to."""
+    """The bug: a checkpoint is restored although it belongs to another changelog."""
     patch.setattr(decision, "_of_other_topics", lambda manifest, wanted: None)
 
 
 def offsets_after_files(patch: pytest.MonkeyPatch) -> None:
-    """The data is copied first, and the offsets are read when more was written."""
+    """The bug: a checkpoint has older data than its offsets say, because the offsets are read later."""
     original = TaskStore.checkpoint
     copied: dict[int, dict[bytes, bytes]] = {}
 
@@ -65,7 +65,7 @@ def offsets_after_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def checksums_unread(patch: pytest.MonkeyPatch) -> None:
-    """What comes from the store is taken as it is."""
+    """The bug: files from the store are used without a check of their checksums."""
 
     def download(self: Fetcher, manifest: Manifest, path: Path, job: Job) -> Iterator[None]:
         for file in manifest.files:
@@ -76,7 +76,7 @@ def checksums_unread(patch: pytest.MonkeyPatch) -> None:
 
 
 def marks_unread(patch: pytest.MonkeyPatch) -> None:
-    """Files are collected that an upload of another process is about to name."""
+    """The bug: garbage collection deletes files that the upload of another process is about to name."""
 
     def alive(objects: Objects, place: Place, time: Callable[[], float]) -> Generator[None, None, list[str]]:
         yield

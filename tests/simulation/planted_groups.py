@@ -1,4 +1,4 @@
-"""Bugs to plant in what ``group_by`` needs: its topic, purge and watermarks, and the joins behind it."""
+"""Bugs that tests plant in ``group_by``: in its repartition topic, purge, watermarks, and the joins behind it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What is told first behind a restart counts for all."""
+    """The bug: after a restart, the first watermark counts for all upstream tasks."""
     former = Before.begin
 
     def begin(self: Before, told_before: Mapping[str, int]) -> None:
@@ -87,14 +87,14 @@ def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Anybody(frozenset[str]):
-    """Tasks that nobody misses while they say nothing."""
+    """A set of upstream tasks that seems empty, so the stream waits for no task that has sent no watermark."""
 
     def __len__(self) -> int:
         return 0
 
 
 def _any_end_counts(patch: pytest.MonkeyPatch) -> None:
-    """The last word of a task at its end lets everything go, whoever is dead."""
+    """The bug: one task's final watermark counts as the end of the stream, even if its worker is dead."""
     patch.setattr(_Word, "reached_ms", property(lambda self: NEVER if self.ended else self.time_ms))
     patch.setattr(Upstream, "time_ms", _least_of_all)
 
@@ -165,12 +165,12 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
 
 
 def _newest_of_a_time(patch: pytest.MonkeyPatch) -> None:
-    """A message takes the place of the one of the same key and time, in place of the next number."""
+    """The bug: a message overwrites the one of the same key and time instead of getting the next number."""
     patch.setattr(DatedValues, "last", lambda self, line, time_ms: None)
 
 
 def _left_by_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """A worker looks for what it left open itself, and not for what those left that are gone."""
+    """The bug: transactions that dead workers left open are not ended."""
     patch.setattr(FormerOwners, "end_left", lambda self: None)
 
 
@@ -188,11 +188,11 @@ PLANTS: Plants = {
     "an outer row is sent for a message with a match": _outer_row_too,
     "an outer row is never sent": _outer_row_never,
 }
-#: Those that live producers show, who go on while workers die.
+#: Bugs that show only with live producers, which continue while workers die.
 LIVE_PLANTS: Plants = {
     "the last word of a dead worker counts as its end": _any_end_counts,
 }
-#: Those that joins of two topics show, without ``group_by``.
+#: Bugs that show in joins of two topics, without ``group_by``.
 JOINED_PLANTS: Plants = {
     "an input that is not read to its end is not waited for": _not_waited_for,
     "an end from before a pause or an assignment counts": _ends_stay,

@@ -1,6 +1,6 @@
-"""Bugs to plant in what tells and mends: each a patch that the model of operation has to notice.
+"""Bugs that tests plant in status and recovery. Each is a patch that the courses of operation must detect.
 
-python -m tests.simulation.planted_operation       the table of the documentation
+python -m tests.simulation.planted_operation       prints the table for the documentation
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from tests.simulation.planted import Planted, print_table
 
 
 def _word_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The word of an apply outlives its end, and is trusted."""
+    """The bug: the registry still says "deploying" after the apply has ended, and this is trusted."""
     patch.setattr(applies, "_no_longer_deploying", lambda processor, now: text("SELECT 1"))
     patch.setattr(incidents, "wanted", lambda recorded, world: recorded)
 
 
 def _live_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """An open apply counts as live, whatever became of its run."""
+    """The bug: an open apply counts as running, even if its process is dead."""
     patch.setattr(processor_now, "is_broken_off", lambda record: False)
 
 
 def _applies_block(patch: pytest.MonkeyPatch) -> None:
-    """Recovery waits for every open apply, also for one whose run is dead."""
+    """The bug: recovery waits for every open apply, even if its process is dead."""
     patch.setattr(incidents, "is_broken_off", lambda record: False)
 
 
 def _two_actions(patch: pytest.MonkeyPatch) -> None:
-    """The reason of an apply brings an action of its own."""
+    """The bug: the reason that an apply gives contains a second action, which status shows."""
     patch.setattr(answer, "in_one_line", lambda told: told.splitlines()[0])
 
 
 def _nobody_recovers(patch: pytest.MonkeyPatch) -> None:
-    """An incident asks for a run, and the run changes nothing."""
+    """The bug: an incident requests a recovery run, but the run restarts nothing."""
     patch.setattr(recovery._Recovery, "_restart", lambda self, sick: "started nothing")
 
 
 def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
-    """A slot that asks a person keeps recovery from all others."""
+    """The bug: if one slot needs a person, recovery restarts no other slot."""
     original = recovery.decide_slots
 
     def decide(*given: Any) -> PerSlot:
@@ -70,17 +70,17 @@ def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_are_counted(patch: pytest.MonkeyPatch) -> None:
-    """The key of a run is the number of runs that are there."""
+    """The bug: the run key is the number of existing runs, so Dagster drops a request after a run was deleted."""
     patch.setattr(tick, "next_key", lambda incident, keys: f"incident-{incident.id}-{len(list(keys)) + 1}")
 
 
 def _beside_others(patch: pytest.MonkeyPatch) -> None:
-    """Recovery asks for no members of another installation."""
+    """The bug: recovery does not look for workers of another installation."""
     patch.setattr(operation_sensor, "find_strangers", lambda *given: ())
 
 
 def _silence_is_death(patch: pytest.MonkeyPatch) -> None:
-    """A worker whose supervisor is silent is dead."""
+    """The bug: a worker counts as dead while its supervisor does not answer."""
 
     def dead(slot: str, *rest: Any) -> Observation:
         return Observation(None, None, Dead(None, None))
@@ -89,24 +89,24 @@ def _silence_is_death(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wish_is_shown(patch: pytest.MonkeyPatch) -> None:
-    """A worker that runs is as the deployment is recorded: neither its version nor its release is compared."""
+    """The bug: status shows the recorded version; a running worker's version and release are not compared."""
     patch.setattr(diagnosis, "_compared", lambda status, desired: None)
     patch.setattr(DeployedSettings, "imports", lambda book, processor, slot, release: True)
 
 
 def _settings_of_now(patch: pytest.MonkeyPatch) -> None:
-    """What starts a worker again starts it with the settings of its own environment, and nobody compares."""
+    """The bug: a restart uses the settings of recovery's own environment, and nothing compares them."""
     patch.setattr(DeployedSettings, "environment_of", lambda book, processor, release, present: dict(present))
     patch.setattr(incidents, "_other_programs", lambda *given: {})
 
 
 def _settings_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """The settings of a worker are not compared with the deployed ones."""
+    """The bug: a worker's settings are not compared with the deployed settings."""
     patch.setattr(incidents, "_other_programs", lambda *given: {})
 
 
 def _pause_is_fine(patch: pytest.MonkeyPatch) -> None:
-    """A paused worker works."""
+    """The bug: a paused worker counts as healthy."""
     original = diagnosis._compared
 
     def compared(status: Any, desired: Any) -> Any:
@@ -117,28 +117,28 @@ def _pause_is_fine(patch: pytest.MonkeyPatch) -> None:
 
 
 def _record_has_all(patch: pytest.MonkeyPatch) -> None:
-    """Workers that are not recorded are not looked for."""
+    """The bug: running workers that the registry does not record are not noticed."""
     patch.setattr(incidents, "slots_beyond", lambda *given: ())
 
 
 def _ahead_is_past(patch: pytest.MonkeyPatch) -> None:
-    """A time that a clock recorded while it was ahead counts like any other."""
+    """The bug: a timestamp in the future, from a clock that was ahead, counts like a past one."""
     for module in (ages, diagnosis, incidents):
         patch.setattr(module, "is_ahead", lambda moment, now: False)
 
 
 def _plan_is_read(patch: pytest.MonkeyPatch) -> None:
-    """Whoever looks at an open apply reads its plan, also that of another version."""
+    """The bug: the plan of an open apply is decoded even if another version of Holdfast wrote it."""
     patch.setattr(way_on, "read", lambda record: plans.decode(record.plan))
 
 
 def _fails_for_good(patch: pytest.MonkeyPatch) -> None:
-    """A deploy that fails starts no former release."""
+    """The bug: a failed deploy does not start the former release again."""
     patch.setattr(running, "_goes_back", lambda stage: False)
 
 
 def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """The command of an interrupted apply is named, whether the supervisor hangs or not."""
+    """The bug: status names the command for an interrupted apply even while the supervisor hangs."""
     original = processor_now.judge_interrupted
 
     def judge(begun: Any, found: Any) -> Any:
@@ -148,23 +148,23 @@ def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _others_are_not_named(patch: pytest.MonkeyPatch) -> None:
-    """An action is named beside workers of another installation, where it is refused."""
+    """The bug: status names an action that is refused because of workers of another installation."""
     patch.setattr(processor_now, "strangers_beside", lambda *given: ())
 
 
 def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:
-    """The newest releases are kept, whether they worked or not."""
+    """The bug: pruning keeps the newest releases, even if they never worked."""
     patch.setattr(releases, "UNDO", 0)
     patch.setattr(ReleaseBook, "before", lambda book, processor: None)
 
 
 def _one_lane(patch: pytest.MonkeyPatch) -> None:
-    """Runs of recovery have the lane of all others."""
+    """The bug: recovery runs share the concurrency limit of all other runs."""
     patch.setattr(run_coordinator, "RECOVERY", "")
 
 
 def _limit_of_all(patch: pytest.MonkeyPatch) -> None:
-    """Four runs at a time, of whatever kind."""
+    """The bug: Dagster runs at most four runs at a time, recovery runs included."""
     original = local.prepare
 
     def prepare(settings: Any) -> Any:
@@ -177,19 +177,19 @@ def _limit_of_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _watched_by_the_project(patch: pytest.MonkeyPatch) -> None:
-    """A project has one code location, in which recovery is, too."""
+    """The bug: the recovery sensor is in the project's only code location, and fails with it."""
     words = local._PROJECT_WORKSPACE.splitlines(keepends=True)
     at = next(number for number, line in enumerate(words) if "recovery_location" in line)
     patch.setattr(local, "_PROJECT_WORKSPACE", "".join((*words[: at - 1], *words[at + 2 :])))
 
 
 def _only_the_definition(patch: pytest.MonkeyPatch) -> None:
-    """A release holds the file of the definition, and not what it imports."""
+    """The bug: a release contains the definition's file, but not the modules that it imports."""
     patch.setattr(code_files, "_imports", lambda nodes: iter(()))
 
 
 def _written_early(patch: pytest.MonkeyPatch) -> None:
-    """A clear writes its file, and pauses the input after it."""
+    """The bug: a clear writes its undo file first and pauses the input afterwards."""
     original, export, hold = keys.clear, keys.export, Maintenance.hold
 
     def clear(worker: Any, ticket: Any, tasks: Any, asked: Any, *rest: Any) -> Any:
@@ -209,7 +209,7 @@ def _written_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _file_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """A clear that is begun again keeps the file of its first attempt."""
+    """The bug: a repeated clear keeps the undo file of its first attempt."""
     original = keys.export
 
     def export(worker: Any, ticket: Any, *rest: Any, once: str = "", **named: Any) -> Any:
@@ -222,12 +222,12 @@ def _file_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hangs_let_through(patch: pytest.MonkeyPatch) -> None:
-    """A version that hangs, or ends, where the running one does not, may replace it."""
+    """The bug: a version may replace the running one although it hangs or crashes where the running one does not."""
     patch.setattr(refusal, "is_broken_alone", lambda new, running: False)
 
 
 def _nothing_is_proof(patch: pytest.MonkeyPatch) -> None:
-    """Of a replay in which nothing ran nobody says more than that nothing failed."""
+    """The bug: a replay in which no step ran passes as proof, because nothing failed."""
     patch.setattr(refusal, "_unreached", lambda new: [])
     patch.setattr(refusal, "_silent", lambda *given: [])
 
@@ -265,7 +265,7 @@ BUGS: tuple[Planted, ...] = (
 
 
 def main() -> None:
-    """Print the table of the bugs of operation."""
+    """Print the table of planted bugs for the documentation."""
     with operation_runner() as seeds:
         print_table(seeds, BUGS, 400)
 

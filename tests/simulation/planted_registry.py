@@ -1,4 +1,4 @@
-"""Bugs of who holds a processor, planted one at a time: the model must find each."""
+"""Bugs that tests plant in the holds on a processor. The model must detect each of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.registry_model import Actor, ModelHold
 
 @dataclass(frozen=True, slots=True)
 class RegistryBug:
-    """A bug, how it is planted, and the invariants of which one must break."""
+    """A bug: the patch that plants it, and the invariants one of which must break."""
 
     name: str
     plant: Callable[[pytest.MonkeyPatch], None]
@@ -55,7 +55,7 @@ def _begins_beside_a_recovery(patch: pytest.MonkeyPatch) -> None:
 
 
 def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
-    """As before: the beat has the time of the holder's host, and whoever asks compares it with that of his own."""
+    """The bug: a heartbeat has the time of the holder's host, and another host compares it with its own clock."""
     beats: dict[int, float] = {}
     beat, begin, claim = ApplyJournal.beat_apply, Applier._begin, Applier._claim
 
@@ -81,7 +81,7 @@ def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
         return claim(applier, record)
 
     def refuse(applier: Applier, record: Any, begun: Any) -> None:
-        """It is found free by the same clock, in the claim."""
+        """Refuses nothing: the claim decides by the same clock."""
 
     del begin
     patch.setattr(ModelHold, "take", take)
@@ -140,7 +140,7 @@ def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """The holder beats again between the look and the claim."""
+    """The bug: recovery claims an apply that was silent at its look, although the holder has renewed it since."""
     patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 
 

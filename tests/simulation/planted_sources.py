@@ -1,4 +1,4 @@
-"""Bugs to plant in tables that are restored from their topics, and in what replays them."""
+"""Bugs that tests plant in the restore of tables from their topics, and in the consumers that replay them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 
 
 def too_far(patch: pytest.MonkeyPatch) -> None:
-    """A restore takes rows from behind the committed offset."""
+    """The bug: a restore takes rows behind the committed offset, which are not processed yet."""
     patch.setattr(restore, "bisect_left", lambda offsets, end: len(offsets))
 
 
 def put_aside(patch: pytest.MonkeyPatch) -> None:
-    """A restore takes a record as a row that processing put aside."""
+    """The bug: a restore makes a row of a record that processing has put aside."""
     real = source_rows.deserializer
 
     def lenient(name: str) -> Callable[[bytes], Any]:
@@ -35,7 +35,7 @@ def put_aside(patch: pytest.MonkeyPatch) -> None:
 
 
 def undead(patch: pytest.MonkeyPatch) -> None:
-    """A restore keeps rows that were deleted."""
+    """The bug: a restore keeps rows that were deleted."""
     real = restore.rows_of
 
     def without(*given: Any) -> tuple[list[bytes], list[bytes | None]]:
@@ -46,13 +46,16 @@ def undead(patch: pytest.MonkeyPatch) -> None:
 
 
 def timeless(patch: pytest.MonkeyPatch) -> None:
-    """The restored rows have another time than the processed ones."""
+    """The bug: restored rows have another timestamp than processed rows."""
     real = restore.rows_of
     patch.setattr(restore, "rows_of", lambda log, keys, values, times: real(log, keys, values, [0 for _ in times]))
 
 
 def former_positions(patch: pytest.MonkeyPatch) -> None:
-    """Until records of an assignment come, a replay has the position of the one before, as the client library does."""
+    """The bug: after an assignment, a replay reports its former positions until records arrive.
+
+    The client library behaves in this way.
+    """
     assign, positions, look = InMemoryReplayer.assign, InMemoryReplayer.positions, InMemoryReplayer._look
     former: dict[Partition, int] = {}
     asked: list[object] = [None]
@@ -64,7 +67,7 @@ def former_positions(patch: pytest.MonkeyPatch) -> None:
     def looks(self: InMemoryReplayer, records_max: int) -> object:
         if self._starts is asked[0]:
             return look(self, records_max)
-        asked[0] = self._starts  # its records were only asked for
+        asked[0] = self._starts  # the first poll after an assignment returns no records
         return [], {}
 
     patch.setattr(InMemoryReplayer, "assign", assigns)

@@ -1,6 +1,6 @@
-"""Bugs to plant in windows, sessions, timers and values that end; each a patch that their models have to notice.
+"""Bugs that tests plant in windows, sessions, timers and values with a TTL; their models must detect each of them.
 
-The shared simulation and the lives of one step (``test_*_as_modelled.py``) plant the same ones.
+The simulation and the tests of one step (``test_*_as_modelled.py``) plant the same bugs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _session_early(patch: pytest.MonkeyPatch) -> None:
     former = SessionStore._of_entry
 
     def early(self: SessionStore, entry: Any) -> Open | None:
-        session = former(self, entry)  # as if it had not grown since its entry was written
+        session = former(self, entry)  # the session closes by the end that it had when its index entry was written
         return session if session is None else session._replace(end=entry.end)
 
     patch.setattr(SessionStore, "_of_entry", early)
@@ -142,7 +142,7 @@ SESSIONS: Plants = {
 }
 
 
-# -- timers, and values that end ---------------------------------------------------------------------------------------
+# -- timers, and values with a TTL -------------------------------------------------------------------------------------
 
 
 def _timer_lost(patch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def _leaves_before_timers(patch: pytest.MonkeyPatch) -> None:
 
 
 def settled_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A restart between timers that are due at once forgets which of them had fired. Few lives show it."""
+    """The bug: a restart between two due timers forgets which of them has fired. Few random runs detect it."""
     former = StreamTime.record
 
     def forgets(self: StreamTime) -> dict[str, Any]:
@@ -210,7 +210,8 @@ TIMERS: Plants = {
 }
 
 
-# -- commits of time: only crashes and lost answers show these ---------------------------------------------------------
+# -- commits of event time: only crashes and lost answers reveal these bugs
+# ---------------------------------------------
 
 
 def _places_survive_abort(patch: pytest.MonkeyPatch) -> None:

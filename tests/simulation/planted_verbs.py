@@ -1,6 +1,6 @@
-"""Bugs to plant in the lifecycle: each a patch that the simulation of operators has to notice.
+"""Bugs that tests plant in the lifecycle. Each is a patch that the simulation of operators must detect.
 
-python -m tests.simulation.planted_verbs       the table of the documentation
+python -m tests.simulation.planted_verbs       prints the table for the documentation
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.simulation.planted import Planted, print_table
 
 
 def _local_only(patch: pytest.MonkeyPatch) -> None:
-    """The first deletes of a clear go to the database alone."""
+    """The bug: a clear deletes only in the local database, not in the changelog."""
 
     def commit_apart(worker: Any, task: Any, ticket: Any, writes: Any, inputs: Any) -> Any:
         changes = [change for name, each in writes.items() for change in task.states[name].rocks_changes(each)]
@@ -47,13 +47,13 @@ def _local_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_owner_only(patch: pytest.MonkeyPatch) -> None:
-    """Only the first worker is asked."""
+    """The bug: only the first of several workers gets the command."""
     original = RunningOwners._owners
     patch.setattr(RunningOwners, "_owners", lambda self, *of: original(self, *of)[:1])
 
 
 def _one_batch(patch: pytest.MonkeyPatch) -> None:
-    """A clear ends after its first batch."""
+    """The bug: a clear ends after its first batch."""
     original = Sweep.batch
 
     def batch(self: Sweep) -> Any:
@@ -65,7 +65,7 @@ def _one_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _planned_anew(patch: pytest.MonkeyPatch) -> None:
-    """What was broken off is planned again, and what was begun is forgotten."""
+    """The bug: an interrupted clear or restore is planned again instead of resumed."""
     original = clear.plan
 
     def plan(*arguments: Any) -> Plan:
@@ -77,7 +77,7 @@ def _planned_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _noted_early(patch: pytest.MonkeyPatch) -> None:
-    """A stage counts as done when it failed."""
+    """The bug: a failed stage counts as done."""
     original = Execution.__call__
 
     def call(self: Execution, processor: str, stage: Any, tell: Any) -> Any:
@@ -90,12 +90,12 @@ def _noted_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _set_aside_deletes(patch: pytest.MonkeyPatch) -> None:
-    """Local state is deleted where it is, and nothing set aside is ever deleted."""
+    """The bug: local state that was set aside is never deleted."""
     patch.setattr(LocalFolders, "delete_aside", lambda self, tasks, name: 0)
 
 
 def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Workers are started for a clear as they usually run."""
+    """The bug: workers that are started for a clear are not paused."""
     original = DeployedProcessors.run
 
     def run(self: DeployedProcessors, processor: str, stage: RunProcessor, tell: Any) -> Any:
@@ -105,7 +105,7 @@ def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_partitions(patch: pytest.MonkeyPatch) -> None:
-    """A clear of one partition clears all."""
+    """The bug: a clear of some partitions clears all partitions."""
     original = RunningOwners.clear
 
     def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
@@ -115,7 +115,7 @@ def _all_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_keys(patch: pytest.MonkeyPatch) -> None:
-    """A clear of some keys clears all."""
+    """The bug: a clear of some keys clears all keys."""
     original = RunningOwners.clear
 
     def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
@@ -125,12 +125,12 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
-    """What died after its work stays open."""
+    """The bug: an apply whose operator died after the last stage stays open."""
     patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 
 def _plan_acts(patch: pytest.MonkeyPatch) -> None:
-    """Planning a restore moves state already."""
+    """The bug: planning already changes the installation: it records the processor as stopped."""
     original = Operator.plan
 
     def plan(self: Operator, request: Any) -> Plan:
@@ -141,7 +141,7 @@ def _plan_acts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _stale_positions(patch: pytest.MonkeyPatch) -> None:
-    """A restore from the warehouse leaves input where it stands."""
+    """The bug: a restore from the warehouse does not set the positions of the input."""
 
     original = TableStages.set_positions
 
@@ -152,7 +152,7 @@ def _stale_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_left_out(patch: pytest.MonkeyPatch) -> None:
-    """Loading leaves the last row of a partition out, and nobody compares what was restored."""
+    """The bug: a restore does not load the last row of a partition, and nothing compares the result."""
     original = from_tables.checked_rows
 
     def rows(*of: Any) -> Any:
@@ -163,12 +163,12 @@ def _rows_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_snapshot_for_all(patch: pytest.MonkeyPatch) -> None:
-    """Stores of the same inputs are not brought back together."""
+    """The bug: stores that read the same inputs are restored separately."""
     patch.setattr(restore_table, "affected", lambda request, topology: request.stores or _stores(topology))
 
 
 def _cut_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A changelog that lost its first records passes for a whole one."""
+    """The bug: a changelog that lost its first records counts as complete."""
     original = backfill.unusable
 
     def unusable(facts: Any, topology: Any) -> dict[str, str]:
@@ -179,7 +179,7 @@ def _cut_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _width_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A changelog with more partitions than its source passes for a right one."""
+    """The bug: a changelog with more partitions than its source counts as valid."""
     original = backfill.unusable
 
     def unusable(facts: Any, topology: Any) -> dict[str, str]:
@@ -190,12 +190,12 @@ def _width_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_looks(patch: pytest.MonkeyPatch) -> None:
-    """Changelogs are made anew from local state that nobody looked at."""
+    """The bug: changelogs are rebuilt from local state without a check that this state is complete."""
     patch.setattr(backfill, "_not_whole", lambda *of: None)
 
 
 def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
-    """A plan makes no output topic."""
+    """The bug: no plan creates the output topic."""
     original = provisioning.plan
 
     def plan(*of: Any) -> Any:
@@ -207,22 +207,22 @@ def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
 
 
 def _registry_trusted(patch: pytest.MonkeyPatch) -> None:
-    """Nothing notices that the registry is older than the processor."""
+    """The bug: a registry that is older than the processor is trusted."""
     patch.setattr(marking, "judge", lambda *of: None)
 
 
 def _recovery_trusts(patch: pytest.MonkeyPatch) -> None:
-    """Recovery does not ask whether the registry is older than the processor; verbs do."""
+    """The bug: recovery does not check whether the registry is older than the processor; verbs still do."""
     patch.setattr(incidents, "behind", lambda *of: None)
 
 
 def _strangers_unseen(patch: pytest.MonkeyPatch) -> None:
-    """A deploy does not ask the group for members that are not its own."""
+    """The bug: a deploy does not look for foreign members in the consumer group."""
     patch.setattr(facts, "strangers_in", lambda *of: [])
 
 
 def _stopped_for_a_while(patch: pytest.MonkeyPatch) -> None:
-    """A stop is that of a restart: recovery starts again what was stopped."""
+    """The bug: a stop counts as temporary, so recovery restarts the stopped workers."""
     original = stop.plan
 
     def plan(*arguments: Any) -> Plan:
@@ -237,7 +237,7 @@ def _stopped_for_a_while(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
-    """A rollback runs the release that works, whatever it was asked for."""
+    """The bug: a rollback always runs the release that works now, not the one it names."""
     patch.setattr(rollback, "_named", lambda name, releases: releases[0])
 
 
@@ -273,7 +273,7 @@ BUGS: tuple[Planted, ...] = (
 
 
 def main() -> None:
-    """Print the table of the bugs of the lifecycle."""
+    """Print the table of the lifecycle's planted bugs for the documentation."""
     with lifecycle_runner() as seeds:
         print_table(seeds, BUGS, 60)
 

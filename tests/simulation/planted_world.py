@@ -1,4 +1,4 @@
-"""Bugs to plant in what the world around the engine shows: odd outputs, old times, twins, clears, lost markers."""
+"""Bugs that tests plant at the engine's borders: outputs, old timestamps, equal slots, clears, lost markers."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 
-#: A commit and a rewind of so many tasks forget the others.
+#: The planted bug rewinds only this many tasks.
 FIRST_TASKS = 3
 
 
 def host_is_identity(patch: pytest.MonkeyPatch) -> None:
-    """Two folders of one slot name make one transactional id."""
+    """The bug: two state folders with the same slot name get the same transactional id."""
     patch.setattr(worker_start, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
 
 
 def serialized_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at what a serializer returned."""
+    """The bug: the result of a serializer is not checked."""
     patch.setattr(serialization, "_only_bytes", lambda serialize: serialize)
 
 
 def past_unchecked(patch: pytest.MonkeyPatch) -> None:
-    """Only times ahead are compared with the topic's limits."""
+    """The bug: only timestamps ahead are compared with the topic's limits, not those long past."""
     bounds = RecordTimes.bounds
     patch.setattr(RecordTimes, "bounds", lambda self, topic: (float("-inf"), bounds(self, topic)[1]))
 
 
 def dead_letters_keep_their_time(patch: pytest.MonkeyPatch) -> None:
-    """A dead letter has a time that its topic refuses."""
+    """The bug: a dead letter keeps a timestamp that its topic refuses."""
     patch.setattr(RecordTimes, "taken", lambda self, topic, time_ms: time_ms)
 
 
 def parted_inputs_taken(patch: pytest.MonkeyPatch) -> None:
-    """A worker processes one of two inputs that feed a store."""
+    """The bug: a worker processes one of two inputs that feed the same store."""
     patch.setattr(assignment, "check_together", lambda *_: None)
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """A clear deletes, and leaves the offsets where they are."""
+    """The bug: a clear deletes state, but does not rewind the offsets."""
     clear = keys.clear
 
     def clears(worker: Any, ticket: Any, tasks: Any, asked: Any, selection: Any, moves: Any) -> Work:
@@ -64,7 +64,7 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_cleared(patch: pytest.MonkeyPatch) -> None:
-    """A clear leaves out every second key."""
+    """The bug: a clear skips every second key."""
     batch = Sweep.batch
 
     def batches(self: Sweep) -> Mapping[str, Any]:
@@ -74,7 +74,7 @@ def half_cleared(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
-    """Records for a topic that is gone count as sent."""
+    """The bug: records for a deleted topic count as sent."""
     arrives = InMemoryProducer._arrives
 
     def arrive(self: InMemoryProducer, queued: Any) -> bool:
@@ -84,12 +84,12 @@ def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_markers_unseen(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks for what Kafka left open."""
+    """The bug: transactions that Kafka left open are not looked for."""
     patch.setattr(Committer, "_settle", lambda self, producer, timeout_s=None: None)
 
 
 def aborts_published(patch: pytest.MonkeyPatch) -> None:
-    """What an aborted transaction left open is ended by a commit."""
+    """The bug: an aborted transaction that Kafka left open is ended by a commit."""
     end = InMemoryTransactions.end
 
     def ends(self: InMemoryTransactions, place: Partition, producer_id: int, *, commit: bool) -> None:
@@ -99,7 +99,7 @@ def aborts_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def few_rewound(patch: pytest.MonkeyPatch) -> None:
-    """After an abort only the first tasks read their input again."""
+    """The bug: after an abort, only the first tasks read their input again."""
     rewind = Worker._rewind
 
     def rewinds(self: Worker) -> None:
@@ -111,7 +111,7 @@ def few_rewound(patch: pytest.MonkeyPatch) -> None:
 
 
 def regrouped_in_turns(patch: pytest.MonkeyPatch) -> None:
-    """Workers of two versions run beside each other, and name their tasks differently."""
+    """The bug: workers of two versions run beside each other although the versions group inputs into other tasks."""
     of_changelog = compatibility._of_changelog
 
     def verdict(was: Any, now: Any) -> Any:
@@ -122,7 +122,7 @@ def regrouped_in_turns(patch: pytest.MonkeyPatch) -> None:
 
 
 def dropped_state_kept(patch: pytest.MonkeyPatch) -> None:
-    """A store that a deployment dropped begins with what an old copy says of it."""
+    """The bug: a store that a deployment dropped is restored from an old local copy."""
     patch.setattr(assignment, "without_emptied", lambda meta, stores, changelogs: meta)
 
 

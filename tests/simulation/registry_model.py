@@ -1,9 +1,9 @@
-"""A model of who may hold a processor: people, recovery runs and an operator who abandons, on a real registry.
+"""A model of the holds on a processor: applies, recovery runs and abandons compete for it on a real registry.
 
-Each actor runs the production code of applying and recovering in a greenlet. It gives way before and after each call of
-the registry, so a schedule is one order of their transactions. Between two turns the database's clock advances, the
-clock of a host steps, and an actor is frozen, thawed or killed. The judge keeps its own record of the present holder,
-from the answers of the registry alone, and compares.
+Each actor runs production code of applies and recovery in a greenlet. It yields before and after each call of the
+registry, so a schedule is one order of their transactions. Between two turns, the database's clock advances, a host's
+clock jumps, or an actor is frozen, thawed or killed. The judge records the present holder from the registry's answers
+alone, and compares.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from tests.simulation.verifier import InvariantBroken
 
 PROCESSOR = "orders"
 START = datetime(2027, 1, 1, tzinfo=UTC)
-#: Turns of a schedule with faults; then all actors run to their end.
+#: The number of turns with faults; afterwards all actors run to their end.
 TURNS = 120
-#: Turns within which actors without faults are through.
+#: The number of turns without faults within which all actors must end.
 TURNS_MAX = 2_000
-#: Skews and steps of a host's clock, seconds.
+#: Offsets and jumps of a host's clock, in seconds.
 SKEWS_S = (-61.0, 0.0, 61.0)
 STEPS_S = (-3_600.0, -61.0, 61.0, 3_600.0)
 
-#: Writes with a token, which tell whether they took effect.
+#: Writes that need the holder's token and return whether they took effect.
 HELD_WRITES = ("beat_apply", "note_stage", "beat_incident")
-#: Writes of a registry that is bound to a hold: without the hold, they raise.
+#: Writes of a registry that is bound to a hold; they raise if the hold is lost.
 FENCED_WRITES = ("record_action", "note_incident", "begin_attempt")
 
 
 _APPLY, _INCIDENT = tables.applies.c, tables.incidents.c
-#: How many open applies and open incidents have a holder.
+#: Query: how many open applies and how many open incidents have a holder.
 HOLDS = select(
     select(func.count())
     .select_from(tables.applies)
@@ -66,24 +66,27 @@ HOLDS = select(
 
 
 class Killed(BaseException):
-    """The process of an actor is gone."""
+    """Raised in an actor whose process is killed."""
 
 
 @dataclass
 class Judge:
-    """Who holds the processor, as the answers of the registry say; raises InvariantBroken at the first that differs."""
+    """Tracks the holder of the processor from the registry's answers.
+
+    Raises InvariantBroken at the first answer that contradicts the record.
+    """
 
     clock: Callable[[], float]
     holder: str | None = None
     token: int = 0
     beaten_s: float = 0.0
-    #: Holders that were killed on the machine of whoever asks.
+    #: Killed holders whose death other actors can see, because all are on one machine.
     gone: set[str] = field(default_factory=set)
-    #: (apply, stage) that is noted.
+    #: The stages noted as done, as (apply, stage).
     noted: set[tuple[int, int]] = field(default_factory=set)
 
     def took(self, actor: str, token: int) -> None:
-        """An actor was told that it holds the processor."""
+        """The registry has answered that an actor holds the processor."""
         silent_s = self.clock() - self.beaten_s
         if self.holder not in (None, actor) and self.holder not in self.gone and silent_s <= SILENT_S:
             raise InvariantBroken("one holder", f"{actor} took from {self.holder}, silent for {silent_s} s")
@@ -92,7 +95,7 @@ class Judge:
         self.holder, self.token, self.beaten_s = actor, token, self.clock()
 
     def wrote(self, actor: str, what: str) -> None:
-        """A write of an actor, as the holder, has taken effect."""
+        """A holder's write by this actor has taken effect."""
         if self.holder != actor:
             raise InvariantBroken("former holder", f"{what} by {actor} took effect; {self.holder} holds")
         self.beaten_s = self.clock() if what in ("beat", "note_stage") else self.beaten_s
@@ -103,13 +106,13 @@ class Judge:
         self.holder = None
 
     def acted(self, actor: str, what: str) -> None:
-        """A port changed the world."""
+        """The actor has changed something outside the registry, through the deployer."""
         if self.holder != actor:
             raise InvariantBroken("effect", f"{what} by {actor}; {self.holder} holds")
 
 
 class Actor:
-    """One process: it runs until it gives way, and is frozen, thawed or killed meanwhile."""
+    """One simulated process: it runs until it yields; it can be frozen, thawed or killed."""
 
     def __init__(self, model: Model, name: str, live: Callable[[Actor], None]) -> None:
         self.model, self.name, self.frozen = model, name, False
@@ -121,7 +124,7 @@ class Actor:
 
     @staticmethod
     def current() -> Actor:
-        """The actor whose turn it is."""
+        """The actor that runs now."""
         actor: Actor = greenlet.getcurrent().actor
         return actor
 
@@ -130,7 +133,7 @@ class Actor:
             live(self)
         except (HoldfastError, Killed):
             pass
-        except BaseException as failure:  # told by the model
+        except BaseException as failure:  # the model raises it at the end of the turn
             self.failure = failure
 
     @property
@@ -144,19 +147,19 @@ class Actor:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # where it had not begun
+        with suppress(Killed):  # raised here if the actor had not started
             self._greenlet.throw(Killed)
 
     def point(self) -> None:
         self.model.hub.switch()
 
     def now(self) -> datetime:
-        """The time by this host's clock."""
+        """The present time by the clock of this actor's host."""
         return START + timedelta(seconds=self.model.database_s + self.clock_s)
 
 
 class Turns:
-    """The registry as an actor sees it: a point before and after each call; the judge hears each answer."""
+    """The registry for one actor: the actor yields before and after each call, and the judge gets each answer."""
 
     def __init__(self, of: Any, actor: Actor, *, held: bool = False) -> None:
         self._of, self._actor, self._held = of, actor, held
@@ -197,7 +200,7 @@ class Turns:
 
 
 class ModelHold(Hold):
-    """A hold that is beaten by the model's clock, as its thread does."""
+    """A hold that is renewed by the model's clock instead of a thread."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()
@@ -205,7 +208,8 @@ class ModelHold(Hold):
         actor.hold = self
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # Without a point: between the answer and the change, a process is not frozen in the model (see ``holding``).
+        # The renewal does not yield: the model freezes no process between the registry's answer and the change after
+        # it.
         registry = self.actor.model.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
 
@@ -227,7 +231,7 @@ class ModelHold(Hold):
 
 
 class Effects:
-    """The deployer: each change is told to the judge."""
+    """A deployer that reports each change to the judge."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -237,13 +241,13 @@ class Effects:
 
 
 class Model:
-    """One schedule.
+    """The actors, clocks and faults of one schedule.
 
     Args:
-        registry: A migrated registry, whose clock is ``database_s`` of this model; its rows are deleted.
+        registry: A migrated registry whose clock is this model's ``database_s``; all its rows are deleted.
         seed: Draws the schedule.
-        actors: Number of actors, 2 to 5.
-        set_clock: Sets the clock of the database, seconds.
+        actors: The number of actors, 2 to 5.
+        set_clock: Sets the database's clock, in seconds.
     """
 
     def __init__(self, registry: Registry, seed: int, actors: int, set_clock: Callable[[float], None]) -> None:
@@ -255,7 +259,7 @@ class Model:
             for table in reversed(tables.metadata.sorted_tables):
                 connection.execute(delete(table))
         self.judge = Judge(lambda: self.database_s)
-        #: Whether all actors are on one machine and see each other's end at once.
+        #: Whether all actors run on one machine, and see at once when another one is killed.
         self.one_machine = self.random.random() < 0.5
         self.hub = greenlet.getcurrent()
         self.incident = registry.open_incident(PROCESSOR, "dead", {}, START)[0].id
@@ -267,7 +271,7 @@ class Model:
         """Run the schedule.
 
         Raises:
-            InvariantBroken: With the name of the invariant.
+            InvariantBroken: An invariant failed; the error names it.
         """
         for _ in range(TURNS):
             self._one()
@@ -285,7 +289,7 @@ class Model:
         self._finish()
 
     def look(self) -> None:
-        """What the rows say: never an apply with a holder beside a claimed incident."""
+        """Check the registry's rows: at most one apply has a holder, and never beside a claimed incident."""
         ((held, claimed),) = self.registry._database.rows(HOLDS)
         if held and claimed:
             raise InvariantBroken("never both", f"{held} apply and {claimed} incident have a holder")
@@ -318,7 +322,7 @@ class Model:
             actor.clock_s += self.random.choice(STEPS_S)
 
     def _advance(self, seconds: float) -> None:
-        """The database's clock advances; who lives beats."""
+        """Advance the database's clock; living actors renew their holds meanwhile."""
         until = self.database_s + seconds
         while self.database_s < until:
             self.database_s = min(until, self.next_beat_s)
@@ -332,7 +336,7 @@ class Model:
                         actor.hold.check()
 
     def _finish(self) -> None:
-        """Nothing is stuck: what is left open can be ended, and then nobody holds anything."""
+        """Check that a last actor can end every open apply and incident."""
 
         def live(actor: Actor) -> None:
             self._abandon(actor)
@@ -401,7 +405,7 @@ def _no_status(processor: str, slot: str) -> Any:
 
 
 class _Work:
-    """In the place of ``recovery._Recovery``: the diagnosis of workers is not this model's."""
+    """Replaces ``recovery._Recovery``, because this model does not test the diagnosis of workers."""
 
     def __init__(self, incident: Any, rollout: Any, world: World, *rest: Any) -> None:
         self._incident, self._world, self.attempts = incident, world, 0
@@ -417,7 +421,7 @@ class _Work:
 
 @contextmanager
 def parts_of_the_model(patch: Any) -> Iterator[None]:
-    """Recovery works and beats as the model does."""
+    """While the block runs, recovery uses the model's holds, work and view of dead processes."""
     with patch.context() as here:
         here.setattr(recovery, "Hold", lambda: ModelHold(Actor.current()))
         here.setattr(recovery, "_Recovery", _Work)
@@ -426,7 +430,7 @@ def parts_of_the_model(patch: Any) -> Iterator[None]:
 
 
 def _seen_gone(name: str) -> bool:
-    """Whether the actor whose turn it is knows that a holder was killed."""
+    """Whether the running actor can see that a holder was killed."""
     model = Actor.current().model
     return model.one_machine and name in model.judge.gone
 
@@ -434,7 +438,7 @@ def _seen_gone(name: str) -> bool:
 def first_broken(
     registry: Registry, seeds: range, set_clock: Callable[[float], None]
 ) -> tuple[int, InvariantBroken] | None:
-    """The first seed that breaks an invariant, and which; None when all hold."""
+    """The first seed that breaks an invariant, with the error; None if all hold."""
     for seed in seeds:
         try:
             Model(registry, seed, 2 + seed % 4, set_clock).run()

@@ -1,13 +1,13 @@
-"""Runs seeds: one by one with all that is known about a failure, or thousands on all cores.
+"""Runs seeds of the simulation: one seed with its trace, or thousands on all cores.
 
-python -m tests.simulation.run --seed 17              one seed, with its trace
-python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
-python -m tests.simulation.run --of timed --seeds 5000   the same with windows, sessions and timers
-python -m tests.simulation.run --of grouped --seeds 5000   the same with a stream grouped by another key
-python -m tests.simulation.run --of live --seeds 5000      groups again, whose producers go on while workers die
-python -m tests.simulation.run --of joined --seeds 5000    the same with joins of two topics
-python -m tests.simulation.run --of sourced --seeds 5000   the same with a table that is restored from its topic
-python -m tests.simulation.run --of scheduled --seeds 5000 functions of messages, and schedules
+python -m tests.simulation.run --seed 17                   one seed, with its trace if an invariant breaks
+python -m tests.simulation.run --seeds 10000               seeds 0 to 9999; prints progress and every failing seed
+python -m tests.simulation.run --of timed --seeds 5000     with windows, sessions and timers
+python -m tests.simulation.run --of grouped --seeds 5000   with a stream grouped by another key
+python -m tests.simulation.run --of live --seeds 5000      with a grouped stream, produced while workers run and die
+python -m tests.simulation.run --of joined --seeds 5000    with joins of two topics
+python -m tests.simulation.run --of sourced --seeds 5000   with a table that is restored from its topic
+python -m tests.simulation.run --of scheduled --seeds 5000 with functions of messages and schedules
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.simulation.schedule import (
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
-#: What the processors of a seed do.
+#: How a seed's schedule is drawn, by the kind of processor.
 SCHEDULES = {
     "functions": draw_schedule,
     "timed": timed_schedule,
@@ -52,13 +52,13 @@ SCHEDULES = {
     "sourced": sourced_schedule,
     "scheduled": scheduled_schedule,
 }
-#: So much of a failing trace is printed.
+#: The number of last lines of a failing trace that are printed.
 TAIL = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed: the invariant that broke, if one did, and what happened on the way."""
+    """The result of a seed: the broken invariant (None if all hold), and facts about the run."""
 
     seed: int
     invariant: str | None
@@ -72,7 +72,7 @@ class Outcome:
     of: str
 
     def text(self) -> str:
-        """For people: what broke, the end of the trace, and how to see it again."""
+        """The failure as text for people: the broken invariant, the end of the trace, and how to reproduce it."""
         return "\n".join(
             [
                 f"seed {self.seed} broke {self.invariant!r}: {self.detail}",
@@ -84,14 +84,14 @@ class Outcome:
 
 
 class SeedRunner:
-    """Runs one seed after the other in this process; quiet. ``of``: what is run, one of ``SCHEDULES``."""
+    """Runs seeds in this process, one after the other. ``of`` is the kind of processor, a key of ``SCHEDULES``."""
 
     def __init__(self, folder: Path, *, of: str = "functions") -> None:
         self._folder, self._of = folder, of
         self._settings = Settings()
 
     def run(self, seed: int, *, hashed: bool = False) -> Outcome:
-        """Run a seed; what breaks is told, not raised."""
+        """Run a seed. A broken invariant or an error is in the returned outcome; it is not raised."""
         schedule = SCHEDULES[self._of](seed)
         world = World(schedule, self._folder, self._settings)
         faults = Faults(world)
@@ -122,7 +122,7 @@ class SeedRunner:
 
 @contextmanager
 def runner(*, of: str = "functions") -> Iterator[SeedRunner]:
-    """A runner with a folder of its own; nobody logs meanwhile."""
+    """A runner with its own temporary folder. While the block runs, logging is off."""
     former = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
@@ -177,7 +177,7 @@ def run_many(first: int, count: int, jobs: int, *, of: str = "functions") -> int
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Simulated schedules of the production engine.")
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many")

@@ -1,7 +1,7 @@
-"""What a seed stands for: how the processors run, and which faults come when.
+"""The schedule that a seed stands for: how the processors run, and which faults strike when.
 
-A fault waits for a number of points, then for a point that it aims at (a step of the commit cycle, say), or for a
-moment in virtual time; what exactly it does is drawn when it strikes.
+A fault waits for a number of points, and then for a point that it aims at, for instance a step of the commit cycle. The
+details of a fault are drawn when it strikes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.processors.testing.groups import Assignor
 
 
 class Kind(Enum):
-    """A fault."""
+    """The kinds of faults."""
 
     CRASH = "crash"
     CRASH_ALL = "crash all"
@@ -38,7 +38,7 @@ class Kind(Enum):
     STORE_FORGED = "checkpoint of a former topic"
 
 
-#: How often each comes, relative to the others.
+#: The relative frequency of each kind of fault.
 WEIGHTS: dict[Kind, int] = {
     Kind.CRASH: 30,
     Kind.CRASH_ALL: 4,
@@ -62,7 +62,7 @@ WEIGHTS: dict[Kind, int] = {
     Kind.STORE_FORGED: 3,
 }
 
-#: Where crashes and freezes like to strike: the steps of the commit cycle and of a restore.
+#: Points at which crashes and freezes strike: the steps of the commit cycle and of a restore. None is any point.
 AIMS = (
     "produce:before",
     "flush:before",
@@ -88,13 +88,13 @@ AIMS = (
     None,
     None,
 )
-#: A fault that finds no such point for so many points strikes anywhere.
+#: A fault strikes at any point if its own point does not come within this many points.
 AIM_PATIENCE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``after`` points of all processes since the last fault, then at a point whose name begins with ``aim``."""
+    """A fault: it waits for ``after`` points since the last fault, then for a point whose name starts with ``aim``."""
 
     kind: Kind
     after: int
@@ -103,38 +103,38 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One seed, spelt out. Times are virtual seconds.
+    """Everything that a seed draws. Times are virtual seconds.
 
     Attributes:
-        processes: How many there are at the start.
-        pieces: A local write has pieces of so many changes; 0 for the production value.
-        poll_max: Records in one poll; restores take a few steps when it is small.
-        switching: How likely another process goes on at a point.
-        horizon_s: All input has arrived, and faults end, by then.
-        retention_s: delete.retention.ms of the changelogs.
-        checkpoint_s: From one checkpoint of a task to the next.
-        spares: A checkpoint is used when it spares the replay of so many records.
-        store_step_s: From one step of an upload or download to the next.
-        aggregated: A built-in aggregation is run instead of functions.
-        patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
-        standby_replicas: How many other processes follow each task.
-        client_raises_at_s: When a client library raises an undocumented error at its next records.
-        inputs: One topic, or two that feed the same stores.
-        form: What the serializer of outputs returns.
-        past: What becomes of messages of 1970: there are ``none``, outputs are ``taken``, or ``refused``.
-        twins: Two machines have the same slot and host name, each with a folder of its own.
-        markers_left_out: While brokers are down, markers are left out on some partitions, as by KAFKA-20734.
-        clears_at: When an operator stops all processes, empties all state, and has the input read again; as a part of
-            ``horizon_s``, as the next two.
-        deletes_at: When somebody deletes the topic of the outputs, or that of the dead letters.
-        intruders_at: When a member joins that reads only the first of two inputs.
-        regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
-            input has a store of its own then, and the joined version one more that both feed.
-        timed: Windows, sessions and timers are run instead of functions.
-        grouped: A stream grouped by another key is run instead; no input comes while a process runs.
-        joins: Two inputs are joined instead; no input comes while a process runs.
-        scheduled: Functions also fire by the clock.
-        live: The grouped stream has messages of the present, which producers send while processes run and die.
+        processes: The number of processes at the start.
+        pieces: A local write is divided into batches of this many changes; 0 keeps the production value.
+        poll_max: The largest number of records in one poll.
+        switching: The probability that another process runs after a point.
+        horizon_s: By this time, all input has arrived and faults end.
+        retention_s: `delete.retention.ms` of the changelogs.
+        checkpoint_s: The interval between two checkpoints of a task.
+        spares: A checkpoint is used if it saves the replay of at least this many records.
+        store_step_s: The time between two steps of an upload or download.
+        aggregated: The processor has a built-in aggregation instead of functions.
+        patience_s: How long a client waits for the answer to a commit, an abort or a flush.
+        standby_replicas: The number of standbys of each task.
+        client_raises_at_s: When a client library raises an undocumented error at its next poll.
+        inputs: The number of input topics: one, or two that feed the same stores.
+        form: The type that the outputs' serializer returns.
+        past: What happens to messages of 1970: there are ``none``, or their outputs are ``taken`` or ``refused``.
+        twins: Two machines have the same slot and host name, each with its own state folder.
+        markers_left_out: While brokers are down, some transaction markers are never written, as in KAFKA-20734.
+        clears_at: When an operator stops all processes, clears all state and rewinds the input. A fraction of
+            ``horizon_s``, as in the next three attributes.
+        deletes_at: When the output topic or the dead-letter topic is deleted.
+        intruders_at: When a foreign group member joins that reads only the first of two inputs.
+        regroups_at: When an operator deploys the version that joins the tasks of two inputs, or the one that parts
+            them. Each input then has its own store; the joined version has one more store, which both inputs feed.
+        timed: The processor has windows, sessions and timers instead of functions.
+        grouped: The processor groups a stream by another key; no input arrives while a process runs.
+        joins: The processor joins two inputs; no input arrives while a process runs.
+        scheduled: The processor has functions and also schedules.
+        live: The grouped stream has present messages, which are produced while processes run and die.
     """
 
     seed: int
@@ -180,7 +180,7 @@ class Schedule:
 
 
 def draw_schedule(seed: int) -> Schedule:
-    """The schedule of a seed."""
+    """Draws the schedule of a seed."""
     random = Random(seed)
     exactly_once = random.random() >= 0.15
     kinds = list(WEIGHTS)
@@ -194,7 +194,7 @@ def draw_schedule(seed: int) -> Schedule:
         )
         for _ in range(random.randint(1, 12))
     )
-    # Drawn by itself, so that all else of a seed is as it would be without.
+    # These have their own random generators, so the other draws of a seed do not change.
     standby_replicas = Random(f"standbys of {seed}").choice([0, 0, 1])
     shape = Random(f"shape of {seed}")
     aggregated = Random(f"aggregation of {seed}").random() < 0.25
@@ -240,7 +240,7 @@ def draw_schedule(seed: int) -> Schedule:
 
 
 def plain_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with few partitions, one input, one form of outputs, and nobody but the processes."""
+    """A seed's schedule, simplified: few partitions, one input, JSON outputs, and no actors beside the processes."""
     drawn = draw_schedule(seed)
     return replace(
         drawn,
@@ -258,7 +258,10 @@ def plain_schedule(seed: int) -> Schedule:
 
 
 def timed_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with windows, sessions and timers, on one input: two would have no order of times."""
+    """A seed's schedule with windows, sessions and timers.
+
+    It has one input: two have no common order of event times.
+    """
     drawn = draw_schedule(seed)
     return replace(
         plain_schedule(seed),
@@ -273,19 +276,19 @@ def timed_schedule(seed: int) -> Schedule:
 
 
 def grouped_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with a stream that is grouped by another key."""
+    """A seed's schedule with a stream that is grouped by another key."""
     drawn = timed_schedule(seed)
-    # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them. One process
-    # has to read both sides of a join.
+    # Few partitions: each task sends watermarks to each partition, which is slow with 64 of them. The range assignor
+    # gives both sides of a join to one process.
     return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6), assignor="range")
 
 
-#: Long enough for a session to end, and for an heir to take over, while producers go on.
+#: Virtual seconds in which a session can end and another worker can take over while producers continue.
 LIVE_S = 24.0
 
 
 def live_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with a stream that is grouped by another key while its producers go on."""
+    """A seed's schedule with a stream that is grouped by another key and whose producers continue while workers die."""
     drawn = grouped_schedule(seed)
     partitions, processes = Random(f"live of {seed}").choice([(1, 1), (2, 1), (2, 2), (3, 2), (3, 2), (3, 3), (4, 2)])
     return replace(
@@ -299,14 +302,14 @@ def live_schedule(seed: int) -> Schedule:
 
 
 def joined_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with two inputs that are joined, each by its key."""
+    """A seed's schedule with two inputs that are joined by their keys."""
     return replace(grouped_schedule(seed), grouped=False, joins=True)
 
 
 def sourced_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with a table that is restored from its topic, which nobody compacts.
+    """A seed's schedule with a table that is restored from its topic; the topic is never compacted.
 
-    Kafka may compact a row that is not processed yet, which a restore then lacks: that is no fault of the engine.
+    Kafka may compact away a row that is not processed yet. A restore then lacks the row, which is not an engine fault.
     """
     drawn = draw_schedule(seed)
     faults = tuple(each for each in drawn.faults if each.kind is not Kind.COMPACT)
@@ -324,32 +327,35 @@ def sourced_schedule(seed: int) -> Schedule:
 
 
 def scheduled_schedule(seed: int) -> Schedule:
-    """The schedule of a seed with functions that also fire by the clock."""
+    """A seed's schedule with functions of messages and also schedules by the clock."""
     return replace(plain_schedule(seed), scheduled=True, aggregated=False)
 
 
 def _outages(seed: int) -> list[Fault]:
-    """Brokers that go down while a transaction is open, or while its markers are written."""
+    """Faults that take the brokers down while a transaction is open or its markers are written."""
     random = Random(f"outages of {seed}")
     aims = ("flush:after", "send_offsets:after", "commit:sent", "commit:after", "abort:after")
     return [Fault(Kind.BROKERS_DOWN, random.randint(5, 120), random.choice(aims)) for _ in range(random.randint(1, 2))]
 
 
 def _assignor(seed: int, inputs: int, *, cooperative: bool) -> Assignor:
-    """One that keeps inputs together, where two feed a store; drawn by itself, as the standbys."""
+    """The assignor; with two inputs, one that gives both inputs of a partition to the same member."""
     if inputs == 1 and cooperative:
         return "cooperative-sticky"
     return "roundrobin" if inputs == 1 and Random(f"assignor of {seed}").random() < 0.35 else "range"
 
 
 def _partitions(seed: int, few: int) -> int:
-    """Few partitions show most; in every tenth seed there are up to 64."""
+    """The number of partitions: few in most seeds, because they find most bugs, and up to 64 in every tenth seed."""
     random = Random(f"partitions of {seed}")
     return random.randint(4, 64) if random.random() < 0.1 else few
 
 
 def _moments(name: str, share: float, most: int, until: float) -> tuple[float, ...]:
-    """In this share of all seeds, some moments before ``until``. Drawn by itself, as the standbys."""
+    """Random moments before ``until``, for this share of all seeds.
+
+    Their own generator leaves other draws unchanged.
+    """
     random = Random(name)
     count = random.randint(1, most) if random.random() < share else 0
     return tuple(random.uniform(0.0, until) for _ in range(count))

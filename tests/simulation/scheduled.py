@@ -1,4 +1,4 @@
-"""A schedule beside functions of messages, for the shared simulation: each slot fires once, whoever owns its task."""
+"""A workload for the simulation: functions of messages, and schedules whose slots fire once, whichever worker runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.verifier import Databases, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import INPUT, STORES, Expected, Workload
 
-#: The store of the schedules, the topic that they send to, and the time between two slots.
+#: The store of the schedules, their output topic, and the milliseconds between two slots.
 SLOTS_STORE, SLOTS, EVERY_MS = f"{INPUT}-schedules", "slots", 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledWorkload(Workload):
-    """Messages and functions as ever, and a schedule in each task and one for the processor, which miss no slot."""
+    """Functions of messages, plus one schedule per task and one for the processor; neither may skip a slot."""
 
     @property
     def all_names(self) -> tuple[str, ...]:
@@ -43,12 +43,15 @@ class ScheduledWorkload(Workload):
 
 
 def scheduled(workload: Workload) -> ScheduledWorkload:
-    """The same messages, with schedules."""
+    """The same workload with schedules added."""
     return ScheduledWorkload(**{each.name: getattr(workload, each.name) for each in fields(workload)})
 
 
 class ScheduledCheck(FinalCheck):
-    """The checks of functions, and: no slot is left out or doubled, and the state that is kept is that of the slots."""
+    """The checks of functions and of slots.
+
+    No slot is skipped or doubled, and the state of the schedules counts each slot once.
+    """
 
     def __init__(
         self, cluster: InMemoryCluster, workload: Workload, expected: Expected, history: History, seen: Seen
@@ -56,7 +59,7 @@ class ScheduledCheck(FinalCheck):
         super().__init__(cluster, workload, expected, history, seen)
 
     def run(self, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """Check what functions have sent and stored, and the slots."""
+        """Check outputs and state of functions, then the slots."""
         super().run(databases, excused)
         self._check_slots()
 

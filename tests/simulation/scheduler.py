@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: More points than this at one virtual time mean that a process spins.
+#: If more points pass at one virtual time, a process loops without sleeping.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
@@ -115,19 +115,25 @@ class SimulatedProcess:
         return not (self._asleep or self._stopped or self._greenlet.dead)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Freezes the process, as SIGSTOP does."""
         self._stopped = True
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Continues a frozen process, as SIGCONT does."""
         self._stopped = False
 
     def kill(self) -> None:
-        """SIGKILL: the process has no further effect; the scheduler removes it at its next turn."""
+        """Kills the process, as SIGKILL does.
+
+        It has no further effect, and the scheduler removes it at its next turn.
+        """
         self._crashed = True
 
     def interrupt(self) -> None:
-        """SIGINT: where the process is, or at its next point, it gets a ``KeyboardInterrupt``."""
+        """Interrupts the process, as SIGINT does.
+
+        A ``KeyboardInterrupt`` is raised where the process sleeps, or at its next point.
+        """
         self._interrupted, self._asleep = True, False
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What a schedule sets in the engine: small portions, and patience."""
+"""Sets small batch sizes and short timeouts in the engine, as a schedule says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tests.simulation.schedule import Schedule
 
 @contextmanager
 def tuned(schedule: Schedule) -> Iterator[None]:
-    """Make the engine's portions small, so that a few hundred messages show what millions would; and set patience."""
+    """While the block runs, the engine has small batches and a client timeout.
+
+    With small batches, a few hundred messages reach the code paths that otherwise need millions.
+    """
     values: list[tuple[Any, str, float]] = [
         (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
         (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
@@ -52,7 +55,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
 
 
 def portions_of_time(seed: int) -> list[tuple[Any, str, float]]:
-    """So few windows and timers that what is due at once takes several commits."""
+    """Limits for windows and timers, so small that closing all due ones takes several commits."""
     return [
         (task_time, "CLOSED_AT_ONCE", (1, 3, 5_000)[seed % 3]),
         (task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2]),

@@ -1,6 +1,7 @@
-"""A table that is restored from its topic, for the shared simulation: its rows are those of the topic, at any offset.
+"""A workload for the simulation: a table that is restored from its topic must equal the topic's rows at any offset.
 
-Where messages are put aside, some can't be read, and nothing is behind the table. Otherwise its stream is sent on.
+With a dead-letter topic, some messages are unreadable, and the table has no output. Otherwise the table's changes are
+sent to the output topic.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from tests.simulation.verifier import Databases, Expected, FinalCheck, History, 
 from tests.simulation.workload import ANY_TIME_AHEAD, DEAD, GROUP, INPUT, OUTPUT, Message, Workload
 
 ROWS = "rows"
-#: What makes a message unreadable, before its JSON.
+#: Bytes before the JSON that make a message unreadable.
 POISON = b"!"
 
 
 class Row(Message):
-    """One record of the table's topic; it deletes its key's row, or can't be read."""
+    """One record of the table's topic: a row, a delete, or an unreadable message."""
 
     __slots__ = ()
 
     def encode(self, partition: int) -> bytes | None:  # type: ignore[override]
-        """The value; None deletes."""
+        """The record's value; None deletes the row."""
         row = json.dumps({"p": partition, "n": self.number, "v": self.amount}).encode()
         if self.spoils:
             return POISON + row
@@ -40,7 +41,7 @@ class Row(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedWorkload(Workload):
-    """The records of the table's topic, by partition."""
+    """All records of the table's topic, by partition, in order."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,16 +49,16 @@ class SourcedWorkload(Workload):
 
     @property
     def changelogged(self) -> tuple[str, ...]:
-        """No store: the topic is the changelog."""
+        """Empty: the table's topic takes the place of a changelog."""
         return ()
 
     @property
     def input_config(self) -> Mapping[str, str]:
-        """A topic that keeps its rows."""
+        """The configuration of the input: a compacted topic."""
         return {**ANY_TIME_AHEAD, "cleanup.policy": "compact"}
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; there is no other version."""
+        """The processor. This workload has only one version of it."""
         app = Application(
             "in-memory",
             consumer_group=GROUP,
@@ -74,7 +75,7 @@ class SourcedWorkload(Workload):
 
 
 def sourced_workload(schedule: Schedule) -> SourcedWorkload:
-    """Records of few keys in each partition, so that every row is written and deleted often."""
+    """Draws records of a few keys in each partition, so that every row is written and deleted often."""
     random = Random(f"rows of {schedule.seed}")
     keys = [f"k{number}".encode() for number in range(random.randint(2, 30))]
     spoils = 0.1 if schedule.dead_letters else 0.0
@@ -95,7 +96,7 @@ def sourced_workload(schedule: Schedule) -> SourcedWorkload:
 
 
 def expect_rows(workload: SourcedWorkload) -> Expected:
-    """Fold the input in plain Python."""
+    """Computes the expected result from the input, in plain Python."""
     expected = Expected()
     for partition, messages in enumerate(workload.messages):
         rows = expected.states.setdefault((ROWS, partition), {})
@@ -113,7 +114,7 @@ def expect_rows(workload: SourcedWorkload) -> Expected:
 
 
 class SourcedHistory(History):
-    """The rows that the records of the topic make, computed apart from the engine."""
+    """The rows that the topic's records make, computed without the engine."""
 
     def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
         super().__init__(cluster, workload)
@@ -127,13 +128,13 @@ class SourcedHistory(History):
 
 
 class SourcedCheck(FinalCheck):
-    """After the whole input is processed."""
+    """Checks the final state, after the whole input is processed."""
 
     def __init__(self, cluster: InMemoryCluster, workload: SourcedWorkload, history: History, seen: Seen) -> None:
         super().__init__(cluster, workload, expect_rows(workload), history, seen)
 
     def run(self, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """Check outputs, dead letters, and the databases that owners had at the end."""
+        """Check outputs, dead letters, and the databases that the owners of tasks had at the end."""
         self._history.observe()
         self.check_outputs()
         self._check_dead_letters()
@@ -144,7 +145,11 @@ class SourcedCheck(FinalCheck):
         self.check_databases("state", databases, excused)
 
     def check_outputs(self) -> None:
-        """Each row was sent once; raises InvariantBroken."""
+        """Check that each row was sent once.
+
+        Raises:
+            InvariantBroken: A row is lost, wrong, or sent twice.
+        """
         sent = (json.loads(record.value) for _, record in self._seen.read(OUTPUT) if record.value is not None)
         self._count("outputs", Counter((row["p"], row["n"], ROWS) for row in sent), self._expected.outputs)
 

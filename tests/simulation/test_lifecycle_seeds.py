@@ -1,4 +1,4 @@
-"""Random sequences of verbs under kills, from seeds: see ``tests.simulation.lifecycle``."""
+"""Runs ``tests.simulation.lifecycle``: random sequences of verbs while operators and workers are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS, SHARE = 200, 10
 
 @pytest.fixture(scope="module")
 def outcome_of() -> Iterator[Callable[[int], Outcome]]:
-    """Runs a seed, once for all tests of this file."""
+    """Runs a seed; the result is cached for all tests of this file."""
     with lifecycle_runner() as runner:
         yield cache(runner.run)
 

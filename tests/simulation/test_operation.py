@@ -1,4 +1,4 @@
-"""Courses of operation, from seeds: see ``tests.simulation.operation``."""
+"""Runs courses of operation (``tests.simulation.operation``), and checks that they detect planted bugs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runner() -> Iterator[OperationRunner]:
 
 @pytest.fixture(scope="module")
 def outcome_of(runner: OperationRunner) -> Callable[[int], Outcome]:
-    """Runs a course, once for all tests of this file."""
+    """Runs a seed's course; the result is cached for all tests of this file."""
     return cache(runner.run)
 
 

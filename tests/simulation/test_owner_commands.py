@@ -1,4 +1,4 @@
-"""Commands to owners under schedules of crashes, zombies, lost answers and rebalances: nothing comes back, or twice."""
+"""Commands to task owners under crashes, zombies, lost answers and rebalances: each takes effect exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARE = 25
 
 
 def run(seed: int, folder: Path) -> int:
-    """One seed; returns how often a command had to be asked again."""
+    """Runs one seed; returns how many commands had to be repeated."""
     random = Random(f"commands of {seed}")
     schedule = owner_schedule(seed, horizon_s=1.0)
     with commanded(schedule, folder, entries_max=random.choice([1, 2, 3, 10_000])) as world:
@@ -41,7 +41,7 @@ def run(seed: int, folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def asked_again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], int]]:
-    """Runs a seed, once for all tests of this file; says how often a command had to be asked again."""
+    """Runs a seed and returns how many commands had to be repeated; cached for all tests of this file."""
     folder = tmp_path_factory.mktemp("commands")
     with runner():
         yield cache(lambda seed: run(seed, folder))

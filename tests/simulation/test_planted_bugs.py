@@ -1,4 +1,4 @@
-"""The simulation is worth what it finds: each planted bug has to break an invariant within some hundred seeds."""
+"""Tests the simulation itself: each planted bug must break an invariant within ``SEEDS_MAX`` seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.run import SeedRunner, runner
 
 SEEDS_MAX = 1_000
 _READ = PartitionLog.read
-#: Few schedules find these: each takes seconds.
+#: Bugs that few schedules detect; each takes seconds, so they run in `make test-thorough` only.
 RARE = frozenset(
     {
         "a checkpoint of another changelog is restored",

@@ -1,4 +1,4 @@
-"""Every bug that is planted in the lifecycle is found by the simulation of operators."""
+"""Tests the simulation of operators itself: it must detect each bug that is planted in the lifecycle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_verbs import BUGS, Planted
 
 SEEDS_MAX = 60
-#: Few sequences find these: each takes seconds.
+#: Bugs that few sequences detect; each takes seconds, so they run in `make test-thorough` only.
 RARE = frozenset(
     {
         "a changelog is created again from local state that is lost",

@@ -1,4 +1,7 @@
-"""Schedules of who holds a processor: 5,000 on SQLite, and on Postgres; planted bugs are found."""
+"""Random schedules of holds on a processor, on SQLite and Postgres: there is one holder at a time.
+
+Planted bugs must be detected.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from tests.registry_clock import Clock, url_with_clock
 from tests.simulation.planted_registry import REGISTRY_BUGS, RegistryBug
 from tests.simulation.registry_model import first_broken, parts_of_the_model
 
-#: Schedules of one case, on SQLite and on Postgres.
+#: The number of schedules in one test case, on SQLite and on Postgres.
 SHARE = 25
 POSTGRES_SHARE = 15
-#: Each planted bug breaks an invariant within so many schedules.
+#: Each planted bug must break an invariant within this many schedules.
 FOUND_WITHIN = 300
-#: Found late, or like another one: in `make test-thorough` only.
+#: Bugs that are detected late, or in the same way as another one; they run in `make test-thorough` only.
 THOROUGH = (
     "an apply is ended without its token",
     "a stage continues after a refused beat",
@@ -39,7 +42,7 @@ def model_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class InMemory:
-    """A registry in memory, and its clock."""
+    """A registry in memory, with a clock that the model sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Changelogs that were lost, cut or turned on later, made anew from local state while faults strike."""
+"""Changelogs that were lost, truncated or enabled later are rebuilt from local state while faults strike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = [Kind.CRASH, Kind.CRASH, Kind.FREEZE, Kind.STOP, Kind.REBALANCE, Kind.RE
 
 
 def disturb(world: OwnerWorld, random: Random) -> None:
-    """A few faults, from now on."""
+    """Replaces the schedule's faults with a few new ones."""
     faults = tuple(
         Fault(random.choice(KINDS), random.randint(0, 40), random.choice(AIMS)) for _ in range(random.randint(0, 6))
     )
@@ -37,7 +37,7 @@ def disturb(world: OwnerWorld, random: Random) -> None:
 
 
 def damage(world: OwnerWorld, random: Random) -> set[str]:
-    """Some changelogs are lost, or lose what was written last; which stores."""
+    """Deletes some changelogs or truncates their tails; returns the names of their stores."""
     stores = random.sample(world.workload.names, random.randint(1, len(world.workload.names)))
     for store in stores:
         [topic] = [name for name in world.changelogs if f"-{store}-" in name]
@@ -53,13 +53,13 @@ def damage(world: OwnerWorld, random: Random) -> set[str]:
 
 
 def local(world: OwnerWorld, number: int = 0) -> dict[str, dict[bytes, bytes]]:
-    """What is on a disk, by task, without the offsets."""
+    """The state on a machine's disk, by task, without the offsets."""
     held = world.machines[number].databases()
     return {path.name: {key: value for key, value in content.items() if key[0]} for _, path, content in held}
 
 
 def refused(world: OwnerWorld, number: int = 0) -> bool:
-    """Whether a worker that is not asked to re-seed refuses the state."""
+    """Whether a worker that starts without `reseed` refuses the state."""
     machine, before = world.machines[number], len(world.exits)
     world.start_with = Start()
     machine.wanted = True
@@ -106,7 +106,7 @@ def run(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert local(world) == before, "what is refused stays as it is"
 
         machine = world.machines[0]
-        for _ in range(random.randint(0, 2)):  # broken off, and started without being asked
+        for _ in range(random.randint(0, 2)):  # the rebuild is interrupted, and a worker starts without `reseed`
             disturb(world, random)
             world.start_with = Start(reseed=frozenset(stores), paused=True)
             machine.wanted = True
@@ -123,7 +123,7 @@ def run(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert local(world) == before
             if not whole and marked(world):
                 assert refused(world), "a part of the changelog passed for the state"
-            if not refused(world, 1):  # nothing but the changelogs
+            if not refused(world, 1):  # machine 1 has no local state, only the changelogs
                 assert local(world, 1) == before, "a part of the changelog passed for the state"
             world.machines[1].disk.lose()
         disturb(world, random)

@@ -1,4 +1,4 @@
-"""The simulation itself, with toy processes: time, turns, deaths, and that a seed is all there is to a run."""
+"""Tests the simulation with toy processes: virtual time, turns, kills, and that one seed gives one trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Some hundred schedules of crashes, zombies, broken disks and lost requests; `make test-simulation` runs thousands."""
+"""Runs some hundred simulated schedules: crashes, zombies, broken disks, lost requests.
+
+`make test-simulation` runs thousands.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.simulation.timed_model import expect_timed
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SEEDS = 300
 SHARE = 25
-#: Of two properties, both of each.
+#: All combinations of two Boolean properties.
 ALL_PAIRS = {(first, second) for first in (False, True) for second in (False, True)}
 
 
@@ -40,7 +43,7 @@ def timed_seeds() -> Iterator[SeedRunner]:
 
 @pytest.fixture(scope="module")
 def seen() -> Counter[str]:
-    """How often each fault struck, over all seeds of this run."""
+    """The number of times that each fault struck, over all seeds of this run."""
     return Counter()
 
 
@@ -110,7 +113,7 @@ def test_tables_of_topics_are_right_under_every_schedule(sourced_seeds: SeedRunn
     check_right(sourced_seeds, first)
 
 
-#: The group takes a task from ``clear_state`` in the turn before its offsets are set.
+#: In this seed, the group revokes a task from ``clear_state`` one turn before its offsets are set.
 TAKEN = 449
 
 
@@ -120,9 +123,10 @@ def test_a_task_that_is_taken_from_a_clean_slate_is_told_and_the_next_call_ends_
     assert outcome.invariant is None, outcome.text()
 
 
-#: Joins begin to read when the silence of others counts already, and what these told is among what is not read yet.
+#: In this seed, joins start to read when silent tasks no longer hold them back, while watermarks of these tasks are
+#: still unread.
 BEHIND = 510
-#: Each record behind ``group_by`` has a commit of its own, and each waits for slow markers.
+#: In this seed, each record behind ``group_by`` has its own commit, and each commit waits for slow markers.
 SLOW = 486
 
 
@@ -133,7 +137,7 @@ def test_joins_that_are_far_behind_are_right(grouped_seeds: SeedRunner, seed: in
     assert outcome.invariant is None, outcome.text()
 
 
-#: A worker that is gone for good has a transaction open on a repartition topic, without a marker.
+#: In this seed, a worker that never returns leaves a transaction without a marker on a repartition topic.
 GONE = 37
 
 
@@ -143,7 +147,7 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_group_back(grouped_seeds:
     assert outcome.invariant is None, outcome.text()
 
 
-#: A worker that is gone for good has a transaction open on the topic of outputs, without a marker.
+#: In this seed, a worker that never returns leaves a transaction without a marker on the output topic.
 GONE_WITH_OUTPUTS = 37
 
 
@@ -153,7 +157,8 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_output_back(joined_seeds:
     assert outcome.invariant is None, outcome.text()
 
 
-#: A worker is frozen while it takes a task. Another worker commits, and deletes what it has committed.
+#: In this seed, a worker is frozen while it takes over a task. Another worker then commits and deletes the records that
+#: it has committed.
 FROZEN = 620
 
 
@@ -184,9 +189,10 @@ def test_the_seeds_have_each_kind_of_window_and_timer() -> None:
 
 @pytest.mark.slow
 def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share, because a seed may have only ten messages: any change of what is drawn gives the seeds other workloads.
+    """Columnar windows take at least 75% of the messages of each seed that has only a window.
 
-    Messages ahead of the clock go one by one, as do those of the slices that rest behind them.
+    It cannot be 100%: messages ahead of the clock, and those after them in a slice, are taken one by one. A seed may
+    have only ten messages.
     """
     taken = set[tuple[object, int]]()
     former = WindowedStream.take
@@ -209,7 +215,7 @@ def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypa
 
 @pytest.mark.slow
 def test_every_kind_of_fault_strikes_in_some_of_a_hundred_schedules(seeds: SeedRunner, seen: Counter[str]) -> None:
-    if {kind.value for kind in Kind} != set(seen):  # run without the other tests of this file, or with few of them
+    if {kind.value for kind in Kind} != set(seen):  # this test runs alone, or with few of this file's other tests
         for seed in range(100):
             seen.update(seeds.run(seed).struck)
     assert {kind.value for kind in Kind} == set(seen)
@@ -242,7 +248,7 @@ def test_a_seed_reproduces_its_trace_event_for_event(seeds: SeedRunner, seed: in
 
 
 def check_right(seeds: SeedRunner, first: int) -> None:
-    """Ten seeds, from ``first`` on, violate nothing."""
+    """Runs ten seeds from ``first`` on; none may break an invariant."""
     for seed in range(first, first + 10):
         outcome = seeds.run(seed)
         assert outcome.invariant is None, outcome.text()

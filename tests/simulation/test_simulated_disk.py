@@ -1,4 +1,4 @@
-"""The simulated disk keeps what a disk keeps, and breaks as a disk breaks."""
+"""Tests the simulated disk: it keeps data and fails in the same ways as a real disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standbys in simulated worlds: what a failover replays, and what becomes of standbys whose changelog is gone."""
+"""Standbys in the simulation: what a failover replays, and how standbys react to lost or truncated changelogs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.simulation.workload import GROUP
 from tests.simulation.world import Machine, World
 
 PATIENCE_S = 120.0
-#: Its workload has more than a hundred messages in each of two partitions.
+#: This seed's workload has more than a hundred messages in each of two partitions.
 SEED = 7
 
 
 def schedule(**chosen: Any) -> Schedule:
-    """Two processes with a standby for each task, and no faults."""
+    """A schedule with two processes, one standby for each task, and no faults."""
     plain = replace(
         plain_schedule(SEED),
         exactly_once=True,
@@ -56,7 +56,7 @@ def schedule(**chosen: Any) -> Schedule:
 
 @contextmanager
 def running(folder: Path, chosen: Schedule, machines: int = 2) -> Iterator[World]:
-    """A world whose machines have been started."""
+    """A simulation whose first ``machines`` machines have been started."""
     world = World(chosen, folder, Settings())
     try:
         with signals_kept(), tuned(chosen):
@@ -95,13 +95,13 @@ def standbys(machine: Machine) -> dict[str, dict[str, Any]]:
 
 
 def restores(machine: Machine) -> bool:
-    """Whether a machine replays the changelog of a task that it was given."""
+    """Whether a machine replays the changelog of a task that was assigned to it."""
     worker = machine.app._worker if machine.app is not None else None
     return worker is not None and bool(worker.assignment.restoring)
 
 
 def caught_up(world: World, name: str, *machines: Machine) -> bool:
-    """Whether some machine follows a task and lacks nothing of its changelog."""
+    """Whether one of the machines has a standby of a task that has reached the changelog's end."""
     end = world.cluster.log_end(Partition(world.changelogs[0], int(name[-1])))
     following = StandbyPhase.FOLLOWING.value
     found = [standbys(machine).get(name) for machine in machines]
@@ -109,14 +109,14 @@ def caught_up(world: World, name: str, *machines: Machine) -> bool:
 
 
 def idle(world: World) -> Machine:
-    """Of three machines the one that is left without a task: it follows the second partition."""
+    """The machine without a task, of three machines; it has the standby of the second partition."""
     wait(world, lambda: sum(len(tasks(machine)) for machine in world.machines) == 2)
     wait(world, lambda: any(standbys(machine) and not tasks(machine) for machine in world.machines))
     return next(machine for machine in world.machines if not tasks(machine))
 
 
 def checkpointed(world: World) -> set[str]:
-    """The tasks with a checkpoint of all that the group committed."""
+    """The tasks that have a checkpoint at the group's committed offsets."""
     offsets = {place.number: offset for place, offset in world.cluster.committed_offsets(GROUP).items()}
     found = [Manifest.decode(world.store.objects[name]) for name in world.checkpoints.manifests()]
     return {each.task for each in found if list(each.meta.inputs.values()) == [offsets.get(int(each.task[-1]))]}
@@ -166,7 +166,7 @@ def test_a_new_standby_begins_with_a_checkpoint_and_replays_the_tail(tmp_path: P
         whole = sum(1 for number, _ in world.cluster.read(changelog.topic) if number == changelog.number)
         assert told["checkpoint"] is not None
         assert told["records"] < whole / 2, f"{told['records']} records replayed of {whole}"
-        kill(world, one)  # and what began so is a whole task after a failover
+        kill(world, one)  # the standby that started from a checkpoint becomes a complete task in a failover
         wait(world, lambda: len(tasks(other)) == 2)
 
 
@@ -216,7 +216,10 @@ def test_a_standby_whose_changelog_lost_its_tail_is_followed_from_the_beginning(
 
 
 def test_a_standby_never_replaces_the_state_that_a_task_left_whole(tmp_path: Path) -> None:
-    """The changelog was created again, and its new owner waits for an open transaction: nobody else has the state."""
+    """A standby keeps its local state if its changelog was created again, because no other copy exists.
+
+    The changelog's new owner waits for an open transaction, so it has not restored any state yet.
+    """
     with running(tmp_path, schedule(partitions=1), machines=0) as world:
         one, other = world.machines[:2]
         other.wanted = True
@@ -240,7 +243,10 @@ def test_a_standby_never_replaces_the_state_that_a_task_left_whole(tmp_path: Pat
 
 
 def test_a_standby_of_a_changelog_without_its_head_waits_and_stops_nobody(tmp_path: Path) -> None:
-    """What is left of such a changelog is no state; a folder made of it would pass for whole."""
+    """A standby waits if the head of its changelog is missing, and no worker stops.
+
+    The rest of such a changelog is not the state; a database made of it would count as complete.
+    """
     with running(tmp_path, schedule()) as world:
         one, other = world.machines[:2]
         feed(world, 0.5)

@@ -1,8 +1,8 @@
-"""Work that follows event time: windows, sessions, timers and values that end, for the shared simulation.
+"""A workload for the simulation that follows event time: windows, sessions, timers, and values with a TTL.
 
-One input has several branches: a window, sessions, a processor whose timers fire with stream time, and one whose timers
-fire with the worker's clock. Each has a store of its own, and all commit together. ``timed_model`` computes the same
-from the input alone.
+One input has several branches: a window, sessions, a processor with timers of stream time, and one with timers of the
+worker's clock. Each branch has its own store, and all commit together. ``timed_model`` computes the same results from
+the input alone.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Wor
 #: The branches; each is also the name of its store.
 WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"
 BRANCHES = (WINDOWS, SESSIONS, TIMERS, ALARMS)
-#: The first event time, in milliseconds: long before the clock of every simulation.
+#: The first event time, in milliseconds; it lies long before the start of the simulation's clock.
 FIRST_MS = 1_690_000_000_000
-#: Where a message raises: in front of all branches, or behind them.
+#: The step at which a message raises: before all branches, or behind them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
-#: So many workloads are a window alone.
+#: The share of workloads that have only a window.
 BARE = 0.2
 TIMER_NAMES = ("x", "y", "a/b", "")
 
 
 class TimedMessage(NamedTuple):
-    """One input: ``number`` counts in its partition, ``at`` is its event time in milliseconds.
+    """One input message: ``number`` counts the messages of its partition; ``at`` is its event time in milliseconds.
 
-    ``spoils`` is where it raises, or ``AHEAD`` for an event time that no window takes. ``steps`` tell the processor
-    with timers what to do; ``alarm`` is after how many milliseconds of the worker's clock its alarm fires.
+    ``spoils`` is the step at which it raises, or ``AHEAD`` for an event time that no window accepts. ``steps`` are the
+    calls that the processor with timers makes. ``alarm`` is the delay of its alarm, in milliseconds of the worker's
+    clock.
     """
 
     number: int
@@ -53,7 +54,7 @@ class TimedMessage(NamedTuple):
     alarm: int | None
 
     def time_ms(self, now_s: float) -> int:
-        """Its timestamp when it is produced now."""
+        """The message's timestamp if it is produced now."""
         return int((now_s + AHEAD_S) * 1000) if self.spoils == AHEAD else self.at
 
     def encode(self, partition: int) -> bytes:
@@ -70,7 +71,7 @@ class TimedMessage(NamedTuple):
 
 
 class Alarm:
-    """A processor with timers of the worker's clock: each fires once, whenever that is."""
+    """A processor with timers of the worker's clock. Each timer must fire once, at any time after its delay."""
 
     def on_message(self, value: Any, context: Any) -> None:
         if value["alarm"] is not None:
@@ -84,7 +85,7 @@ class Alarm:
 
 
 class _Raises:
-    """Raises for the messages that are told to here."""
+    """A step that raises for the messages that name this step."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -96,7 +97,7 @@ class _Raises:
 
 
 class _Named:
-    """Results with the branch that sends them."""
+    """A step that adds the name of the branch to each result."""
 
     def __init__(self, branch: str) -> None:
         self._branch = branch
@@ -114,8 +115,8 @@ class TimedWorkload(Workload):
     """All messages by partition, in order, and the branches that process them.
 
     Attributes:
-        branches: Which of ``BRANCHES`` there are.
-        bare: Whether the only branch is a window, without a step in front or behind: the engine takes it by columns.
+        branches: The branches that the processor has, of ``BRANCHES``.
+        bare: Whether the only branch is a window, without other steps: the engine then computes it by columns.
         ttl: How long values of the processor with timers last, ms.
     """
 
@@ -127,11 +128,11 @@ class TimedWorkload(Workload):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The stores whose values follow from the input."""
+        """The stores whose content follows from the input."""
         return self.branches
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; there is no other version."""
+        """The processor. This workload has only one version of it."""
         app = self.without_steps(_skip, settings)
         output = app.topic(OUTPUT)
         if self.bare:
@@ -153,7 +154,7 @@ class TimedWorkload(Workload):
 
 
 def windows(frame: StreamingDataFrame, shape: Shape, name: str = WINDOWS, **options: Any) -> StreamingDataFrame:
-    """A window of this shape, with the columns that its model has."""
+    """A window of this shape, with the aggregates that its model computes."""
     times: dict[str, Any] = {"grace_ms": shape.grace, "name": name, "retention": shape.retention}
     window = (
         frame.tumbling_window(shape.duration, **times)
@@ -166,7 +167,7 @@ def windows(frame: StreamingDataFrame, shape: Shape, name: str = WINDOWS, **opti
 
 
 def sessions(frame: StreamingDataFrame, shape: Sessions, name: str = SESSIONS, **options: Any) -> StreamingDataFrame:
-    """Sessions of this shape, with the columns that their model has."""
+    """Sessions of this shape, with the aggregates that their model computes."""
     window = frame.session_window(shape.gap, shape.grace, name, retention=shape.retention).agg(
         n=Count(), total=Sum("v"), all=Collect("v"), first=First("v"), last=Last("v")
     )
@@ -176,7 +177,7 @@ def sessions(frame: StreamingDataFrame, shape: Sessions, name: str = SESSIONS, *
 
 
 def timed_workload(schedule: Schedule) -> TimedWorkload:
-    """Messages in disorder, with few keys: some late, some between two sessions, some that raise."""
+    """Draws messages of a few keys, out of order: some come late, some connect two sessions, some raise."""
     random = Random(f"timed of {schedule.seed}")
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     gap = random.choice([1, 10, 25])
@@ -199,7 +200,10 @@ def timed_workload(schedule: Schedule) -> TimedWorkload:
 
 
 def _bare(workload: TimedWorkload) -> TimedWorkload:
-    """The same with the window alone, closed by its partition; no step raises, as there is none."""
+    """The same workload with only a window that closes by partition.
+
+    Without other steps, no message raises in a step.
+    """
     return replace(
         workload,
         messages=tuple(
@@ -213,7 +217,7 @@ def _bare(workload: TimedWorkload) -> TimedWorkload:
 
 
 def _keys_in(partition: int, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Each partition has keys of its own, so that a result tells where its messages were."""
+    """Gives each partition its own keys, so that a result shows which partition its messages came from."""
     return tuple(key + str(partition).encode() for key in keys) if partition else keys
 
 
@@ -237,7 +241,7 @@ def _messages(random: Random, count: int, keys: tuple[bytes, ...], gap: int, spo
         at += random.choice([0, 1, 3, gap + 1, 30, 300 if random.random() < 0.1 else 5])
         time = at - random.choice([0, 0, 0, 1, gap, 45, 120])
         key = random.choice(keys)
-        # Sometimes another session, and then a message between both.
+        # Sometimes a second session follows, and then a message that connects both.
         for later in (0, 2 * gap, gap) if random.random() < 0.15 else (0,):
             spoilt = random.choice([BEFORE, BEHIND, AHEAD]) if random.random() < spoils else None
             alarm = random.choice([1, 100, 2_500]) if random.random() < 0.3 else None

@@ -1,6 +1,6 @@
-"""What windows, sessions and timers give, from the input alone; and what their stores may hold at its end.
+"""The expected results of windows, sessions and timers, from the input alone, and the allowed content of their stores.
 
-Its models are ``tests/oracles/window_rules.py``, ``tests/oracles/sessions.py`` and ``tests/oracles/timers.py``.
+The models are ``tests/oracles/window_rules.py``, ``tests/oracles/sessions.py`` and ``tests/oracles/timers.py``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.oracles import window_rules as windowing
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.workload import Expected
 
-#: After every event time: none of them is ahead of the clock.
+#: A time after every event time: for the models, no message is ahead of the clock.
 NEVER_MS = 10**15
 
-#: (message key, state key) to value.
+#: The content of a store: (message key, state key) to value.
 State = Mapping[tuple[bytes, str], Any]
 
 
 @dataclass(slots=True)
 class Models:
-    """The models of one partition, and the alarms of its keys."""
+    """The models of one partition, and the number of alarms of each key."""
 
     windows: windowing.Windows
     sessions: windowing_sessions.Sessions
@@ -39,18 +39,18 @@ class Models:
 
 @dataclass(slots=True)
 class TimedExpected(Expected):
-    """What processing each message once, in order, gives.
+    """The expected result if each message is processed once, in order.
 
     Attributes:
-        sent: By message key and branch, the results in order, as JSON.
-        models: By partition.
+        sent: The results in order, as JSON, by message key and branch.
+        models: The models of each partition.
     """
 
     sent: dict[tuple[bytes, str], list[str]] = field(default_factory=dict)
     models: list[Models] = field(default_factory=list)
 
     def waiting(self, store: str) -> int:
-        """How many sessions of a store are open at the end of the input, or how many timers are set."""
+        """The number of sessions of a store that are open at the end of the input, or of timers that are set."""
         if store == SESSIONS:
             sessions = [each for models in self.models for each in models.sessions.by_key.values()]
             return sum(session.open for found in sessions for session in found)
@@ -58,14 +58,14 @@ class TimedExpected(Expected):
 
 
 def waits(store: str, state_key: str) -> bool:
-    """Whether this record of a store is an open session, or a timer."""
+    """Whether a record of a store is an open session or a set timer."""
     if store == SESSIONS:
         return is_session(state_key)
     return store in (TIMERS, ALARMS) and state_key.startswith(TIMERS_OF_KEYS)
 
 
 def expect_timed(workload: TimedWorkload) -> TimedExpected:
-    """Fold the input in plain Python."""
+    """Computes the expected result from the input, in plain Python."""
     expected = TimedExpected()
     for partition, messages in enumerate(workload.messages):
         models = Models(
@@ -103,10 +103,10 @@ def _send(expected: TimedExpected, key: bytes, branch: str, sent: Any) -> None:
 
 
 def check_state(workload: TimedWorkload, models: Models, store: str, state: State) -> None:
-    """Compare a store at the end of the input with its model; what is over may be there a while longer.
+    """Compare a store at the end of the input with its model; expired records may still be there.
 
     Raises:
-        AssertionError: It holds something else.
+        AssertionError: The store has other content.
     """
     if store == WINDOWS:
         check_windows(models.windows, state, settled=False)
@@ -126,12 +126,13 @@ def check_state(workload: TimedWorkload, models: Models, store: str, state: Stat
 
 
 def check_windows(model: windowing.Windows, state: State, *, settled: bool = True) -> None:
-    """A window store has the windows of its model; those whose retention is over may be left unless it is settled."""
+    """Check that a store has the windows of its model. If not ``settled``, expired windows may still be there."""
     windows = {(key, *window): made for (key, name), made in state.items() if (window := window_of(name))}
     held = {place: (made["count"]["n"], made["sum"]["total"]) for place, made in windows.items()}
     everything = {**model.open, **model.closed}
     lasts = model.shape.grace + model.shape.retention
-    # ``key`` closes after its message, so that a window stays at least as long; both remove at a later commit only.
+    # With closing by key, a window closes after its message and stays at least until its retention ends. Both
+    # strategies remove windows only in a later commit.
     for place, amounts in everything.items():
         if place in model.open or place[2] + lasts > model.time:
             assert held.pop(place, None) == (len(amounts), sum(amounts)), place
@@ -142,7 +143,7 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
 
 
 def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled: bool = True) -> None:
-    """The store has the sessions of the model, nothing that a merge swallowed, and an index that fits them."""
+    """Check that a store has the sessions of its model, no remains of merged sessions, and a matching index."""
     shape, opens, closed = model.shape, {}, {}
     for (key, name), made in state.items():
         if is_session(name):
@@ -155,7 +156,8 @@ def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled:
     lasts = shape.gap + shape.grace + shape.retention
     stays = {place: count for place, count in kept.items() if place[2] + lasts > model.time}
     assert stays.items() <= closed.items() <= kept.items()
-    # ``key`` closes after its message, so that a session stays at least as long; a session may stay a millisecond more.
+    # With closing by key, a session closes after its message and may stay longer. Otherwise it stays at most one
+    # millisecond longer.
     assert not settled or shape.closing == "key" or all(place[2] + lasts >= model.time for place in closed)
     entries = [due_entry(name) for key, name in state if key == OWN_KEY and name.startswith("due/")]
     indexed = Counter(entry.message_key for entry in entries)
@@ -164,17 +166,20 @@ def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled:
 
 
 def check_known(state: State) -> None:
-    """What a store knows of a key leaves with the last window of the key: an entry of the index leads to it."""
+    """Check that the records about a key are removed together with the key's last window, which has an index entry."""
     indexed = {due_entry(name).message_key for key, name in state if key == OWN_KEY and name.startswith("due/")}
     assert {key for key, name in state if name == KEY_TIME or name.startswith("o/")} <= indexed
 
 
 def check_timers(model: timing.Model, state: State, *, settled: bool = True) -> None:
-    """A store has the values and timers of its model; values that have ended may be left unless it is settled."""
+    """Check that a store has the values and timers of its model.
+
+    If not ``settled``, expired values may still be there.
+    """
     values = {(key.decode(), name): value for (key, name), value in state.items() if not name.startswith(RESERVED)}
     live = {place: value for place, (value, end, _) in model.values.items() if end > model.time}
     ended = {place: value for place, (value, *_) in model.values.items() if place not in live}
     assert live.items() <= values.items() <= (live if settled else {**live, **ended}).items()
-    # Own records: two for each value, two for each timer, the clock.
+    # The engine's own records: two for each value, two for each timer, and one for the clock.
     own = sum(name.startswith(RESERVED) for _, name in state)
     assert own == 2 * len(values) + 2 * len(model.timers) + ((OWN_KEY, CLOCK_OF_STORE) in state)

@@ -1,4 +1,4 @@
-"""What must hold at the end of a simulation of windows, sessions and timers: its results, and the state it leaves."""
+"""Checks the end of a simulation of windows, sessions and timers: their results and their stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.workload import OUTPUT
 
 
 class TimedCheck(FinalCheck):
-    """After the whole input is processed, and all that is due with it is sent."""
+    """Checks the final state, after the whole input is processed and all due results are sent."""
 
     _workload: TimedWorkload
     _expected: TimedExpected
@@ -30,13 +30,17 @@ class TimedCheck(FinalCheck):
         self._folded_at: object = None
 
     def settled(self) -> bool:
-        """Whether all is sent, and nothing is due any more: that comes in commits behind that of the last message."""
+        """Whether all results are sent and nothing is due.
+
+        Due results come in commits after that of the last message.
+        """
         if not self._all_sent and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             found, self._looked_at = self._sent(), extent
             right = self._expected.sent
             self._all_sent = all(Counter(of) <= Counter(found.get(place, ())) for place, of in right.items())
         if self._all_sent and not self._all_done and (extent := self._changelogs()) != self._folded_at:
-            # Of what is sent with each message, and of what was sent before a clear, only the stores tell.
+            # Results that come with each message, and results sent before a clear, do not show whether more is due. The
+            # stores do.
             self._folded_at = extent
             self._history.observe()
             names = self._workload.names
@@ -44,7 +48,7 @@ class TimedCheck(FinalCheck):
         return self._all_done
 
     def _changelogs(self) -> list[object]:
-        """What `_waiting` depends on."""
+        """A value that changes whenever the result of `_waiting` may change."""
         logs = [self._cluster._broker.log(place) for store in self._workload.names for place in self._places(store)]
         return [(log, log.end, log.last_stable) for log in logs]
 
@@ -58,7 +62,11 @@ class TimedCheck(FinalCheck):
         return sum(waits(store, split_key(key)[1]) for key in folded)
 
     def check_outputs(self) -> None:
-        """Each result is there as often as its model has it, and in its order; raises InvariantBroken."""
+        """Check that each result is sent as often, and in the same order, as by its model.
+
+        Raises:
+            InvariantBroken: A result is lost, wrong, doubled or out of order.
+        """
         found, expected = self._sent(), self._expected.sent
         for key, branch in sorted(found.keys() | expected.keys()):
             seen, right = found.get((key, branch), []), expected.get((key, branch), [])
@@ -75,7 +83,10 @@ class TimedCheck(FinalCheck):
                 raise InvariantBroken("outputs", f"{name}: in another order than their messages")
 
     def _is_in_order(self, branch: str) -> bool:
-        """Windows that close together have an order of their own, and alarms fire by the worker's clock."""
+        """Whether results of a branch come in the order of messages.
+
+        Windows that close together have another order, and alarms fire by the worker's clock.
+        """
         work = self._workload
         return {WINDOWS: not work.window.final, SESSIONS: not work.session.final, TIMERS: True, ALARMS: False}[branch]
 
@@ -95,7 +106,7 @@ class TimedCheck(FinalCheck):
         return super()._at_the_end(databases)
 
     def _is_last(self, path: Path, meta: TaskMeta) -> bool:
-        """A database at the end of its input may be older than the last windows that closed."""
+        """Whether a database is final: one at the end of its input may lack the windows that closed last."""
         partition = int(path.name.rsplit("-", 1)[1])
         for store in self._stores_in(path):
             last = self._history.last(self._history.partition(store, partition))

@@ -1,11 +1,11 @@
-"""What must hold, during a run and after it, checked from outside: from the cluster's logs and the bytes on the disks.
+"""The invariants of a simulation, checked from outside: from the cluster's logs and the bytes on the disks.
 
 databases     every database is the fold of the committed changelog up to the offset that it names
-outputs       read_committed readers see each message's results exactly once, and right
-dead letters  each message that raises is put aside exactly once
+outputs       read_committed consumers see each message's results exactly once, and right
+dead letters  each message that raises becomes exactly one dead letter
 state         committed changelog = plain fold of the input = the database of an owner = a restore from nothing
 offsets       the group has committed the whole input
-liveness      when all is healed, everything is processed in bounded time
+liveness      after all faults are healed, everything is processed in bounded time
 exits         a processor stops only for reasons that the schedule gives it
 """
 
@@ -29,7 +29,7 @@ from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Work
 
 
 class InvariantBroken(Exception):
-    """A simulation showed something that must never be."""
+    """An invariant of a simulation does not hold."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -38,31 +38,31 @@ class InvariantBroken(Exception):
 
 
 Content = Mapping[bytes, bytes]
-#: (machine, path, content) of each.
+#: The databases on the disks: (machine, path, content).
 Databases = Sequence[tuple[str, Path, Content]]
 
 
 class History:
-    """Every committed record of every changelog, also those that compaction has removed since."""
+    """Every committed record of every changelog, including records that compaction has removed since."""
 
     def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
         self._cluster = cluster
         self._topics = {store: changelog_topic(GROUP, store) for store in workload.all_names}
         self._records: dict[Partition, dict[int, tuple[bytes, bytes | None]]] = {}
-        #: By topic id and partition, up to where it was observed.
+        #: The next offset to read, by topic id and partition.
         self._observed: dict[tuple[str, int], int] = {}
 
     def topic_id(self, store: str) -> str | None:
-        """The id of a store's changelog; None while there is none."""
+        """The id of a store's changelog topic; None if the topic does not exist."""
         topic = self._cluster._broker.topics.get(self._topics.get(store, ""))
         return None if topic is None else topic.topic_id
 
     def forget(self, store: str) -> None:
-        """The changelog of a store was deleted."""
+        """Forget the records of a store whose changelog was deleted."""
         self._records = {place: of for place, of in self._records.items() if place.topic != self._topics[store]}
 
     def observe(self) -> None:
-        """Take note of what is committed now; to be called before anything is compacted."""
+        """Record what is committed now. Call it before anything is compacted."""
         for store, topic in self._topics.items():
             topic_id = self.topic_id(store)
             for place in self._cluster._broker.partitions_of(topic) if topic_id is not None else ():
@@ -74,7 +74,7 @@ class History:
                         records[entry.offset] = kept
 
     def _kept(self, entry: Entry) -> tuple[bytes, bytes | None] | None:
-        """The key and the value that a record is for its store; None for one that is no state."""
+        """The state key and value that a record stands for; None if the record is not state."""
         assert entry.key is not None
         return entry.key, entry.value
 
@@ -82,7 +82,7 @@ class History:
         return Partition(self._topics[store], number)
 
     def stable(self, partition: Partition) -> int:
-        """Up to where it is known what was committed."""
+        """The offset up to which it is decided which records are committed."""
         return self._cluster.last_stable_offset(partition)
 
     def fold(self, partition: Partition, end: int) -> dict[bytes, bytes]:
@@ -105,7 +105,7 @@ class History:
         return max((offset for offset, (key, _) in records.items() if key != META_KEY), default=-1)
 
     def values(self, partition: Partition, key: bytes, first: int = 0) -> set[bytes | None]:
-        """Every value that was ever committed for a key, from an offset on."""
+        """Every value that was ever committed for a key, at or after an offset."""
         records = self._records.get(partition, {})
         return {value for offset, (seen, value) in records.items() if seen == key and offset >= first}
 
@@ -119,15 +119,15 @@ class _Snapshot:
 
 
 class DatabaseCheck:
-    """Is there anything in a database that was not committed?
+    """Checks that a database contains only committed data.
 
-    A database may know of a commit that readers do not see yet: its markers are not written, or it lies behind an open
-    transaction. What can't be judged at once is judged at the end.
+    A database may contain a commit that consumers do not see yet: its markers are not written, or it lies behind an
+    open transaction. Such databases are checked again at the end.
 
     Args:
-        history: What was committed.
-        workload: What is run.
-        in_pieces: Batches are written in several pieces: values may be newer than the offset that is named.
+        history: The committed records.
+        workload: The messages and the processor.
+        in_pieces: Whether a commit is written in several batches; values may then be newer than the offset named.
     """
 
     def __init__(self, history: History, workload: Workload, *, in_pieces: bool) -> None:
@@ -137,7 +137,7 @@ class DatabaseCheck:
         self._waiting: list[_Snapshot] = []
 
     def look(self, slot: str, path: Path, content: Content) -> None:
-        """Check what a database holds now."""
+        """Check the present content of a database."""
         raw = content.get(META_KEY)
         meta = None if raw is None else TaskMeta.decode(raw)
         snapshot = _Snapshot(f"{slot}/{path.name}", _partition_of(path), content, meta)
@@ -145,10 +145,10 @@ class DatabaseCheck:
             self._waiting.append(snapshot)
 
     def settle(self) -> None:
-        """Check what could not be checked before.
+        """Check the databases whose commits were not visible before.
 
         Raises:
-            InvariantBroken: It still can't be: a database knows of commits that never became visible.
+            InvariantBroken: A database contains commits that never became visible.
         """
         for snapshot in self._waiting:
             if not self._check(snapshot):
@@ -158,7 +158,7 @@ class DatabaseCheck:
     def _check(self, snapshot: _Snapshot) -> bool:
         history, meta = self._history, snapshot.meta
         at = {} if meta is None else meta.stores
-        # What a deleted changelog held is in nobody's way: whoever reads it next finds another topic id.
+        # State of a deleted changelog is skipped: the next reader sees another topic id and ignores the state.
         stores = [
             store
             for store in self._workload.all_names
@@ -193,10 +193,10 @@ class DatabaseCheck:
                 )
 
     def _allowed(self, snapshot: _Snapshot, partition: Partition, key: bytes, named: int) -> set[bytes | None]:
-        """What a database may hold besides the fold.
+        """The values that a database may hold for a key besides the fold's value.
 
-        A replay that is under way meets no values that compaction has taken, as newer ones follow: until those, any
-        older value is there.
+        During a replay, values that compaction removed are missing until the newer value is read. Until then, the
+        database may hold any older value.
         """
         if snapshot.meta is not None and snapshot.meta.restoring:
             return self._history.values(partition, key) | {None}
@@ -204,19 +204,19 @@ class DatabaseCheck:
 
 
 class Seen(Protocol):
-    """What readers have seen; ``cleared`` tells whether the input was read again."""
+    """The records that consumers have read. ``cleared`` is whether the input was rewound."""
 
     cleared: bool
 
     def read(self, topic: str) -> list[tuple[int, Record]]:
-        """The committed records of a topic, also those from before it was deleted."""
+        """The committed records of a topic, including records from before the topic was deleted."""
 
     def extent(self, topic: str) -> object:
-        """What `read` depends on: while it is equal, so is what readers see."""
+        """A value that changes whenever the result of `read` changes."""
 
 
 class FinalCheck:
-    """After the whole input is processed."""
+    """Checks the final state, after the whole input is processed."""
 
     def __init__(
         self, cluster: InMemoryCluster, workload: Workload, expected: Expected, history: History, seen: Seen
@@ -228,18 +228,21 @@ class FinalCheck:
         self._history = history
 
     def settled(self) -> bool:
-        """Whether all is sent that the input gives; outputs of functions are sent with the offsets of their input."""
+        """Whether all results are sent.
+
+        Functions send theirs in the same commit as the input's offsets, so this is True.
+        """
         return True
 
     def run(self, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """Check outputs, dead letters, changelogs, and the databases that owners had at the end.
+        """Check outputs, dead letters, changelogs, and the databases that the owners of tasks had at the end.
 
         Args:
-            databases: What is on the disks.
-            excused: Partitions whose database may be gone, since it was damaged.
+            databases: The databases on all disks.
+            excused: Partitions whose database may be missing, because a fault has damaged it.
 
         Raises:
-            InvariantBroken: Something is wrong.
+            InvariantBroken: A check failed.
         """
         self._history.observe()
         self.check_outputs()
@@ -261,7 +264,7 @@ class FinalCheck:
         self.check_databases("state", databases, excused)
 
     def check_databases(self, invariant: str, databases: Databases, excused: Set[int] = frozenset()) -> None:
-        """For each partition at least one database holds the end of the input, and all of those are right."""
+        """Check that each partition has a database at the end of the input, and that all such databases are right."""
         for slot, path, content in self._at_the_end(databases):
             for store in self._stores_in(path):
                 prefix = store_prefix(store)
@@ -271,7 +274,7 @@ class FinalCheck:
             raise InvariantBroken(invariant, f"nobody has the state of partition {partition} at its end")
 
     def missing(self, databases: Databases) -> set[int]:
-        """The partitions whose state at the end of the input is in none of these databases."""
+        """The partitions for which no database holds the state at the end of the input."""
         there = {
             (store, _partition_of(path))
             for _, path, _ in self._at_the_end(databases)
@@ -281,12 +284,12 @@ class FinalCheck:
         return {number for number in partitions for store in self._workload.names if (store, number) not in there}
 
     def _stores_in(self, path: Path) -> list[str]:
-        """The stores in the database of a task, of those whose values follow from the input."""
+        """The stores in a task's database whose content follows from the input."""
         fed = {store for topic in _inputs_of(path) for store in self._workload.stores_of(topic)}
         return [store for store in self._workload.names if store in fed]
 
     def _check_joint(self) -> None:
-        """No message that raises left anything in the store that has it for its first step."""
+        """Check that no message that raises has left a value in the store of the first step."""
         for partition in range(len(self._workload.messages)) if self._history.topic_id(JOINT) else ():
             place = self._history.partition(JOINT, partition)
             for key, value in self._history.fold(place, self._cluster.log_end(place)).items():
@@ -308,7 +311,7 @@ class FinalCheck:
                 yield slot, path, content
 
     def _is_last(self, path: Path, meta: TaskMeta) -> bool:
-        """Whether a database that is at the end of its input is so for good."""
+        """Whether a database at the end of its input will no longer change."""
         return True
 
     def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
@@ -322,7 +325,11 @@ class FinalCheck:
                 )
 
     def check_outputs(self) -> None:
-        """Each result was sent, and none of them twice unless that is allowed; raises InvariantBroken."""
+        """Check that each result was sent, and none twice unless the schedule allows it.
+
+        Raises:
+            InvariantBroken: A result is lost, wrong, or sent twice.
+        """
         counts: Counter[tuple[int, int, str]] = Counter()
         for _, record in self._seen.read(OUTPUT):
             assert record.value is not None
@@ -367,7 +374,7 @@ def _partition_of(path: Path) -> int:
 
 
 def _inputs_of(path: Path) -> list[str]:
-    """The inputs of the task that a database belongs to."""
+    """The input topics of the task that a database belongs to."""
     return path.name.rsplit("-", 1)[0].split("+")
 
 

@@ -1,4 +1,4 @@
-"""What the processors of a schedule do, and which check belongs to it."""
+"""Chooses the workload of a schedule, and the checks that belong to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.workload import INPUT, SECOND, Workload, aggregated, apart
 
 
 def workload_of(schedule: Schedule, random: Random) -> Workload:
-    """The messages of a schedule, and the functions, aggregation or windows that process them."""
+    """The messages of a schedule, with the processor that handles them."""
     if schedule.timed:
         return timed_workload(schedule)
     if schedule.grouped:
@@ -44,12 +44,12 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
 
 
 def history_of(cluster: InMemoryCluster, workload: Workload) -> History:
-    """What was committed to the changelogs."""
+    """The record of everything that is committed to the changelogs."""
     return (SourcedHistory if isinstance(workload, SourcedWorkload) else History)(cluster, workload)
 
 
 def final_check(cluster: InMemoryCluster, workload: Workload, history: History, seen: Seen) -> FinalCheck:
-    """What must hold at the end."""
+    """The check of the workload's final state."""
     if isinstance(workload, TimedWorkload):
         return TimedCheck(cluster, workload, history, seen)
     if isinstance(workload, GroupedWorkload):

@@ -1,8 +1,8 @@
-"""What simulated processors work on: messages from a seed, the functions under test, and plain Python to compare with.
+"""The basic workload of the simulation: messages drawn from a seed, functions, and the expected result in plain Python.
 
 The functions keep running totals in one or two stores, delete keys, and raise for some messages, before or after their
-first writes; or a built-in aggregation does it, without deletes. ``Expected`` computes the same from the input alone,
-sharing no code with them.
+first writes. Alternatively, a built-in aggregation keeps the totals, without deletes. ``Expected`` computes the same
+from the input alone, and shares no code with them.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"
-#: The configuration of a topic that takes messages of any time ahead.
+#: The configuration of a topic that accepts any timestamp in the future.
 ANY_TIME_AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-#: The fault of a message that is dated ``AHEAD_S`` ahead.
+#: The fault of a message whose timestamp lies ``AHEAD_S`` seconds in the future.
 AHEAD, AHEAD_S = "ahead", 30 * 86_400.0
-#: The fault of a message of 1970, where outputs can't have its time; and its time.
+#: The fault of a message of 1970 whose timestamp the output topic refuses, and this timestamp.
 PAST, PAST_MS = "past", 1
-#: The fault of a message whose output no client takes.
+#: The fault of a message whose output the serializer or client refuses.
 UNWRITABLE = "unwritable"
 STORES = ("first", "second")
-#: The store that joins the tasks of two inputs, in one of two versions.
+#: A store that both inputs feed, so that their tasks are joined; only one of two versions has it.
 JOINT = "joint"
 
-#: (partition, number of the message, stage): what names one output.
+#: Identifies one output: (partition, number of the message, stage).
 OutputName = tuple[int, int, str]
 
 
 class Spoilt(Exception):
-    """Raised for messages that can't be processed."""
+    """Raised by a step for messages that must fail."""
 
 
 def newest(value: dict[str, Any], state: Any) -> dict[str, Any]:
-    """The step of the joined version: the number of the newest message of each key."""
+    """The additional step of the joined version: it stores the number of each key's newest message."""
     state.set("newest", value["n"])
     return value
 
 
 class Message(NamedTuple):
-    """One input: ``number`` counts in its partition.
+    """One input message: ``number`` counts the messages of its partition.
 
-    ``spoils`` names the store whose step raises after its writes. ``AHEAD`` and ``PAST`` stand for times that outputs
-    can't have, ``UNWRITABLE`` for a result that the serializer refuses. ``old`` is one of 1970.
+    ``spoils`` names the store whose step raises after its writes. ``AHEAD`` and ``PAST`` stand for timestamps that the
+    output topic refuses, ``UNWRITABLE`` for a result that the serializer refuses. ``old`` is whether it is of 1970.
     """
 
     number: int
@@ -72,7 +72,7 @@ class Message(NamedTuple):
     old: bool = False
 
     def time_ms(self, now_s: float) -> int:
-        """Its timestamp when it is produced now; 0 for the present time."""
+        """The message's timestamp if it is produced now; 0 stands for the present time."""
         if self.old:
             return PAST_MS
         return int((now_s + AHEAD_S) * 1000) if self.spoils == AHEAD else 0
@@ -84,7 +84,7 @@ class Message(NamedTuple):
 
 
 class Total:
-    """One stateful step: a running total of each key, which some messages delete."""
+    """A stateful step that keeps a running total of each key; some messages delete the total."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -111,12 +111,11 @@ class Workload:
     """All messages by partition, in order, and how they are processed.
 
     Attributes:
-        apart: Each input has a store of its own; a version may have one more that joins them.
-        at_first: By partition, how many messages are there from the start; None if all come at any moment. The rest
-            comes while no process runs: no message of it is older than one of these.
-        rest_at: When the rest comes, as a part of ``horizon_s``; None where there is none.
-        moments: By partition, the virtual second at which each message is produced, whoever runs then; empty where
-            ``at_first`` says when they come.
+        apart: Whether each input has its own store; one of the versions then has one more store that both inputs feed.
+        at_first: How many messages of each partition exist from the start; None if all arrive at random moments. The
+            rest arrives while no process runs; none of it is older than the first messages.
+        rest_at: When the rest arrives, as a fraction of ``horizon_s``; None if there is no rest.
+        moments: The virtual second at which each message is produced, by partition; empty if ``at_first`` applies.
     """
 
     messages: tuple[tuple[Message, ...], ...]
@@ -132,32 +131,32 @@ class Workload:
     moments: tuple[tuple[float, ...], ...] = ()
 
     def topic_of(self, message: Message) -> str:
-        """The input of a message: each key has one, so that its messages stay in their order."""
+        """The input topic of a message. All messages of a key have the same topic, so they stay in order."""
         return self.inputs[message.key[-1] % len(self.inputs)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The stores whose values follow from the input."""
+        """The stores whose content follows from the input."""
         return STORES[: self.stores]
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """All stores of all versions."""
+        """The stores of all versions."""
         return (*self.names, JOINT) if self.apart else self.names
 
     @property
     def changelogged(self) -> tuple[str, ...]:
-        """The stores whose changelogs are there from the start."""
+        """The stores whose changelogs exist from the start."""
         return self.names
 
     @property
     def input_config(self) -> Mapping[str, str]:
-        """The configuration of the inputs."""
+        """The configuration of the input topics."""
         return ANY_TIME_AHEAD
 
     @property
     def records_behind(self) -> int:
-        """How many records behind ``group_by`` there may be, besides the input."""
+        """An upper bound for the records behind ``group_by``."""
         return 0
 
     def stores_of(self, topic: str) -> tuple[str, ...]:
@@ -165,7 +164,10 @@ class Workload:
         return (self.names[self.inputs.index(topic)],) if self.apart else self.names
 
     def without_steps(self, skips: Callable[..., bool], settings: Mapping[str, Any]) -> Application:
-        """The application before its steps; ``skips`` decides about failed messages where there are no dead letters."""
+        """The application without steps.
+
+        Without a dead-letter topic, ``skips`` decides whether a failed message is skipped.
+        """
         policy: dict[str, Any] = {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": skips}
         return Application(
             "in-memory",
@@ -178,9 +180,9 @@ class Workload:
         )
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; ``joined`` is the version that has one more store."""
+        """The processor; ``joined`` chooses the version with the additional store."""
         app = self.without_steps(_skip_spoilt, settings)
-        # Columns are computed for the engine's own JSON only.
+        # The engine computes by columns only if outputs use its own JSON serializer.
         builtin = self.aggregated and self.form == "json"
         output = app.topic(OUTPUT, value_serializer="json" if builtin else Serializer(self.form))
         for name in self.inputs:
@@ -197,7 +199,7 @@ class Workload:
 
 
 class Serializer:
-    """JSON, as a serializer of a user may return it; a number for what is ``UNWRITABLE``."""
+    """A user's serializer that returns JSON in one of several types, and an invalid number for ``UNWRITABLE``."""
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -210,7 +212,7 @@ class Serializer:
         return text if self._form == "text" else forms.get(self._form, bytes)(text.encode())
 
 
-#: By columns, except where a message of the same run fails.
+#: Aggregates that the engine computes by columns, except in batches with a message that fails.
 COLUMNS: dict[str, Aggregator] = {
     "p": Last("p"),
     "n": Last("n"),
@@ -223,7 +225,7 @@ COLUMNS: dict[str, Aggregator] = {
 
 
 class _ByStage:
-    """Outputs are keyed by the stage that sends them."""
+    """The key of an output: the stage that sends it."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -237,7 +239,7 @@ def _skip_spoilt(error: Exception, *_: Any) -> bool:
 
 
 def aggregated(workload: Workload) -> Workload:
-    """The same messages for a built-in aggregation: nothing deletes, and some amounts are no whole numbers."""
+    """The same workload with a built-in aggregation: no message deletes, and some amounts are not integers."""
 
     def changed(message: Message) -> Message:
         amount = message.amount / 10 if message.number % 4 == 1 else message.amount
@@ -250,7 +252,7 @@ def aggregated(workload: Workload) -> Workload:
 
 
 def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once: bool, dead_letters: bool) -> Workload:
-    """Messages with few keys, so that every key is written, deleted and spoilt often."""
+    """Draws messages of a few keys, so that every key is often written, deleted, and used by a failing message."""
     keys = [f"k{number}".encode() for number in range(random.randint(2, 6))]
     drops, spoils = random.choice([0.05, 0.15, 0.3]), random.choice([0.0, 0.05, 0.15])
     names, most = STORES[:stores], max(3, 240 // partitions)
@@ -281,7 +283,7 @@ def _some_are_ahead(number: int, key: bytes, amount: int, drops: bool, spoils: s
 
 
 def dated(workload: Workload, past: str) -> Workload:
-    """The same messages, some of them of 1970: outputs of that time are ``taken`` or ``refused``."""
+    """The same workload with some messages of 1970; outputs with that timestamp are ``taken`` or ``refused``."""
 
     def changed(message: Message) -> Message:
         if message.number % 7 != 3 or message.spoils == AHEAD:
@@ -292,7 +294,7 @@ def dated(workload: Workload, past: str) -> Workload:
 
 
 def apart(workload: Workload) -> Workload:
-    """The same messages for stores of which each has an input of its own."""
+    """The same workload with one store for each input."""
     made = replace(workload, apart=True)
 
     def changed(message: Message) -> Message:
@@ -304,12 +306,12 @@ def apart(workload: Workload) -> Workload:
 
 @dataclass(slots=True)
 class Expected:
-    """What processing each message once, in order, gives.
+    """The expected result if each message is processed once, in order.
 
     Attributes:
-        outputs: Result by output name.
-        dead: (partition, number) of the messages that raise.
-        states: By store and partition: changelog key -> value.
+        outputs: The result of each output, by output name.
+        dead: The messages that raise, as (partition, number).
+        states: Changelog keys and values, by store and partition.
     """
 
     outputs: dict[OutputName, int | float | None] = field(default_factory=dict)
@@ -318,7 +320,7 @@ class Expected:
 
 
 def expect(workload: Workload) -> Expected:
-    """Fold the input in plain Python."""
+    """Computes the expected result from the input, in plain Python."""
     expected = Expected()
     for partition, messages in enumerate(workload.messages):
         if workload.aggregated:
@@ -352,7 +354,7 @@ def expect(workload: Workload) -> Expected:
 
 
 def _expect_aggregates(expected: Expected, partition: int, messages: Sequence[Message], workload: Workload) -> None:
-    """The same for the built-in aggregation of one partition."""
+    """Adds the expected result of the built-in aggregation for one partition."""
     [store] = workload.names
     by_key: dict[bytes, list[Message]] = {}
     for message in messages:

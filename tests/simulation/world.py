@@ -1,6 +1,6 @@
-"""One simulated world: a cluster, machines with disks, processors on them, and the faults of a schedule.
+"""One simulated installation: a cluster, machines with disks, processors on them, and the faults of a schedule.
 
-The production engine runs in every process, started by the production constructor; all else is outside of it.
+Every process runs the production engine, started by its production constructor. Everything else is simulated.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from tests.simulation.verifier import DatabaseCheck, FinalCheck, InvariantBroken
 from tests.simulation.work import final_check, history_of, workload_of
 from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
-#: Everything healed, the rest of the input is processed in less than so many virtual seconds.
+#: Virtual seconds within which the rest of the input is processed after all faults are healed.
 RECOVERY_S = 400.0
-#: The last markers are written within so many virtual seconds.
+#: Virtual seconds within which the last transaction markers are written.
 SETTLE_S = 5.0
-#: What an output topic with a limit takes of the past, in milliseconds.
+#: The largest age of a record, in milliseconds, that a limited output topic accepts.
 PAST_MAX_MS = 86_400_000
-#: So many exits in one run are no recovery any more.
+#: A run with more exits than this counts as not recovering.
 EXITS_MAX = 60
-#: What may end a processor in a simulation; it is started again, as a supervisor would.
+#: Errors that may end a processor; it is restarted as by a supervisor.
 EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt, ClientRaised)
 
 
 class SimulatedNetwork(Network):
-    """Lets single requests meet their fate."""
+    """A network that loses or delays single requests."""
 
     def __init__(self, may_leave_out: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ class SimulatedNetwork(Network):
         self._may_leave_out = may_leave_out
 
     def leaves_out(self, place: str) -> bool:
-        """While the brokers are down, some markers."""
+        """Whether a transaction marker is left out: some are while the brokers are down."""
         return not self.brokers_up and self._may_leave_out()
 
     def fate(self, process: str, request: str) -> Fate:
-        """The fate that is armed for this request of this process; each once."""
+        """The fate that a fault has set for this request of this process; each applies once."""
         for index, (who, what, fate) in enumerate(self.armed):
             if who == process and request == what:
                 del self.armed[index]
@@ -76,12 +76,12 @@ class SimulatedNetwork(Network):
 
 
 class World:
-    """A schedule in motion.
+    """Runs one schedule and checks the invariants.
 
     Args:
-        schedule: What happens.
-        folder: For the processors' lock files; may be shared by worlds one after the other.
-        settings: Of every processor.
+        schedule: The settings of the processors, and the faults.
+        folder: For the processors' lock files; later simulations may use it again.
+        settings: The settings of every processor.
     """
 
     def __init__(self, schedule: Schedule, folder: Path, settings: Settings) -> None:
@@ -97,7 +97,7 @@ class World:
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
         self.cluster.assignor = schedule.assignor
         self.workload = workload_of(schedule, self.random)
-        #: Which version runs; and the id of the changelog that the joined one began with.
+        #: Whether the joined version is deployed, and the topic id of its changelog at the last deployment.
         self.joined = False
         self._begun_with = ""
         slots = ["m0", "m0", "m2"] if schedule.twins else ["m0", "m1", "m2"]
@@ -108,9 +108,9 @@ class World:
         self.exits: list[Exception] = []
         self.broken: InvariantBroken | None = None
         self.strike: Callable[[SimulatedProcess, str], Step] | None = None
-        #: Transactions of others that are open.
+        #: Open transactions of foreign clients.
         self.foreign: list[ForeignTransaction] = []
-        #: By changelog partition, when the cleaner came by: wall-clock and virtual time.
+        #: The wall-clock and virtual times at which each changelog partition was compacted.
         self._cleaned: dict[Partition, list[tuple[float, float]]] = {}
         self._folder = folder
         self._sent = [0] * schedule.partitions
@@ -125,7 +125,7 @@ class World:
 
     @property
     def changelogs(self) -> list[str]:
-        """The changelog topics that are there."""
+        """The changelog topics that exist."""
         topics = [changelog_topic(GROUP, store) for store in self.workload.all_names]
         return [topic for topic in topics if topic in self.cluster._broker.topics]
 
@@ -135,9 +135,9 @@ class World:
         self.cluster.create_topic(changelog_topic(GROUP, store), self.schedule.partitions, config)
 
     def deploy_other(self, *, at_once: bool = True) -> bool:
-        """Deploy the other version, for processes that start from now on; whether that was possible.
+        """Deploy the other version for processes that start later; returns whether that was possible.
 
-        The joined version begins with an empty store: `deploy --drop` deletes what the store was before.
+        The joined version begins with an empty store, because `deploy --drop` has deleted its former content.
         """
         if not self.joined:
             topic, topics = changelog_topic(GROUP, JOINT), self.cluster._broker.topics
@@ -159,14 +159,14 @@ class World:
         return self.settings.model_copy(update={"checkpoints": chosen})
 
     def create(self, topic: str) -> None:
-        """Make a topic of the world, unless it is there."""
+        """Create a topic of the simulation, unless it exists."""
         config = dict(self.workload.input_config) if topic in self.workload.inputs else {}
         if topic == OUTPUT and self.schedule.past == "refused":
             config = {"message.timestamp.before.max.ms": str(PAST_MAX_MS)}
         self.cluster.create_topic(topic, self.schedule.partitions, config)
 
     def application(self, machine: Machine) -> Application:
-        """A processor as it is started on a machine."""
+        """The processor that a machine starts."""
         app = self.workload.application(
             joined=machine.joined,
             state_dir=self._folder / machine.name if self.schedule.twins else self._folder,
@@ -182,13 +182,13 @@ class World:
         return app
 
     def _keeping(self, machine: Machine) -> dict[str, Any]:
-        """The operator keeps nothing: its databases would be on the real disk, for the next world to find."""
+        """Options for state. The operator keeps it in memory: files on the real disk would outlive the simulation."""
         if machine is self.operator:
             return {"state_backend": "memory"}
         return {"standby_replicas": self.schedule.standby_replicas}
 
     def exited(self, machine: Machine, failure: Exception | None) -> None:
-        """A processor has ended; the supervisor starts it again."""
+        """Record that a processor has ended, and restart it as a supervisor does."""
         self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
         if failure is not None and not isinstance(failure, (CommandRefused, StateFolderTaken)):
             self.exits.append(failure)
@@ -202,17 +202,17 @@ class World:
             machine.start_later(self.random.uniform(0.2, 3.0))
 
     def _is_expected(self, failure: Exception) -> bool:
-        if isinstance(failure, CommandFailed):  # the operator tries again
+        if isinstance(failure, CommandFailed):  # the operator retries
             return True
         if isinstance(failure, InputsParted):
             return bool(self.schedule.intruders_at)
-        if isinstance(failure, StateIncoherent):  # deletes stay for some seconds only: a frozen restore takes longer
+        if isinstance(failure, StateIncoherent):  # tombstones stay for seconds only, and a frozen restore takes longer
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
-        # No schedule here has so many aborts in a row.
+        # No schedule has enough aborts in a row to end a processor.
         return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, (TransactionAborted, ProducerFenced))
 
     def fail(self, broken: InvariantBroken, cause: BaseException | None = None) -> None:
-        """Remember the first broken invariant; raised by the scheduler."""
+        """Remember the first broken invariant; the scheduler raises it."""
         if self.broken is None:
             self.broken = broken
             broken.__cause__ = cause
@@ -226,7 +226,7 @@ class World:
             self.fail(broken)
 
     def feed(self, partition: int, upto: int) -> None:
-        """More input arrives."""
+        """Produce the messages of a partition up to a number."""
         for message in self.workload.messages[partition][self._sent[partition] : upto]:
             time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
             place = Partition(self.workload.topic_of(message), partition)
@@ -235,15 +235,15 @@ class World:
         self._sent[partition] = max(self._sent[partition], upto)
 
     def a_changelog(self) -> Partition:
-        """Any partition of any changelog; of the input, where the input is the changelog."""
+        """A random changelog partition; without changelogs, a partition of the input."""
         return Partition(
             self.random.choice(self.changelogs or [INPUT]), self.random.randrange(self.schedule.partitions)
         )
 
     def compact(self, partition: Partition) -> None:
-        """The log cleaner comes by; it takes deletes, too, when delete.retention.ms has gone by since it first did.
+        """Compact a partition; tombstones are removed `delete.retention.ms` after they were first compacted.
 
-        What a delete has deleted is gone since that first time: who begins to read later never sees it.
+        The first pass already removes the values that a tombstone deletes, so a later reader never sees them.
         """
         self.history.observe()
         deletes = [
@@ -260,10 +260,10 @@ class World:
         self.cluster.compact(partition, drop_tombstones=drop)
 
     def run(self) -> None:
-        """Run the whole schedule, and check.
+        """Run the whole schedule, and check the invariants.
 
         Raises:
-            InvariantBroken: Something is wrong.
+            InvariantBroken: An invariant does not hold.
         """
         try:
             with signals_kept(), tuned(self.schedule):
@@ -273,7 +273,7 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if self.workload.at_first is not None:  # what is fed while a process runs may be late
+            if self.workload.at_first is not None:  # messages produced while a process runs may be late
                 self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             if self.workload.moments:
@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # so that there is something to wait for
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # gives `_until` an event to wait for
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -321,7 +321,7 @@ class World:
         self._raise()
         self.checkpoints.check_all()
         self.check.settle()
-        # The last checkpoint finds damage that nothing had read yet, and moves the database aside.
+        # The last checkpoint may find damage that no read had found, and then moves the database aside.
         final.run(self.databases(), excused={int(path.name.rsplit("-", 1)[1].split(".")[0]) for path in damaged})
         self._audit(final, checkpoints=False)
         if self.checkpoints.manifests():
@@ -333,11 +333,11 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Markers of others stay: nobody looks after them."""
+        """Whether a marker is left out; never while foreign transactions are open, as nothing would end these."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
-        """One machine is switched off, for longer than deletes stay in the changelogs."""
+        """Switch one machine off, for longer than tombstones stay in the changelogs."""
         absent = self.random.choice(self.machines)
         absent.wanted = False
         absent.stop()
@@ -347,7 +347,7 @@ class World:
         return absent
 
     def _come_back(self, absent: Machine, final: FinalCheck) -> None:
-        """What the machine has is old by now, and deletes after it are gone; often no checkpoint helps."""
+        """Restart the machine alone, with old state, after tombstones are gone and often without checkpoints."""
         for topic in self.changelogs:
             for number in range(self.schedule.partitions):
                 self.compact(Partition(topic, number))
@@ -359,7 +359,7 @@ class World:
                 self.compact(Partition(topic, number))
         if self.random.random() < 0.8:
             self.store.refuses = "it is away"
-        if self.schedule.standby_replicas:  # it follows the others for a while, before it takes everything over
+        if self.schedule.standby_replicas:  # the machine is a standby for a while, before it takes over all tasks
             absent.wanted = True
             absent.start()
             until = self.clock.monotonic() + 8.0
@@ -373,7 +373,7 @@ class World:
         self.heal_store()
 
     def _audit(self, final: FinalCheck, *, checkpoints: bool) -> None:
-        """A new machine restores everything from the changelogs, or from checkpoints and what follows them."""
+        """A new machine restores everything, from changelogs alone or from checkpoints and changelogs."""
         settings = self.settings if checkpoints else self._without_checkpoints()
         auditor = Machine(self, "rescue" if checkpoints else "audit", settings=settings)
         auditor.wanted = True
@@ -381,13 +381,13 @@ class World:
         auditor.start()
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "restore")
         self._stop_all()
-        if self.schedule.grouped:  # its watermarks are new input, whose commit may be on its way
+        if self.schedule.grouped:  # the machine's watermarks are new input, which may not be committed yet
             self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
         self._raise()
         final.check_databases("restore", auditor.databases())
 
     def _owners(self) -> list[tuple[str, str]]:
-        """The worker and the name of each task that runs."""
+        """The worker and the name of each running task."""
         return [
             (machine.alive.name, task.name)
             for machine in self.machines
@@ -397,20 +397,19 @@ class World:
         ]
 
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
-        """Whether a task runs for each partition, and no rebalance goes on: a stop during a handover leaves copies that
-        are complete, but not marked so."""
+        """Whether each partition has a running task and no rebalance runs, as a stop in one leaves copies unmarked."""
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:
             return False
-        if any(member.given is not None for member in group.members):  # a member does not know its partitions yet
+        if any(member.given is not None for member in group.members):  # a member that does not know its partitions yet
             return False
         groups = 2 if self.schedule.grouped or (self.workload.apart and not self.joined) else 1
         groups += getattr(self.workload, "joins", False)
         return len(owners) >= groups * self.schedule.partitions
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
-        """Every usable database of every machine."""
+        """The usable databases of all machines."""
         return [database for machine in self.machines for database in machine.databases()]
 
     def consumed(self) -> bool:
@@ -423,7 +422,7 @@ class World:
         return sent and idle and all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def heal(self) -> None:
-        """No more faults: everything that is broken is mended; who is frozen wakes up in his own time."""
+        """End all faults and repair what is broken; frozen processes thaw at their own time."""
         self.strike = None
         self.simulation.note("world", "heal")
         self.network.brokers_up = True
@@ -431,7 +430,7 @@ class World:
         for topic in (OUTPUT, DEAD):
             self.create(topic)
         for transaction in self.foreign:
-            with suppress(ProducerFenced):  # it timed out while the brokers were down
+            with suppress(ProducerFenced):  # the broker aborted it by timeout while the brokers were down
                 transaction.abort()
         self.foreign.clear()
         self.heal_store()
@@ -444,7 +443,7 @@ class World:
             machine.start()
 
     def heal_store(self) -> None:
-        """The checkpoint store answers again; what was damaged in it stays so."""
+        """Let the checkpoint store answer again; damaged objects stay damaged."""
         self.store.refuses, self.store.full, self.store.lost_answers = None, False, 0
         self.store.step_s = self.schedule.store_step_s
 
@@ -457,10 +456,10 @@ class World:
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
 
     def _until_settled(self, final: FinalCheck) -> None:
-        # Behind group_by, each record may have a commit of its own, too, and one worker waits for all markers in turn.
+        # Behind group_by, each record may have its own commit, and one worker waits for all markers in turn.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers go on to write watermarks, so all partitions may never rest at once: each is looked at apart, as
-        # long as each stays where it is.
+        # Idle workers still write watermarks, so partitions may never rest all at once. Each is checked separately, as
+        # long as the owners stay the same.
         everywhere = set(range(self.schedule.partitions))
         moving, known = set(everywhere), list[tuple[str, str]]()
 
@@ -477,7 +476,7 @@ class World:
         try:
             self._until(settled, RECOVERY_S + waits_s, "liveness")
         except InvariantBroken:
-            if not final.settled():  # what is not sent yet says more
+            if not final.settled():  # a missing output is a more precise error
                 final.check_outputs()
             raise
 

@@ -1,4 +1,4 @@
-"""One Spark session for the Spark tests that follow each other, and changelogs made by hand on the real broker."""
+"""Fixtures: a Spark session that consecutive Spark tests share, and changelogs written by hand on a real broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.spark.tuning import GENERATED, tier_configuration, tuned_jvms
 __all__ = ["tier_configuration", "tuned_jvms"]
 
 HERE = Path(__file__).resolve().parent
-#: A changelog as processors make it: nothing of the last hour is compacted.
+#: The topic configuration of a changelog as processors create it; compaction spares the last hour.
 CONFIG = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
 
 
@@ -42,16 +42,16 @@ CONFIG = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
 def spark_settings(tmp_path_factory: pytest.TempPathFactory, tier_configuration: dict[str, str]) -> Settings:
     settings = load_settings(home=tmp_path_factory.mktemp("spark-home"), spark={"master": "local[2]"})
     source = JarSource(find_java(), settings.ivy_settings)
-    # one JVM for all of these tests, so it has the jars for object stores, too
+    # All of these tests share one JVM, so it also loads the jars for object stores.
     jars = [str(jar) for name in ("spark", "s3") for jar in fetch_jars(name, settings.cache, source)]
     spark = settings.spark.model_copy(update={"conf": {"spark.jars": ",".join(jars), **tier_configuration}})
     return settings.model_copy(update={"spark": spark})
 
 
 class SharedJvm:
-    """The JVM of these tests. It stays warm from file to file, and between them where a file needs none.
+    """The JVM that these tests share. It keeps running between test files, which saves its start.
 
-    Tests of other folders start and end JVMs of their own in the same process, so it ends before them.
+    Tests in other folders start and end their own JVMs in the same process, so this JVM ends before them.
     """
 
     session: Any = None
@@ -61,7 +61,7 @@ class SharedJvm:
         if cls.session is not None:
             try:
                 cls.session.sql("SELECT 1").collect()
-            except Exception:  # it died, or was stopped
+            except Exception:  # the JVM died, or a test stopped it
                 cls.stop()
         if cls.session is None:
             cls.session = spark_session(settings, app_name="tests")
@@ -89,14 +89,15 @@ def spark(spark_settings: Settings) -> Any:
 
 @pytest.fixture(scope="module")
 def session_for(spark: Any) -> Callable[[Settings], Any]:
-    """Another session of the same JVM, with the warehouse of other settings."""
+    """A function that makes another session in the same JVM, with the warehouse of other settings."""
 
     def make(settings: Settings) -> Any:
         prepare_catalog(settings)
         session = spark.newSession()
         for name, value in {**session_configuration(settings), **secret_configuration(settings)}.items():
             session.conf.set(name, value)
-        # This makes it the active session. Spark looks registered sources up there, and refuses one that another has.
+        # This makes the session active. Spark looks up registered sources in the active session, and refuses a source
+        # that another session registered.
         session.createDataFrame([(1,)], "number int")
         return session
 
@@ -119,7 +120,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, unique: Callable[[str], str]) -> Settings:
-    """A catalog of the test's own on Postgres, and files below a prefix of its own in an object store."""
+    """Settings with a separate catalog on Postgres, and with files below a separate prefix in an object store."""
     return load_settings(
         home=tmp_path / "home",
         warehouse={
@@ -137,7 +138,7 @@ def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, uniq
 
 @pytest.fixture(autouse=True)
 def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thorough run, snapshots of a few rows run as those of many: executors read, by Java that Spark generates."""
+    """In a thorough run, small snapshots use the path of large ones: executors read, and Spark generates Java code."""
     if pytestconfig.getoption("--tier") == "thorough":
         monkeypatch.setattr(current, "FEW_ROWS", -1)
         monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", -1)
@@ -145,7 +146,7 @@ def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def generated_code(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Queries run as in the product with many rows: as Java that Spark generates."""
+    """Run queries as the product does for many rows: with Java code that Spark generates."""
     monkeypatch.setattr(current, "FEW_ROWS", -1)
     before = {name: spark.conf.get(name) for name in GENERATED}
     for name, value in GENERATED.items():
@@ -156,7 +157,7 @@ def generated_code(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 class Claims:
-    """Remembers what was claimed and finished, as the registry does."""
+    """Keeps claimed and finished snapshots in memory, as a stand-in for the registry."""
 
     def __init__(self) -> None:
         self.claimed: list[str] = []
@@ -174,7 +175,7 @@ class Claims:
 class Changelog:
     """A changelog topic of two partitions, written in committed and aborted transactions.
 
-    ``model`` is what it holds: (partition, message key) -> stored bytes.
+    ``model`` is the expected content: (partition, message key) -> stored bytes.
     """
 
     bootstrap: str
@@ -209,7 +210,7 @@ class Changelog:
         assert self.topics.create(TopicSpec(self.topic, self.partitions, 1, self.config))
 
     def recreate(self) -> None:
-        """Delete the topic, and make it again without a record."""
+        """Delete the topic and create it again, empty."""
         self.topics.delete(self.topic)
         self.create()
         self.model.clear()
@@ -246,7 +247,10 @@ class Changelog:
         self._settle()
 
     def _settle(self) -> None:
-        """A commit is answered before its markers are written, and only what lies below them is read."""
+        """Wait until the markers are written.
+
+        Kafka answers a commit earlier, and readers stop below open transactions.
+        """
         self.topics.settled_end_offsets(self.topic)
 
     def ends(self) -> dict[int, int]:
@@ -256,7 +260,7 @@ class Changelog:
         return changelog_now(self.topics, self.topic, {})
 
     def facts(self, ends: dict[int, int] | None = None, paths: dict[int, str] | None = None, **changed: Any) -> Any:
-        """Facts with a checkpoint of this moment; its files are there where paths are given."""
+        """Facts with a checkpoint at the current ends. Where ``paths`` are given, the checkpoint's files exist."""
         log = self.look()
         assert log is not None
         upto = self.ends() | (ends or {})
@@ -304,7 +308,7 @@ class Changelog:
         return {row["message_key"]: row["json"] for row in rows}
 
     def stored(self, rows: Any = None) -> dict[tuple[int, bytes], bytes]:
-        """The table, or other rows, as the model has it."""
+        """The table, or the given rows, in the form of ``model``."""
         found = (self.spark.table(self.table_name) if rows is None else rows).select("store_partition", "key", "value")
         pairs = [((row["store_partition"], bytes(row["key"])[5:-1]), bytes(row["value"])) for row in found.collect()]
         assert len(pairs) == len(dict(pairs)), "a key is there twice"

@@ -1,6 +1,7 @@
-"""A driver in a process of its own, told line by line what to do: one that a test may kill, or run in another world.
+"""A Spark driver in a separate process, controlled line by line: a test can kill it, or change its environment.
 
-``python -m tests.spark.driver BOOTSTRAP PROCESSOR`` reads requests from its input and answers each with a line of JSON.
+``python -m tests.spark.driver BOOTSTRAP PROCESSOR`` reads requests from standard input and answers each with one line
+of JSON.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 class Attached(Changelog):
-    """A changelog that may be there already: another process writes to it, too."""
+    """A changelog whose topic may already exist, because another process writes to it, too."""
 
     def create(self) -> None:
         self.topics.create(TopicSpec(self.topic, self.partitions, 1, self.config))
 
 
 class Driver:
-    """The other end: starts such a process and talks with it."""
+    """The test's side: starts the driver process and sends it requests."""
 
-    #: What the process runs.
+    #: The module that the process runs.
     module = "tests.spark.driver"
 
     def __init__(
@@ -63,18 +64,18 @@ class Driver:
         self.pid = self._answer()["ready"]
 
     def do(self, what: str, **arguments: Any) -> Any:
-        """What it answered; its own errors as {"error": ...}."""
+        """Send a request and return the answer; an error in the process comes back as {"error": ...}."""
         self.ask(what, **arguments)
         return self._answer()
 
     def ask(self, what: str, **arguments: Any) -> None:
-        """Tell it, and do not wait."""
+        """Send a request without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
         self.process.stdin.flush()
 
     def answered(self) -> Any:
-        """What it answers to what it was asked; None when it dies instead."""
+        """The answer to the last request; None if the process dies before it answers."""
         try:
             return self._answer()
         except EOFError:
@@ -88,12 +89,12 @@ class Driver:
         raise EOFError(f"the driver ended: {self._log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        """End it as nothing can prevent."""
+        """Kill the process with SIGKILL."""
         os.kill(self.pid, 9)
         self.process.wait(60)
 
     def end(self) -> int:
-        """Let it end by itself."""
+        """Close the process's input and wait until it exits. Returns the exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(60)
@@ -154,7 +155,7 @@ def _do(changelog: Any, plans: dict[str, Any], request: dict[str, Any]) -> Any:
 
 
 def _where(batches: Iterator[Any]) -> Iterator[Any]:
-    """In an executor's Python: the file of one module of ours, and modules of ours under a second name."""
+    """Run in an executor's Python: report the file of one Holdfast module, and modules that have a second name."""
     import pyarrow
 
     from holdfast.processors.engine.state import fingerprint

@@ -1,4 +1,4 @@
-"""What a stranger gets from the ports of Spark's processes, in Spark's own protocol."""
+"""What an unauthorised client gets from the ports of Spark's processes, in Spark's own protocol."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 
 from tests.parts.open_ports import listening
 
-#: Types of Spark's frames: a request, and its answers.
+#: Frame types of Spark's protocol: a request, and its two kinds of answers.
 _REQUEST, _ANSWERS = 3, (4, 5)
 
 
 def stranger_gets(port: int, command: bytes = b"a command of nobody") -> str:
-    """What a port of Spark's transport answers to a command without the secret; empty from another protocol's port."""
+    """The answer of a Spark port to a command without the secret; empty if the port speaks another protocol."""
     body = struct.pack(">qi", 7, len(command)) + command
     with socket.create_connection(("127.0.0.1", port), timeout=3) as line:
         line.sendall(struct.pack(">qb", 9 + len(body), _REQUEST) + body)
@@ -28,5 +28,5 @@ def stranger_gets(port: int, command: bytes = b"a command of nobody") -> str:
 
 
 def transports(pid: int) -> dict[int, str]:
-    """What each port of a process that speaks Spark's transport answers to a stranger."""
+    """The answer of each of a process's Spark ports to an unauthorised client, by port."""
     return {port: said for port in listening([pid]) if (said := stranger_gets(port))}

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of one worker with a secret, from the installation that runs everything else."""
+"""A standalone Spark cluster of one worker with a secret, run from the installed pyspark."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class Cluster:
-    """Master and worker, each a process of its own; ``folder`` gets their logs and the work of executors."""
+    """A master and a worker, each in a separate process. ``folder`` holds their logs and the files of executors."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port, self._page = free_port(), free_port()
-        #: Needed by everything that talks with master, worker and executors.
+        #: The secret that every client of master, worker and executors needs.
         self.secret = secrets.token_urlsafe(24)
         properties = folder / "spark-defaults.conf"
         write_private(properties, f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
@@ -62,7 +62,7 @@ class Cluster:
             process.wait(30)
 
     def executors(self) -> list[int]:
-        """The processes of the executors that the worker runs now."""
+        """The process ids of the executors that the worker runs now."""
         command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self._processes[-1].pid)]
         listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         return [int(line.split()[0]) for line in listed.splitlines() if _EXECUTOR in line]

@@ -1,4 +1,4 @@
-"""As-of joins give what Spark recomputes in batch from the same messages, with a range join and a window."""
+"""As-of joins give the result that Spark computes in batch from the same messages, with a range join and a window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from tests.mechanics.tiers import variants
 
-#: The newest right message of each left one, by its time; without a match, or with one beyond the tolerance, none.
+#: For each left message, the newest right message at its time; NULL without a match, or beyond the tolerance.
 QUERY = """
 SELECT t, k, v, IF(t - at <= {tolerance}, found, NULL) AS found FROM (
   SELECT l.t, l.k, l.v, r.t AS at, r.v AS found,
@@ -19,13 +19,13 @@ SELECT t, k, v, IF(t - at <= {tolerance}, found, NULL) AS found FROM (
   FROM l LEFT JOIN r ON l.k = r.k AND r.t <= l.t
 ) WHERE rank = 1 ORDER BY t, v
 """
-#: A number of a message, in the order of its topic; event time; key; value.
+#: Columns: a message's number in its topic, event time, key, value.
 SCHEMA = "n INT, t LONG, k STRING, v INT"
 TOLERANCE_MS = 60
 
 
 def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
-    """Messages, some of equal times; ``lates`` says how much older than the newest time they may be."""
+    """Random messages, some with equal times; ``lates`` are the delays behind the newest time that may be drawn."""
     made, now = [], 1_000
     for number in range(400):
         now += random.choice([0, 1, 5, 20])
@@ -36,7 +36,7 @@ def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("tolerance", variants([TOLERANCE_MS, None]))
 def test_an_as_of_join_is_what_spark_recomputes(spark: Any, tolerance: int | None) -> None:
-    """Right messages come in order, left ones up to 50 ms late: a table of all messages has all matches, too."""
+    """Right messages are in order and left ones late by 50 ms at most, so the join finds the batch join's matches."""
     random, cluster = Random(1), InMemoryCluster()
     app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None)
     left, right = (app.dataframe(app.topic(name)) for name in ("l", "r"))

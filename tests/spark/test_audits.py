@@ -1,4 +1,4 @@
-"""Audits with a table of Spark's own, in Iceberg v3 with deletion vectors: Spark and Python find the same keys."""
+"""Audits of a table that Spark wrote (Iceberg v3, deletion vectors): Spark and Python find the same differing keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.bench.warehouse_data import PARTITIONS, STORE, Data, key_of, value_of
 
 KEYS = 400
 AT = Place("an id", 7)
-#: Planted in partition 0: a wrong value, a missing key, an extra key, and a pair twice.
+#: Keys of partition 0 at which tests plant a difference: a wrong value, a missing key, an extra key, a duplicate.
 WRONG, MISSING, EXTRA, DOUBLED = key_of(0), key_of(4), key_of(40_000), key_of(8)
 
 
@@ -35,7 +35,7 @@ class Rows:
 
 @pytest.fixture(scope="module")
 def namespace(spark: Any, unique: Callable[[str], str]) -> str:
-    """A table of the data, by Spark."""
+    """A namespace with a table of the test data, written by Spark."""
     name = unique("audited")
     spark.sql(f"CREATE NAMESPACE holdfast.`{name}`")
     spark.sql(
@@ -53,7 +53,7 @@ def namespace(spark: Any, unique: Callable[[str], str]) -> str:
 
 
 def copies(spark: Any, settings: Settings, namespace: str, number: int) -> list[Copy]:
-    """The same partition by Spark and by Python."""
+    """The same partition, read by Spark and by Python."""
     frame = FrameCopies(spark.table(f"holdfast.`{namespace}`.{STORE}"))
     return [frame.partition(number), TableCopy(Rows(settings, namespace, number))]
 
@@ -99,7 +99,7 @@ def test_only_sums_of_buckets_are_exchanged(spark: Any, namespace: str, capsys: 
     plan = capsys.readouterr().out
     assert "partial_bit_xor" in plan
     assert plan.count("Exchange") <= 1
-    assert plan.index("partial_bit_xor") > plan.find("Exchange")  # plans are printed from the end to the beginning
+    assert plan.index("partial_bit_xor") > plan.find("Exchange")  # a plan is printed from its last step to its first
 
 
 @pytest.mark.thorough
@@ -116,10 +116,10 @@ def test_a_published_snapshot_says_where_it_is_and_is_what_the_changelog_folds_t
     changelog.write(1, [(b"c", {"x": [1, None]})])
     changelog.snapshot()
     changelog.write(0, [(b"a", 3), (b"gone", None)])
-    published = changelog.snapshot().manifest  # incremental, so the table has deletion vectors
+    published = changelog.snapshot().manifest  # an incremental snapshot, so the table has deletion vectors
     table = tabled(spark_settings, changelog.processor, "s")
     assert (table.manifest, table.untouched) == (published, True)
-    changelog.write(0, [(b"a", 4)])  # the changelog goes on, and is compared where the table is
+    changelog.write(0, [(b"a", 4)])  # the changelog continues, but the audit compares at the table's offsets
 
     def compared() -> list[Moment]:
         found = []

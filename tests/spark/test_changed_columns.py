@@ -1,4 +1,4 @@
-"""A change of a table's columns: readers see the columns of before with their values, until both change in one step."""
+"""A change of a table's columns: readers see the old columns and values until both change in one commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def planned(changelog: Any, schema: StoreSchema) -> Any:
 
 
 def read(changelog: Any, ref: str = "main") -> Any:
-    """The typed columns, by name and by message key, as readers get them."""
+    """The names of the typed columns, and their values by message key, as readers get them."""
     frame = changelog.spark.table(changelog.table_name) if ref == "main" else None
     rows = (
         frame if frame is not None else versions.at_version(changelog.spark, changelog.table_name.replace("`", ""), ref)
@@ -58,7 +58,7 @@ def side_tables(changelog: Any) -> list[str]:
 
 @pytest.fixture
 def changed(changelog: Any) -> Any:
-    """A store with a snapshot of the first model, and values that only the second one describes."""
+    """A store with a snapshot of the first model, and with newer values that only the second model describes."""
     changelog.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])
     changelog.write(1, [(b"b", {"flights": 2, "airport": "LGA"})])
     changelog.first = changelog.snapshot(planned(changelog, FIRST), schema=FIRST)
@@ -68,7 +68,7 @@ def changed(changelog: Any) -> Any:
 
 
 def attempt(changelog: Any, plan: Any, schema: StoreSchema) -> steps.Work:
-    """A run that has done all but the publishing."""
+    """A run that has done every step except the publish."""
     work = steps.Work(changelog.spark, plan, changelog.source, None, schema)
     with current.aligned_plans(changelog.spark):
         steps.feed_history(work)
@@ -83,7 +83,7 @@ def test_columns_change_for_readers_with_their_values_or_not_at_all(changed: Any
     dead = attempt(changed, plan, SECOND)
     assert read(changed) == (["flights", "airport", "gone"], OLD)
     assert len(side_tables(changed)) == 1
-    steps.publish_history(dead)  # and here it dies
+    steps.publish_history(dead)  # the run publishes its history, and then dies
     assert read(changed) == (["flights", "airport", "gone"], OLD)
     assert changed.snapshot(planned(changed, SECOND), schema=SECOND).manifest.source == "changelog"
     names, rows = read(changed)
@@ -119,7 +119,7 @@ def test_of_two_runs_that_change_the_columns_one_publishes(changed: Any) -> None
 
 @pytest.mark.thorough
 def test_a_commit_of_another_run_meanwhile_is_kept(changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance tags, compacts and expires beside a snapshot: the columns are changed again, on what it made."""
+    """Maintenance tags, compacts and expires during a snapshot: the columns are changed again on top of its commits."""
     seal, sealed = steps.seal, []
 
     def tagged(work: steps.Work, measured: Any) -> None:

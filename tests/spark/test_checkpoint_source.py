@@ -1,4 +1,4 @@
-"""Checkpoints as a Spark source: every row, nothing changed on the disk, a clear error for what is no checkpoint."""
+"""Checkpoints as a Spark source: all rows are read, no file changes, and a folder that is no checkpoint is an error."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ KEYS = 20_000
 
 
 def checkpoint(folder: Path, stores: dict[str, int]) -> Path:
-    """A checkpoint of a task whose stores have so many keys."""
+    """A checkpoint of a task, with the given number of keys in each store."""
     database = RocksDatabases().open(folder / "live")
     for store, count in stores.items():
         keys = [store_prefix(store) + key_prefix(b"k%06d" % number) + b"n" for number in range(count)]
@@ -92,12 +92,12 @@ def test_a_folder_that_is_no_checkpoint_is_named(spark, tmp_path, gone):
 
 
 def flip(path: Path) -> None:
-    """Bytes of the middle of the greatest file are others now."""
+    """Flip bytes in the middle of the largest file."""
     table = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
     raw = bytearray(table.read_bytes())
     middle = len(raw) // 2
     raw[middle : middle + 500] = bytes(byte ^ 0xFF for byte in raw[middle : middle + 500])
-    table.unlink()  # a checkpoint's files are links to those of the store
+    table.unlink()  # a checkpoint's files are hard links to the store's files
     table.write_bytes(raw)
 
 
@@ -131,7 +131,8 @@ def test_python_readers_meet_the_damage_too(copies, tmp_path):
 
 
 def test_a_small_checkpoint_is_read_by_the_driver_and_a_larger_one_by_executors(spark, copies, monkeypatch):
-    monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", 64 << 20)  # also in a thorough run
+    # In a thorough run, another fixture changes this limit.
+    monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", 64 << 20)
     plan = SimpleNamespace(
         store="a", partitions=[SimpleNamespace(partition=n, path=str(p)) for n, p in enumerate(copies)]
     )

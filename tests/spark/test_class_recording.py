@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made by a real Spark, and used by the next one, over Connect and in the process."""
+"""The class archive that one real Spark records and the next one uses, over Spark Connect and in the same process."""
 
 import subprocess
 from pathlib import Path

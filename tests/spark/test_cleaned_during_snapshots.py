@@ -1,4 +1,4 @@
-"""Snapshots of a changelog whose cleaner really runs, and forgets deletions within a second."""
+"""Snapshots of a changelog whose cleaner really runs and forgets deletes within a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.test_random_snapshots import checkpoint
 from tests.spark.verifying import verify
 
 PATIENCE_S = 180.0
-#: Every append a moment later begins another segment, and every segment but the newest is cleaned at once.
+#: Each later append starts another segment, and the cleaner compacts every segment but the newest at once.
 CLEANED = {
     "cleanup.policy": "compact",
     "min.compaction.lag.ms": "0",
@@ -34,7 +34,7 @@ CLEANED = {
 
 @pytest.fixture(scope="module")
 def eager_cleaner(broker: str) -> Iterator[None]:
-    """The broker's cleaner looks for work each half second, not each 15 s; the broker's own setting comes back."""
+    """The broker's cleaner looks for work every 0.5 s instead of every 15 s; the setting is restored afterwards."""
 
     def set_backoff(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry("log.cleaner.backoff.ms", "500", incremental_operation=operation)
@@ -59,7 +59,7 @@ def offsets(changelog: Changelog, partition: int) -> list[int]:
 
 
 def from_checkpoint(changelog: Changelog, folder: Path) -> Any:
-    """A snapshot with the owner's checkpoint of this moment."""
+    """A snapshot of the owner's checkpoint at the current ends."""
     paths = {part: str(checkpoint(changelog.model, part, folder / str(part))) for part in (0, 1)}
     return changelog.snapshot(plan_snapshot(changelog.facts(changelog.ends(), paths)))
 

@@ -1,4 +1,4 @@
-"""Snapshots of stores with another codec than JSON: typed columns, history, views, the past, and a change of codec."""
+"""Snapshots of stores with other codecs than JSON: typed columns, history, views, past versions, a change of codec."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trip(count: int) -> Trip:
 
 
 def stored(codec: str, value: Trip) -> bytes:
-    """A stored instance, as a worker with this codec writes it."""
+    """A model instance in stored form, as a worker with this codec writes it."""
     if codec == "json":
         return encode_value(TypeAdapter(Trip).dump_python(value, mode="json"), T)
     made = CodedModels("s", {"*": Trip}, {}, CODECS[codec])
@@ -76,7 +76,7 @@ def test_a_store_whose_codec_changed_has_the_columns_of_its_model(changelog: Any
     assert (first.manifest.quarantined, has_decoded(spark, history)) == (0, False)
 
     put(changelog, codec, old=2, new=3)
-    second = snapshot(changelog, schema)  # incremental: the history gets the column `decoded` now
+    second = snapshot(changelog, schema)  # an incremental snapshot, which adds the column `decoded` to the history
     assert (second.manifest.source, second.manifest.quarantined) == ("incremental", 0)
     assert counts(spark.table(table)) == {"old": 2, "kept": 7, "new": 3}
     [row] = spark.table(table).where("message_key = 'new'").collect()
@@ -101,7 +101,8 @@ def test_a_store_whose_codec_changed_has_the_columns_of_its_model(changelog: Any
     [change] = feed.where("message_key = 'new' AND change = 'update'").collect()
     assert (json.loads(change["json_before"])["count"], json.loads(change["json"])["count"]) == (3, 4)
     texts = spark.table(_quoted(history)).where(f"{DECODED} IS NULL").select("message_key").collect()
-    assert sorted(row["message_key"] for row in texts) == ["kept", "old"]  # the JSON values, which SQL decodes
+    # These JSON values have no decoded text, because SQL can read them directly.
+    assert sorted(row["message_key"] for row in texts) == ["kept", "old"]
 
 
 def test_values_of_a_codec_without_a_model_have_inferred_columns_and_damaged_ones_go_to_quarantine(

@@ -1,4 +1,4 @@
-"""Corrections: what a full snapshot appends to the history where changes of the log do not show the store's value."""
+"""Corrections: history rows that a full snapshot appends where changelog records do not give the store's value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.test_random_snapshots import checkpoint
 
 
 def corrected(changelog: Any, held: dict[tuple[int, bytes], bytes], folder: Path) -> Any:
-    """A full snapshot from checkpoints that hold something else than the changelog."""
+    """A full snapshot from checkpoints whose content differs from the changelog."""
     paths = {number: str(checkpoint(held, number, folder / str(number))) for number in (0, 1)}
     stored = {number: fingerprint_checkpoint(Path(path), "s") for number, path in paths.items()}
     return changelog.snapshot(changelog.plan(paths=paths, wanted=Wanted.CHECKPOINT), stored=stored)
@@ -23,7 +23,7 @@ def corrected(changelog: Any, held: dict[tuple[int, bytes], bytes], folder: Path
 
 @pytest.mark.thorough
 def test_of_two_corrections_at_one_offset_the_later_checkpoint_counts(changelog: Any, tmp_path: Path) -> None:
-    """By the checkpoint's time, not by the value: the later value is the smaller one here, or a deletion."""
+    """The checkpoint's time decides, not the value: here the later value is smaller, or the key is deleted."""
     changelog.write(0, [(b"a", 5), (b"gone", 5), (b"back", 5)])
     changelog.snapshot()
     nine, one = (changelog.model[0, b"a"][:-1] + digit for digit in (b"9", b"1"))

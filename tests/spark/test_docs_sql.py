@@ -1,4 +1,4 @@
-"""Spark, with Iceberg's extensions, can parse the SQL of the pages."""
+"""Spark with Iceberg's extensions can parse the SQL on the documentation pages."""
 
 from __future__ import annotations
 

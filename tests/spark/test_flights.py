@@ -1,4 +1,4 @@
-"""The recomputation of the flights finds each wrong, missing and additional result, and takes right ones."""
+"""The recomputation of the flights demo finds each wrong, missing and extra result, and accepts correct results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.processors.definitions.routes import update_route
 from holdfast.processors.definitions.weather import update_hour, with_weather
 
 HOUR_MS = 3_600_000
-#: Day in 2013, minutes after midnight, delay, aircraft, origin. The second one leaves behind the third one.
+#: Day in 2013, minutes after midnight, delay, aircraft, origin. The second flight departs after the third.
 FLIGHTS = [
     ("01-02", 600, 10, "N1", "EWR"),
     ("01-02", 610, 180, "N1", "JFK"),
@@ -33,7 +33,7 @@ FLIGHTS = [
     ("01-20", 600, 0, "N1", "LGA"),
     ("12-30", 600, 0, "N1", "LGA"),
 ]
-#: The weather: airport, day and hour, temperature.
+#: Weather observations: airport, day, hour, temperature.
 OBSERVED = [
     ("EWR", "01-02", 9, 39.02),
     ("EWR", "01-02", 10, 39.92),
@@ -91,7 +91,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class OneKey:
-    """The state of a key, for a processor's function."""
+    """The state of one key, for calling a processor's function."""
 
     def __init__(self, states: dict[tuple[str, str], Any], key: str) -> None:
         self._states, self._key = states, key
@@ -104,7 +104,7 @@ class OneKey:
 
 
 def totals(file: Path, function: Callable[..., Any], key_of: Callable[[Flight], str]) -> dict[tuple[str, str], Any]:
-    """Key and state key -> the value, after all flights."""
+    """The final value of each key and state key, after all flights."""
     states: dict[tuple[str, str], Any] = {}
     for flight in read_flights(file):
         function(flight, OneKey(states, key_of(flight)))
@@ -112,7 +112,7 @@ def totals(file: Path, function: Callable[..., Any], key_of: Callable[[Flight], 
 
 
 def update_with_weather(flight: Flight, state: Any) -> None:
-    """Joins a disrupted departure with the newest observation of its airport, and counts it."""
+    """Join a disrupted departure with the newest weather at its airport, and count it."""
     if is_disrupted(flight):
         hour = int(flight["hour"])
         seen = [(at, temp) for origin, _, at, temp in OBSERVED if origin == flight["origin"] and hour - 3 < at <= hour]
@@ -151,7 +151,7 @@ HOURS = [
 MODELS = [
     {"message_key": "A320-214", "flights": 1, "delay": 180, "mean_delay": 180.0, "worst_delay": 180, "seats": 182}
 ]
-#: Of all airports; those of the last two weeks before the last departure are still open.
+#: Delays per carrier and hour, over all airports. Windows of the last two weeks before the last departure are open.
 CARRIER_HOURS = [
     {"name": "United Air Lines Inc.", **hour("UA", start, *delays)}
     for start, delays in [
@@ -164,7 +164,7 @@ CARRIER_HOURS = [
 
 
 class Results:
-    """What processors made of the flights: totals and windows in tables, and windows that were sent."""
+    """The results of the processors: totals and windows in tables, and windows that were sent."""
 
     def __init__(self, spark: Any, folder: Path, file: Path) -> None:
         self._spark, self._folder = spark, folder
@@ -173,7 +173,7 @@ class Results:
         self.weather = totals(file, update_with_weather, lambda flight: flight["origin"])
         self.models = [dict(each) for each in MODELS]
         self.board = dict(CARRIER_HOURS[-1])
-        #: Sessions are sent when they are closed, and are in the table while they are open; hours are always there.
+        #: Sessions are sent when they close and are in the table while they are open; hours are always in the table.
         self.sent = {
             "rotations": [dict(each) for each in SESSIONS[:3]],
             "delays": [dict(each) for each in HOURS[:4]],
@@ -203,7 +203,7 @@ class Results:
         self._spark.createDataFrame(values, f"state_key STRING, {schema}").createOrReplaceTempView(TABLES[name])
 
     def _tabled(self, windows: list[dict[str, Any]]) -> Any:
-        """Windows with the types of a window's table: totals are floating, values are text; one row is no window."""
+        """Windows as rows of a window table: numbers are DOUBLE, other values are STRING; an internal row is added."""
         kinds = {int: "DOUBLE", float: "DOUBLE", str: "STRING"}
         columns = {name: kinds[type(value)] for name, value in windows[0].items() if name not in ("start", "end")}
         columns |= {"window_start": "TIMESTAMP", "window_end": "TIMESTAMP"}
@@ -241,16 +241,17 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
     results.fleet["N3", "aircraft"] = dict(NO_AIRCRAFT)
     del results.routes["JFK-IAH-UA", "route"]
     results.routes["EWR-IAH-UA", "route"] = {**NO_ROUTE, "flights": 4}
-    results.weather["EWR", "2013-01-02T11:00:00Z"]["temperature"] = 39.02  # the observation before
+    results.weather["EWR", "2013-01-02T11:00:00Z"]["temperature"] = 39.02  # the temperature of an earlier observation
     results.weather["JFK", "2013-01-02T11:00:00Z"] = results.weather.pop(("JFK", "2013-01-02T10:00:00Z"))
     results.models[0]["seats"] = 0
-    results.sent["carriers"][1]["name"] = None  # one that was sent before the airline was known
-    results.sent["carriers"].append({"name": "United Air Lines Inc.", **hour("UA", at("12-30", 600), 0)})  # it is open
-    results.board = dict(CARRIER_HOURS[2])  # not the newest one
-    results.sent["rotations"][0]["end"] += 1  # one that ended later
-    del results.sent["rotations"][1]  # one that is neither sent nor held
-    results.held["rotations"][0]["flights"] = 2  # one that was sent with another content than the table has
-    results.sent["delays"].append(hour("LGA", at("01-20", 660), 0))  # one that there was not
+    results.sent["carriers"][1]["name"] = None  # a window sent before the airline was known
+    # A window that is still open, but was sent.
+    results.sent["carriers"].append({"name": "United Air Lines Inc.", **hour("UA", at("12-30", 600), 0)})
+    results.board = dict(CARRIER_HOURS[2])  # a window that is older than the newest one
+    results.sent["rotations"][0]["end"] += 1  # a session whose end is too late
+    del results.sent["rotations"][1]  # a session that is neither sent nor in the table
+    results.held["rotations"][0]["flights"] = 2  # a window that was sent with other content than the table has
+    results.sent["delays"].append(hour("LGA", at("01-20", 660), 0))  # a window that does not exist
     results.held["delays"][0]["mean_delay"] = 2.4
     found = results.compared()
     assert {name: one.mismatches for name, one in found.items()} == {

@@ -1,4 +1,4 @@
-"""What maintenance keeps, whoever does it: how far the history goes, every snapshot with a tag, and live branches."""
+"""Maintenance keeps the history's progress, every tagged snapshot and live branches, even if other programs run it."""
 
 import datetime as dt
 import re
@@ -34,7 +34,7 @@ def maintain_later(changelog, **chosen):
 
 
 def snapshots(changelog, count):
-    """That many snapshots, each of which changes a key, deletes one and adds one."""
+    """Take this many snapshots; before each, one key changes, one is deleted and one is added."""
     made = []
     for number in range(count):
         changelog.write(0, [(b"a", number), (b"n%d" % number, 1), (b"n%d" % (number - 1), None)])
@@ -44,7 +44,7 @@ def snapshots(changelog, count):
 
 
 def commit_nothing(spark, table):
-    """A version without Holdfast's properties, as other programs make them."""
+    """Commit a version without Holdfast's properties, as other programs do."""
     spark.table(quoted(table)).where("false").writeTo(quoted(table)).append()
 
 
@@ -103,7 +103,7 @@ def test_snapshots_are_found_by_their_tags_when_another_program_has_expired_the_
 ):
     spark, table = changelog.spark, table_name(changelog.processor, "s")
     made = snapshots(changelog, 3)
-    for _ in range(2):  # two versions of main without a manifest, of which the first expires
+    for _ in range(2):  # two versions of main without a manifest, the first of which expires
         commit_nothing(spark, table)
     expire_versions(spark, table, dt.datetime.now(dt.UTC) + LATER)
     seen = versions.Versions.of(spark, table)

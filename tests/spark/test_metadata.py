@@ -1,4 +1,4 @@
-"""What is read of tables without Spark is what Spark says of them."""
+"""Table metadata that is read without Spark equals what Spark reports."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from holdfast.processors.snapshots.names import history_name, quoted, table_name
 
 
 def as_spark_says(spark, table):
-    """The versions of a table by Spark's own queries."""
+    """The versions of a table according to Spark's queries."""
     found = spark.sql(
         "SELECT snapshot_id, parent_id, unix_micros(committed_at) AS at, summary, operation "
         f"FROM {quoted(table)}.snapshots"
@@ -31,7 +31,7 @@ def test_versions_branches_tags_and_properties_are_those_that_spark_says(changel
     changelog.snapshot()
     versions.new_branch(spark, table, "0123456789abcdef", version=first.version)
     versions.set_tag(spark, table, "by-another", first.version)
-    # packed metadata, and a property with a quote
+    # compressed metadata files, and a property whose value contains quotes
     properties = """'write.metadata.compression-codec'='gzip', 'quoted'='so "so"'"""
     spark.sql(f"ALTER TABLE {quoted(table)} SET TBLPROPERTIES ({properties})")
     for name in (table, history_name(changelog.processor, "s")):

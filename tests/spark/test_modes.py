@@ -1,4 +1,4 @@
-"""The same snapshot, unchanged, in a JVM of the run, on a standalone cluster, over Spark Connect: by setting alone."""
+"""The same snapshot code runs in a local JVM, on a standalone cluster and over Spark Connect; only settings differ."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
 
 
 def changes_columns(driver):
-    """A column that is made again is exchanged by an update of the session's catalog."""
+    """A column that is recreated with another type is swapped in by an update of the session's catalog."""
     for value, kind in ((1, "bigint"), ("text", "string")):
         driver.do("write", partition=0, entries=[[str(value), {"n": value}]])
         made = driver.do("inferred")["answer"]
@@ -98,7 +98,7 @@ def test_a_cluster_refuses_a_driver_with_another_secret(cluster, broker, unique,
 
 @pytest.fixture
 def warm(tmp_path):
-    """Settings and environment of a home whose Spark is warm, once it is started; it is ended afterwards."""
+    """Settings and environment of a home for a warm Spark, which the test starts; it is stopped afterwards."""
     made = home_of(tmp_path, "warm")
     yield made
     stop_server(made[0])
@@ -109,7 +109,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     settings, environment = warm
     with pytest.raises(SparkUnavailable, match="no warm Spark runs"):
         running_server(settings)
-    with ThreadPoolExecutor() as pool:  # two commands at once start one server
+    with ThreadPoolExecutor() as pool:  # two concurrent commands start one server
         server, same = pool.map(start_server, [settings, settings])
     assert start_server(settings) == same == server
     assert (settings.paths.spark / "warm.json").stat().st_mode & 0o777 == 0o600

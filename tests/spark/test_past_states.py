@@ -1,4 +1,4 @@
-"""Moments of the past: of one key, of a whole store, as tagged versions; and what is not known is refused."""
+"""Past states of one key, of a whole store, and as tagged versions; a moment that the history lacks is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark.conftest import Changelog
 def lived(
     broker: str, unique: Callable[[str], str], spark: Any
 ) -> tuple[Changelog, list[tuple[float, dict[tuple[int, bytes], bytes]]]]:
-    """A store with moments that are known: (when, what it held). Tests tag past versions of it, and change no row."""
+    """A store and its content at known moments. Tests may tag past versions of it, but must not change rows."""
     changelog = Changelog(broker, unique("lived"), spark)
     moments = []
     changelog.write(0, [(b"a", 1), (b"b", 1)])
@@ -34,7 +34,7 @@ def lived(
         changelog.write(1, [(b"d%d" % number, number)])
         moments.append((time.time(), dict(changelog.model)))
         while time.time() < moments[-1][0] + 0.002:
-            pass  # records have milliseconds: what is written next is to be later
+            pass  # record times have milliseconds, so wait until the next record gets a later time
         if number == 1:
             changelog.snapshot()
     changelog.write(0, [(b"a", 9)])
@@ -89,7 +89,7 @@ def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> Non
 @pytest.mark.thorough
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(changelog: Changelog, kept: bool) -> None:
-    """``kept`` is False for snapshots as they were published before the latest checkpoint's time was kept."""
+    """``kept`` is False for snapshots of older releases, which did not keep the time of the latest checkpoint."""
     changelog.write(0, [(b"a", 1)])
     changelog.write(1, [(b"b", 1)])
     first = changelog.snapshot()
@@ -115,10 +115,10 @@ def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(ch
 
 
 def later() -> float:
-    """A moment that is later than all that was written, and earlier than what is written next."""
+    """A moment after all records that were written, and before the next record."""
     now = time.time()
     while time.time() < now + 0.004:
-        time.sleep(0.001)  # records have milliseconds
+        time.sleep(0.001)  # wait, because record times have only milliseconds
     return now + 0.002
 
 

@@ -1,4 +1,4 @@
-"""Strangers on Spark's ports: a driver and its blocks obey nobody who does not know the secret."""
+"""Unauthorised clients on Spark's ports: driver and block manager ignore commands without the secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.ports import transports
 
 
 def test_a_driver_obeys_no_stranger(spark: Any) -> None:
-    """Without `spark.authenticate`, the first answers come from the code that reads the command."""
+    """With `spark.authenticate` off, the answers would come from the code that runs the command."""
     process = SparkContext._gateway.proc  # type: ignore[union-attr]
     said = transports(process.pid)
     assert int(spark.sparkContext.getConf().get("spark.driver.port")) in said

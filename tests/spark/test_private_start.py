@@ -1,4 +1,4 @@
-"""A JVM of Spark starts without one secret on its command line, and what Spark writes is private."""
+"""A Spark JVM starts without any secret on its command line, and the files that Spark writes are private."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONF = {
     "spark.hadoop.fs.s3a.secret.key": SECRET,
     "spark.driver.extraJavaOptions": f'-Dtest.password="{SECRET.replace(chr(92), chr(92) * 2)}" {BRIEF}',
 }
-#: A program with a JVM of its own, as a run of Dagster has it.
+#: A program that starts its own JVM, as a Dagster run does.
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_the_warm_spark_shows_none_either(settings: Settings) -> None:
 
 
 def open_to_others(home: Path) -> list[str]:
-    """What other users may read or write, in a home that a process with umask 022 made."""
+    """Files that other users could read or write, in a home made by a process with umask 022."""
     return [
         f"{stat.S_IMODE(path.lstat().st_mode):o} {path}"
         for folder, folders, files in os.walk(home)

@@ -1,4 +1,4 @@
-"""Random lives of a store: whatever happens to it, each snapshot is what it held, and its history tells the same."""
+"""Random histories of a store: each snapshot equals the store's content, and the history gives the same content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def checkpoint(model: dict[tuple[int, bytes], bytes], partition: int, folder: Pa
 
 
 class Life:
-    """One store, written at random; ``done`` are the snapshots so far, with what the store held."""
+    """One store with random writes. ``done`` has the store's content for each snapshot so far."""
 
     def __init__(self, changelog: Any, seed: int, folder: Path) -> None:
         self.changelog, self.rng, self.folder = changelog, random.Random(seed), folder

@@ -60,12 +60,12 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     files = s3fs.S3FileSystem(**s3.options())
     files.pipe(f"{folder}/data/leftover.parquet", b"of a run that is writing now, or that died")
     tags = {"keep_snapshots": 1, "keep_snapshots_days": 0, "keep_times_days": 0}
-    # The settings allow no 0 here.
+    # validation would refuse 0 for these settings
     keep = MaintenanceSettings.model_construct(**tags, keep_versions_hours=0, compact_every=3, leftovers_hours=24)
     later = datetime.now(UTC) + timedelta(hours=1)
     done = {each.table: each for each in maintain_store(remote.spark, remote.processor, "s", keep, later)}
     kept = done[f"holdfast.{remote.processor}.s"]
-    assert kept.tags_dropped == 2  # the newest snapshot stays, and the newest full one
+    assert kept.tags_dropped == 2  # the newest snapshot and the newest full snapshot keep their tags
     assert kept.files_compacted > kept.files_written > 0
     assert kept.versions_expired > 0
     assert kept.files_deleted > 0
@@ -78,7 +78,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
 
 @pytest.mark.thorough
 def test_columns_change_with_their_values_on_postgres_and_s3(remote, remote_settings):
-    """The exchange is an update of the catalog's row, with the password and the driver of the session's catalog."""
+    """The exchange updates the catalog's row, with the password and the driver of the session's catalog."""
     remote.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])
     remote.snapshot(planned(remote, FIRST), schema=FIRST)
     remote.write(0, [(b"b", {"flights": 2.5, "home": "LGA", "added": 4})])

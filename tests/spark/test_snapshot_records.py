@@ -1,4 +1,4 @@
-"""The table of snapshots: a row for each partition of each snapshot, once, as the manifest says it."""
+"""The table of snapshots has one row for each partition of each snapshot, with the manifest's values."""
 
 import datetime as dt
 import json
@@ -63,7 +63,7 @@ def test_a_record_that_another_run_made_since_the_publish_is_found(spark, unique
     assert sorted(rows) == ["1" * 16, "2" * 16, *(["3" * 16] if between == "another record" else [])]
 
 
-# 130 are written by more than one task
+# 130 rows are written by more than one task
 @pytest.mark.parametrize("partitions", [1, pytest.param(130, marks=pytest.mark.thorough)])
 def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions):
     processor = unique("recorded")

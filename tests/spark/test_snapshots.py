@@ -1,4 +1,4 @@
-"""Snapshots on real Spark, Kafka and Iceberg: exact, repeatable, audited, readable by others."""
+"""Snapshots on real Spark, Kafka and Iceberg are exact, repeatable, audited and readable by other engines."""
 
 import random
 import re
@@ -196,7 +196,7 @@ DIED_AFTER = ["plan", "feed", "write", "audit", "history", "table", "record"]
 
 @pytest.mark.parametrize(
     "died_after",
-    # right after readers see it
+    # `make test` runs only this step, right after readers can see the new version
     [step if step == "table" else pytest.param(step, marks=pytest.mark.thorough) for step in DIED_AFTER],
 )
 @pytest.mark.parametrize("wanted", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
@@ -280,7 +280,7 @@ def test_two_runs_of_one_plan_commit_once(changelog):
 
 
 def test_a_run_that_another_one_overtook_before_its_audit_is_told_so(changelog):
-    """Its branch is what it has to be: the audit compares it with the version that it began with."""
+    """The audit compares the run's branch with the version that it started from, so the branch itself passes."""
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()
     changelog.write(0, [(b"a", 2)])

@@ -1,4 +1,4 @@
-"""Stores, disks and drivers that die under a snapshot: the published table is unharmed, and a re-run goes on."""
+"""Stores, disks and drivers that die during a snapshot: the published table stays intact, and a retry succeeds."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ PATIENCE_S = 240.0
 
 
 def private_mounts():
-    """Whether a process can be given mounts of its own here."""
+    """Whether this machine lets a process have private mounts."""
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     return (
         shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True, check=False).returncode == 0
@@ -39,22 +39,22 @@ def wait_for(condition, what):
 
 
 def published(settings, processor):
-    """What readers get, without Spark."""
+    """The published rows, read without Spark."""
     arrow = read_table(settings, *table_name(processor, "s").split(".", 2)[1:])
     return dict(zip(arrow["message_key"].to_pylist(), arrow["json"].to_pylist(), strict=True))
 
 
 def can_be_read(settings, processor):
-    """Whether readers get anything."""
+    """Whether the published table can be read."""
     try:
         return bool(published(settings, processor))
-    except OSError:  # a store that has just started answers requests before it knows its own parts
+    except OSError:  # a store that has just started may answer requests before it is ready
         return False
 
 
 @pytest.fixture
 def s3(tmp_path):
-    """A server that a test may stop."""
+    """An S3 server that the test may stop."""
     server = S3Server(tmp_path / "s3")
     yield server.start()
     server.stop()
@@ -85,7 +85,7 @@ def test_an_object_store_that_goes_away_in_mid_write(remote_settings, s3, sessio
     plan = remote.plan()
     writing = threading.Thread(target=write)
     writing.start()
-    # its first commit: the snapshot's own branch; what it writes comes after that
+    # the first commit creates the snapshot's branch; rows are written after it
     wait_for(lambda: pointer.load_table(name).metadata_location != before, "the first commit")
     s3.stop()
     writing.join(PATIENCE_S * 4)
@@ -102,7 +102,7 @@ def test_an_object_store_that_goes_away_in_mid_write(remote_settings, s3, sessio
 
 @pytest.fixture
 def mounted(broker, unique, tmp_path):
-    """A driver whose warehouse is a file system of its own, of 64 MiB, with one snapshot; and a shell in its world."""
+    """A driver with one snapshot whose warehouse is a 64 MiB file system, and a shell that sees the driver's mounts."""
     folder = tmp_path / "home" / "warehouse"
     folder.mkdir(parents=True)
     environment = {"HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_SPARK__MASTER": "local[2]"}
@@ -124,7 +124,7 @@ def mounted(broker, unique, tmp_path):
 def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mounted):
     driver, folder, shell = mounted
     driver.do("plan", name="second")
-    # over the other one, which files are open for writing in
+    # mounted over the original, in which files are open for writing
     shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     told = driver.do("snapshot", name="second")["error"]
     assert told["type"] == "WarehouseFailed", told
@@ -137,7 +137,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     driver.do("write", partition=0, entries=[["c", 4]])
     driver.do("plan", name="third")
     filler, failed = folder / "filler", 0
-    # from no room at all to room for everything: files, manifests and metadata each run out of it
+    # Free 0 to 128 KiB, so that the writes of data files, manifests and metadata files each fail in turn.
     for kibibytes in (0, 12, 32, 64, 128):
         shell(f"rm -f {filler}; dd if=/dev/zero of={filler} bs=4k 2>/dev/null || true")
         shell(f"truncate -s -{kibibytes}K {filler}")
@@ -154,7 +154,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2", "c": "4"}
 
 
-# of the table: before anything, written, published
+# the number of table commits before the kill: none, rows written, published
 @pytest.mark.parametrize("commits", [*(pytest.param(number, marks=pytest.mark.thorough) for number in (0, 2)), 3])
 def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_path, session_for):
     settings = load_settings(home=tmp_path / "home")
@@ -179,7 +179,7 @@ def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_
     driver.ask("snapshot", name="second")
     wait_for(enough, f"commit {commits}")
     driver.kill()
-    # the table is the former version or the new one, whole
+    # the table shows the former version or the new one, complete
     assert published(settings, processor) in ({"a": "1", "b": "2"}, {"a": "3", "b": "2"})
     own = Attached(broker, processor, session_for(settings))
     own.snapshot()

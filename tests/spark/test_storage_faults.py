@@ -1,4 +1,4 @@
-"""Storage that fails under a snapshot: the published table is unharmed, the error says what to do, a re-run goes on."""
+"""Storage that fails during a snapshot: the table stays intact, the error names the repair, and a retry succeeds."""
 
 import sqlite3
 import threading
@@ -14,7 +14,7 @@ from tests.spark.driver import Attached
 
 
 def published(settings, processor):
-    """What readers get, without Spark."""
+    """The published rows, read without Spark."""
     arrow = read_table(settings, *table_name(processor, "s").split(".", 2)[1:])
     return dict(zip(arrow["message_key"].to_pylist(), arrow["json"].to_pylist(), strict=True))
 
@@ -26,13 +26,13 @@ def local_settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def store(local_settings, broker, unique):
-    """A store in a warehouse of its own, which outlives each test's fault."""
+    """A store in a separate warehouse, which the tests of this module share."""
     return Attached(broker, unique("fault"), None)
 
 
 @pytest.fixture
 def local(store, local_settings, session_for):
-    """The store with a published snapshot, and more to come."""
+    """The store with a published snapshot and a newer change."""
     store.spark = session_for(local_settings)
     store.write(0, [(b"a", 1), (b"b", 2)])
     store.snapshot()
@@ -41,7 +41,7 @@ def local(store, local_settings, session_for):
 
 
 def converges(changelog, settings, session_for):
-    """Run again, by a session that knows nothing of what failed."""
+    """Run the snapshot again, in a new session that did not see the failure, and assert the result."""
     changelog.spark = session_for(settings)
     changelog.snapshot()
     assert changelog.table() == {"a": "3", "b": "2"}

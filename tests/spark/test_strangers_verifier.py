@@ -1,4 +1,4 @@
-"""``docs/verify.py`` agrees with what was published, and says what was tampered with."""
+"""``docs/verify.py`` confirms published versions, and finds tampered ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.spark.verifying import CHECKS, VERIFIER, Verdict, verify
 
 @dataclass
 class Store:
-    """A store with versions of every kind: tag -> (its kind, whether it is built on another)."""
+    """A store with versions of every kind. For each tag: its kind, and whether it builds on another version."""
 
     changelog: Changelog
     settings: Settings
@@ -43,14 +43,14 @@ class Store:
 
     @contextmanager
     def rewritten(self, path: Path) -> Iterator[None]:
-        """The file is as before afterwards."""
+        """Let the test change a file, and restore the file afterwards."""
         kept = path.with_name(f"{path.name}.kept")
         shutil.copyfile(path, kept)
         yield
         kept.replace(path)
 
     def verify_with(self, changes: dict[str, Callable[[Any, Any], Any]]) -> Verdict:
-        """What is said once the summaries of versions are changed: tag -> what changes its manifest and its link."""
+        """The verdict after a change of versions' summaries. For each tag, a function changes its manifest and link."""
         table = load_table(self.settings, self.changelog.processor, "s")
         path = Path(table.metadata_location.removeprefix("file:"))
         metadata = json.loads(path.read_text())
@@ -68,7 +68,7 @@ class Store:
 
 
 def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[Any, Any], None]:
-    """Another end of partition 1: in the manifest, and in the link where ``linked``."""
+    """A change of the end of partition 1: in the manifest, and also in the link if ``linked``."""
 
     def change(manifest: Any, link: Any) -> None:
         manifest["partitions"][1]["end"] = end(manifest["partitions"][1]["end"])
@@ -79,7 +79,7 @@ def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[An
 
 
 def with_base(change: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
-    """Another base in the link."""
+    """A change of the base in the link."""
     return lambda manifest, link: link.update(base=change(link["base"]))
 
 
@@ -103,7 +103,7 @@ def store(broker: str, unique: Callable[[str], str], spark: Any, spark_settings:
     changelog.write(1, [(b"gone", None), (b"late", 2)])
     moment = time.time()
     while time.time() < moment + 0.002:
-        pass  # records have milliseconds: what is written next is to be later
+        pass  # record times have milliseconds, so wait until the next record gets a later time
     changelog.write(0, [(b"k%d" % n, None) for n in range(0, 80, 3)])
     changelog.write(0, [(b"k1", "new")])
     take("incremental")
@@ -171,7 +171,7 @@ def test_what_summaries_say_wrongly_is_found(store: Store) -> None:
     first, second, third = [tag for tag, kind in store.tags.items() if kind != "history"]
     of_another = {"fingerprints": {"0": "0-0000000000000000-0000000000000000", "1": "2-1-3"}}
 
-    # The last transaction of a partition is a record, its meta record and its marker.
+    # The last transaction of a partition has three offsets: a record, its meta record and its marker.
     verdict = store.verify_with(
         {third: ending_at(lambda end: end - 3, linked=False), second: with_base(lambda base: base | of_another)}
     )

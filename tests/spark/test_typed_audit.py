@@ -1,4 +1,4 @@
-"""The audit of typed columns: what differs from its JSON, in any row, is not published."""
+"""The audit of typed columns: a version with any typed value that differs from its JSON is not published."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Leg(BaseModel):
 
 
 class Flown(BaseModel):
-    """A column of each kind; maps are hashed in another way than the rest."""
+    """A model with a column of each kind; maps are hashed in a different way."""
 
     flights: int
     price: Decimal = Decimal(0)
@@ -52,7 +52,7 @@ def snapshot(changelog: Any, wanted: Wanted = Wanted.AUTO, schema: Any = SCHEMA)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, changelog: Any, write: str, column: str) -> None:
-    """After a write of a branch, the column of one row that was not to change is null."""
+    """Corrupt each write of a branch: set the column of an unchanged row to null."""
     written = getattr(current, write)
 
     def spoiled(*arguments: Any, **options: Any) -> None:
@@ -86,7 +86,7 @@ def test_a_typed_column_that_changed_in_another_row_is_not_published(
 
 
 class Shifted(BaseModel):
-    """The name of each field is the alias of another one."""
+    """A model in which the name of each field is the alias of another field."""
 
     a: int | None = Field(None, alias="b")
     b: int | None = Field(None, alias="c")
@@ -95,7 +95,7 @@ class Shifted(BaseModel):
 def test_a_column_that_sql_reads_from_the_name_of_another_field_is_not_published(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fingerprints agree, because both are of what the same SQL parsed: the model itself tells the difference."""
+    """Fingerprints agree, because the same SQL parsed both sides. Only the model itself shows the difference."""
 
     def with_the_own_name(name: str, field: Any, config: Any) -> tuple[str, ...]:
         return (field.alias, name)
@@ -142,7 +142,7 @@ def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.Mo
 def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are compared with their own JSON, once."""
+    """If the base has no fingerprint of typed columns, its rows are compared once with their own JSON."""
     changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
     snapshot(changelog)
     changelog.write(0, [(b"two", {"flights": 3})])
@@ -164,7 +164,7 @@ def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
 def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quarantine(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stay as long as their branch may be of a live run."""
+    """Unreadable values stay in quarantine as long as their branch may belong to a live run."""
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     published = snapshot(changelog).manifest.snapshot_id
     changelog.write(0, [(b"odd", {"flights": "four"}), (b"strange", {"flights": []})])
@@ -182,7 +182,7 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
 
 @pytest.mark.thorough
 def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
-    """The other one read all rows, because the columns changed meanwhile, and ended without a publish."""
+    """The other attempt read all rows, because the columns changed meanwhile, and it ended without a publish."""
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     snapshot(changelog)
     changelog.write(0, [(b"one", {"flights": "four"})])
@@ -190,7 +190,7 @@ def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read
     table = quarantine_name(changelog.processor, "s")
     rows = changelog.spark.table(quoted(table)).where(f"snapshot_id = '{made.manifest.snapshot_id}'")
     assert {row["attempt"][:6] for row in rows.collect()} == {"audit_"}
-    # as the other attempt wrote them
+    # the rows that the other attempt wrote
     other = rows.selectExpr("* EXCEPT (attempt, snapshot_id)")
     write_quarantine(changelog.spark, table, other.union(other), made.manifest.snapshot_id, "audit_other")
     assert quarantined(changelog)[made.manifest.snapshot_id] == 3
@@ -212,13 +212,13 @@ def test_a_quarantine_of_an_earlier_version_gets_the_column_of_attempts(changelo
 
 
 def quarantined(changelog: Any) -> Counter[str]:
-    """Snapshot id -> its values in quarantine."""
+    """The number of values in quarantine, by snapshot id."""
     rows = changelog.spark.table(quoted(quarantine_name(changelog.processor, "s"))).select("snapshot_id").collect()
     return Counter(row["snapshot_id"] for row in rows)
 
 
 def maintained(changelog: Any, after: timedelta) -> int:
-    """The number of values that maintenance removed from quarantine at that time after now."""
+    """The number of values that maintenance removes from quarantine when it runs this long after now."""
     keep, later = MaintenanceSettings(leftovers_hours=24), datetime.now(UTC) + after
     done = maintain_store(changelog.spark, changelog.processor, "s", keep, later)
     return next(each for each in done if each.table == quarantine_name(changelog.processor, "s")).quarantined_dropped

@@ -1,4 +1,4 @@
-"""Typed columns on real Spark and Iceberg: read as the model says, else quarantined; tables follow."""
+"""Typed columns on real Spark and Iceberg: values are read by the model or quarantined, and tables follow the model."""
 
 import datetime as dt
 import enum
@@ -66,7 +66,7 @@ class Aircraft(BaseModel):
 
 
 def rows(spark, values, state_keys=None):
-    """A DataFrame as the full snapshot has it before it is typed."""
+    """A DataFrame as a full snapshot has it before its values are typed."""
     data = []
     for number, value in enumerate(values):
         state_key = state_keys[number] if state_keys else "n"
@@ -240,7 +240,7 @@ def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark)
 
 
 def query_of(page, table, view):
-    """The query of a page, which reads a view in the place of the table."""
+    """The query on a documentation page, with the table's name replaced by a view."""
     (query,) = re.findall(r"```sql\n(.+?);?\n```", (PROJECT / "docs" / page).read_text("utf-8"), re.DOTALL)
     assert table in query
     return query.replace(table, view)
@@ -250,7 +250,7 @@ def test_the_pages_tell_windows_that_are_closed_and_the_timers_of_a_store(spark)
     made = WindowAggregation({"orders": Count(), "total": Sum("amount")})
     start, hour = 1_700_000_000_000, 3_600_000
     window = made.folded(None, {"amount": 4}, start)
-    there = [  # in partition 0 and 1, one after the other
+    there = [  # rows that alternate between partition 0 and partition 1
         *((window, window_key(start, start + hour)), (window, window_key(start, start + hour))),
         *(({"format": 1, "time": start + hour}, CLOCK), ({"format": 1, "time": start + hour - 1}, CLOCK)),
     ]
@@ -297,7 +297,7 @@ class Shifted(BaseModel):
 
 
 def test_the_audit_agrees_with_each_value_that_sql_reads_or_puts_aside(spark):
-    """With times in all their forms, numbers as texts, and values that do not fit."""
+    """The values have times in all forms, numbers as texts, and fields that do not fit."""
     more = [
         '{"flights": 1, "seen": "2013-01-01 12:00:00.1234567+02:00", "local": "2013-01-01T12:00", "day": "2013-01-01"}',
         '{"flights": 2, "seen": "0001-01-01T00:00:00Z", "share": 3, "price": 1e1, "note": "5"}',
@@ -315,14 +315,14 @@ def test_the_audit_agrees_with_each_value_that_sql_reads_or_puts_aside(spark):
 def test_the_audit_finds_columns_that_sql_reads_by_the_name_of_another_field(spark, monkeypatch):
     schema, values = schema_of(Shifted), rows(spark, ['{"b": 1}', '{"c": 2}', '{"b": 3, "c": 4}'])
     with monkeypatch.context() as planted:
-        # as if SQL read a field by the name of its column as well
+        # simulates SQL that also reads a field by the name of its column
         planted.setattr(typed_sql, "_first", lambda parsed, paths: f"coalesce({parsed}.`c`, {parsed}.`b`)")
         written = type_rows(values, schema)
     assert sorted(misread(written, schema), key=str) == [("a", 2, None), ("a", 4, 3), ("b", 1, None)]
     with monkeypatch.context() as planted:
         planted.setattr(typed_sql, "_first", lambda parsed, paths: "NULL")
         written = type_rows(values, schema)
-    # also where no column of a row has anything, and the value fits
+    # also for rows whose columns are all null and whose value fits
     assert sorted(misread(written, schema), key=str) == [("a", None, 1), ("a", None, 3), ("b", None, 2), ("b", None, 4)]
 
 
@@ -344,7 +344,7 @@ def table(spark, unique):
 
 
 def publish(spark, table, model, values, state_keys=None, attempt="one"):
-    """A full snapshot, without what makes it safe."""
+    """Write a full snapshot, without its claims, branch and audit."""
     declared = schema_of(model) if model is not None else None
     fresh = rows(spark, values, state_keys)
     schema = resolve_schema(spark, table, declared, fresh)

@@ -1,4 +1,4 @@
-"""Snapshots with the typed columns of a store's model: full, incremental, past; and values that don't fit it."""
+"""Full, incremental and past snapshots with the typed columns of a store's model, and values that don't fit it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
 
 
 def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(changelog: Any) -> None:
-    """A producer that gives nanoseconds where milliseconds belong must not stop the snapshots of a store."""
+    """A producer that sends nanoseconds instead of milliseconds must not stop the snapshots of a store."""
     spark, schema = changelog.spark, schema_of(Flights)
     times = {b"old": -86_400_000, b"first": -62_135_596_800_000, b"last": 253_402_300_799_999}
     strange = {b"nanoseconds": 1_700_000_000_000_000_000, b"before": -62_135_596_800_001, b"least": -(2**63)}
@@ -82,7 +82,7 @@ def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(change
     }
 
 
-#: By column, values of which each needs a wider type than those before it, and the types then.
+#: For each column: values of which each needs a wider type than the ones before, and the resulting types.
 WIDENED = {
     "number": ([1, 1.5, "one"], ["bigint", "double", "string"]),
     "truth": ([True, 2], ["boolean", "string"]),
@@ -113,7 +113,7 @@ def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(chang
 
 @pytest.mark.thorough
 def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(changelog: Any) -> None:
-    """The column is the last of the table then, and a row's fingerprint depends on the order of its columns."""
+    """The recreated column is the last column of the table, and a row's fingerprint depends on the column order."""
 
     def snapshot() -> Any:
         shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
@@ -142,7 +142,7 @@ def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(chang
 def test_an_object_that_does_not_change_has_what_a_full_snapshot_gives_it(
     changelog: Any, before: Any, after: Any, columns: dict[str, str | None]
 ) -> None:
-    """Without columns of fields, the column of whole values has the texts of objects, too."""
+    """Without columns for fields, the column of whole values also has objects, as JSON text."""
 
     def snapshot(**options: Any) -> Any:
         shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
@@ -163,7 +163,7 @@ def test_an_object_that_does_not_change_has_what_a_full_snapshot_gives_it(
 
 
 def loose(value: Any) -> Any:
-    """A value as a wider type has it: numbers are equal, and a text has the JSON of what is no text."""
+    """A value as a wider type shows it: numbers compare equal, and a text is parsed if it is JSON."""
     if isinstance(value, dict):
         return {name: loose(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -199,7 +199,7 @@ def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog
 
 @pytest.mark.thorough
 def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> None:
-    """Each in its own column, whichever came first; within an object they stay JSON text."""
+    """Each name has its own column, whichever came first; inside an object such names stay JSON text."""
     spark = changelog.spark
     steps_of_it = [
         [(b"a", {"X": 1, "deep": {"y": 1}})],
@@ -226,7 +226,7 @@ def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> Non
 
 @pytest.mark.thorough
 def test_objects_whose_names_differ_in_case_only_have_columns_apart_though_their_types_agree(changelog: Any) -> None:
-    """Two objects of one snapshot with the same names but for their case are two kinds, also where a value is null."""
+    """Two objects of one snapshot whose names differ only in case are different kinds, even if a value is null."""
     for entries in (
         [(b"a", {"x": 1}), (b"b", {"X": 2})],
         [(b"c", {"y": None, "z": []}), (b"d", {"Y": -1.25, "z": None})],

@@ -1,4 +1,4 @@
-"""Tables after merges and upkeep: the same rows for every reader, kept tags still there, everything else gone."""
+"""Tables after merges and maintenance: all readers get the same rows, kept tags remain, everything else is deleted."""
 
 import datetime as dt
 import os
@@ -66,7 +66,7 @@ def rows(spark, numbers, salt=0):
 
 @pytest.fixture(scope="module")
 def processor(spark, unique):
-    """A store that was written whole, merged into three times with deletions, and tagged each time."""
+    """A store with one full write and three merges with deletions, and with a tag after each."""
     name = unique("upkeep").replace("-", "_")
     table = table_name(name, "s")
     create_table(spark, table)
@@ -89,7 +89,7 @@ def processor(spark, unique):
 
 
 def plain(cell):
-    """A cell as every engine gives it."""
+    """Convert a cell to a form that is equal for all engines."""
     if isinstance(cell, dt.datetime):
         return cell.astimezone(dt.UTC).isoformat() if cell.tzinfo is not None else cell.isoformat()
     if hasattr(cell, "asDict"):
@@ -168,7 +168,7 @@ def test_upkeep_keeps_what_tags_lead_to_and_nothing_else(spark, spark_settings, 
     check_readers(spark, spark_settings, processor, snapshot_tag("2"), 2)
     again = {each.table: each.numbers() for each in maintain_store(spark, processor, "s", keep, later)}
     assert again[table] == dict.fromkeys(again[table], 0) | {"versions_expired": again[table]["versions_expired"]}
-    assert leftover.exists()  # it is of today, and may be of a commit under way
+    assert leftover.exists()  # the file is from today, so it may belong to a commit that is not finished
 
 
 def location_of(spark, table):

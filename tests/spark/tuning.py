@@ -1,4 +1,4 @@
-"""Spark's properties for tests: less CPU for JVMs that live for minutes and queries that run once, on a few rows."""
+"""Spark properties that reduce CPU in tests, whose JVMs live for minutes and whose queries run once on few rows."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import pytest
 
 from holdfast.infra.setup.java import BRIEF, CODE_CACHE
 
-#: Half the CPU of a JVM that lives for minutes is its second compiler. Without that one, Java reserves 48 MiB for
-#: compiled code. Spark with Iceberg fills them within minutes, and a tenth of its CPU then searches for code to drop.
+#: The second compiler takes half of the CPU of a JVM that lives for minutes. Without it, Java reserves only 48 MiB for
+#: compiled code. Spark with Iceberg fills them within minutes, and then a tenth of the CPU searches for code to drop.
 _ONE_COMPILER = f"{BRIEF} {CODE_CACHE}"
 COMPILED_ONCE = {f"spark.{each}.defaultJavaOptions": _ONE_COMPILER for each in ("driver", "executor")}
-#: To interpret a query of a few rows takes less time than to generate Java for it and to compile that.
+#: For a query on few rows, interpretation is faster than generating and compiling Java code.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-#: Spark's defaults, which the product keeps.
+#: Spark's default properties, which the product uses: Java code is generated.
 GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 @pytest.fixture(scope="session")
 def tier_configuration(pytestconfig: pytest.Config) -> dict[str, str]:
-    """The properties of this run. ``--thorough`` generates code, as the product does."""
+    """The Spark properties of this test run. ``--thorough`` generates Java code, as the product does."""
     return COMPILED_ONCE if pytestconfig.getoption("--tier") == "thorough" else COMPILED_ONCE | INTERPRETED
 
 
 @pytest.fixture
 def one_jvm(tuned_jvms: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All runs of a test have one JVM, which ends with the test. `test_one_jvm.py` shows that it ends with its run."""
-    from holdfast.infra.spark import session  # it imports pyspark, which takes a second
+    """Let all runs of a test share one JVM, which ends with the test.
+
+    `test_one_jvm.py` tests that a run ends its JVM.
+    """
+    from holdfast.infra.spark import session  # imported here, because it imports pyspark, which takes a second
 
     kept: list[Any] = []
     stop = session.stop_spark
@@ -41,5 +44,5 @@ def one_jvm(tuned_jvms: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def tuned_jvms(tier_configuration: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every session that the test's settings start, in this process or another one, has these properties."""
+    """Give these properties to every session that the test's settings start, in any process."""
     monkeypatch.setenv("HOLDFAST_SPARK__CONF", json.dumps(tier_configuration))

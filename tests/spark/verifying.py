@@ -1,4 +1,4 @@
-"""Runs ``docs/verify.py`` as a stranger does: in a Python that can't import Holdfast."""
+"""Runs ``docs/verify.py`` as an independent user does: in a Python environment without Holdfast."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ CHECKS = ("rows", "changelog", "chain")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit code, and by version: check -> what it says; a version goes by its tag ``snap-<id>``, or its number."""
+    """The exit code, and each check's verdict by version. A version is named by its tag ``snap-<id>`` or its number."""
 
     code: int
     versions: dict[str, dict[str, str]]
     output: str
 
     def of(self, check: str) -> set[str]:
-        """The first words of a check's verdicts on all versions."""
+        """The first words of a check's verdicts, over all versions."""
         return {said[check].split(";")[0] for said in self.versions.values()}
 
     @property
     def wrong(self) -> dict[str, set[str]]:
-        """Version -> the checks that differ."""
+        """The checks that report a difference, by version."""
         found = {
             name: {check for check, said in checks.items() if said.startswith("DIFFER")}
             for name, checks in self.versions.items()
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def verify(settings: Settings, bootstrap: str, changelog: str, table: str, version: str = "all") -> Verdict:
-    """What the verifier says of the versions of a table."""
+    """Run ``docs/verify.py`` on the versions of a table, and parse its output."""
     given = {
         "bootstrap": bootstrap,
         "changelog": changelog,

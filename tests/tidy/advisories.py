@@ -1,9 +1,9 @@
-"""Known holes of the locked packages, by pip-audit: ``make advisories``.
+"""Lists known vulnerabilities of the locked packages with pip-audit: ``make advisories``.
 
-pip-audit asks an advisory service over the network. Where none answers, this program says so: it never takes silence
-for a good answer.
+pip-audit asks an advisory service over the network. If no service answers, this program reports that; it never treats
+a missing answer as a good result.
 
-Exit codes: 0 no known hole, or no service (said on stdout); 1 holes are known.
+Exit codes: 0 without known vulnerabilities, or without a service (then stdout says so); 1 with known vulnerabilities.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: How long the service may take for one package, and for all, seconds.
+#: Time limits of the service for one package, and for all packages, in seconds.
 ONE_WITHIN_S, ALL_WITHIN_S = 60.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known: holes as sentences, and how many packages were not judged."""
+    """The result of an audit: vulnerabilities as sentences, and the number of packages that were not judged."""
 
     judged: int
     unjudged: int
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def verdict(output: str) -> Verdict:
-    """What the JSON of pip-audit says; a package that it skipped is not judged."""
+    """The verdict in pip-audit's JSON output; a skipped package counts as not judged."""
     try:
         rows: list[dict[str, Any]] = json.loads(output)["dependencies"]
     except (ValueError, KeyError, TypeError):
@@ -54,7 +54,7 @@ def verdict(output: str) -> Verdict:
 
 
 def ask(requirements: str, within_s: float) -> Verdict:
-    """What the advisory service knows about these pinned packages."""
+    """The advisory service's verdict on these pinned packages."""
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         file = Path(folder) / "requirements.txt"
         file.write_text(requirements)
@@ -68,7 +68,7 @@ def ask(requirements: str, within_s: float) -> Verdict:
 
 
 def main() -> int:
-    """Ask about one package first: where no service answers, the others are not asked about."""
+    """Audit one package first. If no service answers, skip the other packages."""
     lock = (PROJECT / "requirements.lock").read_text()
     pins = [line.split(" ")[0] for line in lock.splitlines() if "==" in line and not line.startswith((" ", "#"))]
     found = ask(pins[0] + "\n", ONE_WITHIN_S)

@@ -1,7 +1,7 @@
-"""The bill of materials: every package and jar of the locks, in CycloneDX's format (``make bill``).
+"""The bill of materials: every locked package and jar, in CycloneDX format (``make bill``).
 
-``python -m tests.tidy.bill_of_materials FILE`` writes it. It needs no network: names, versions and hashes are those of
-``requirements.lock`` and ``jars.lock``.
+``python -m tests.tidy.bill_of_materials FILE`` writes it. It needs no network, because names, versions and hashes are
+in ``requirements.lock`` and ``jars.lock``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: certifi's list of certificates, by its name in the package.
+#: The path of certifi's list of certificates in its package.
 _CERTIFICATES = "certifi/cacert.pem"
-#: The environment has these beside the locked packages: the project, and what installs.
+#: Installed packages that are not locked: the project itself, and the installer.
 _BESIDE = frozenset({"holdfast", "pip"})
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A package or a jar of a lock, with the SHA-256 of each of its files."""
+    """One locked package or jar, with the SHA-256 of each of its files."""
 
     kind: str
     group: str
@@ -42,7 +42,7 @@ class Locked:
 
 
 def locked_packages(text: str) -> Iterator[Locked]:
-    """The packages of ``requirements.lock``."""
+    """The packages in ``requirements.lock``."""
     for entry in re.split(r"\n(?=[A-Za-z0-9])", text):
         named = re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)", entry)
         if named is not None:
@@ -51,7 +51,7 @@ def locked_packages(text: str) -> Iterator[Locked]:
 
 
 def locked_jars(text: str) -> Iterator[Locked]:
-    """The jars of ``jars.lock``, each once."""
+    """The jars in ``jars.lock``, without duplicates."""
     rows = {tuple(line.split()[1:3]) for line in text.splitlines() if line and not line.startswith("#")}
     for coordinate, digest in sorted(rows):
         group, name, version = coordinate.split(":")[:3]
@@ -62,13 +62,13 @@ def bill(packages: list[Locked], version: str) -> str:
     """The bill as JSON.
 
     Raises:
-        ValueError: It does not fit CycloneDX's schema.
+        ValueError: The bill does not fit CycloneDX's schema.
     """
     made = Bom(version=1)
     made.metadata.component = Component(name="holdfast", version=version, type=ComponentType.APPLICATION)
     for one in packages:
         url = PackageURL(one.kind, one.group or None, one.name, one.version)
-        # A package has a file for each platform, so a hash belongs to a distribution; a jar is one file.
+        # A package has one file per platform, so its hashes belong to the distribution; a jar is one file.
         hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in one.hashes]
         files = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(url)), hashes=hashes)
         made.components.add(
@@ -91,21 +91,21 @@ def bill(packages: list[Locked], version: str) -> str:
 
 
 def everything() -> list[Locked]:
-    """All that the locks name."""
+    """All packages and jars in the locks."""
     packages = locked_packages((PROJECT / "requirements.lock").read_text())
     return [*packages, *locked_jars((PROJECT / "jars.lock").read_text())]
 
 
 def installed() -> dict[str, str]:
-    """The installed packages, without the project and pip: name -> version."""
+    """The versions of installed packages by name, without the project and pip."""
     found = {normal(one.metadata["Name"]): one.version for one in distributions()}
     return {name: version for name, version in found.items() if name not in _BESIDE}
 
 
 def changed_files(distribution: Distribution) -> list[str]:
-    """The installed files of a package whose content is not the one that was installed; compiled files have no hash.
+    """The installed files of a package whose content differs from the installed archive; compiled files have no hash.
 
-    The owner of a machine may add certificates to the end of certifi's list: no line that was there may change.
+    The owner of a machine may append certificates to certifi's list, but no existing line may change.
     """
     changed = []
     for file in distribution.files or ():
@@ -122,7 +122,7 @@ def changed_files(distribution: Distribution) -> list[str]:
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """The normalised name of a package, by which indexes compare packages."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

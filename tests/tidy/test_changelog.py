@@ -1,4 +1,4 @@
-"""The change log: short sections by release, and one fragment for each change since the last one.
+"""The change log has short sections by release, and one fragment for each change since the last release.
 
 CONTRIBUTING.md says how to write a fragment. Its types are those of ``[tool.towncrier]`` in ``pyproject.toml``.
 """
@@ -22,18 +22,18 @@ FOLDER, PAGE = PROJECT / CONFIG["directory"], PROJECT / CONFIG["filename"]
 TEMPLATE = PROJECT / CONFIG["template"]
 TYPES = tuple(each["directory"] for each in CONFIG["type"])
 FRAGMENTS = sorted(path for path in FOLDER.iterdir() if path != TEMPLATE)
-#: A name has a hyphen between its words, so that a listing of the folder can be read.
+#: A file name has hyphens between its words, so that a listing of the folder is readable.
 NAME = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(TYPES)})\.md")
 LINE_LENGTH = 140
-#: A release that users can read in a few minutes.
+#: Maximum lines of a release's section, so that users can read it in a few minutes.
 SECTION_LINES = 120
-#: What makes more than running text of a fragment, which becomes one item of a list.
+#: Markup that a fragment must not have, because it becomes one item of a list.
 _MARKUP = re.compile(r"^\s*([-*#>|]|\d+\.\s|```)", re.M)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 def faults(name: str, text: str) -> Iterator[str]:
-    """What is wrong with a fragment, for its author."""
+    """What is wrong with a fragment, as messages for its author."""
     if not NAME.fullmatch(name):
         yield f"{name}: name it <short-name>.<{'|'.join(TYPES)}>.md, in small letters with hyphens"
     if (count := len(sentences(text))) not in (1, 2, 3):
@@ -51,7 +51,7 @@ def faults(name: str, text: str) -> Iterator[str]:
 
 
 def test_a_fragment_is_one_to_three_plain_sentences() -> None:
-    # one test of all: right after a release there is none, which is no skipped test
+    # One test for all fragments: right after a release there are none, and a skipped test would fail the run.
     assert [fault for path in FRAGMENTS for fault in faults(path.name, path.read_text(encoding="utf-8"))] == []
 
 

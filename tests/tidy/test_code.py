@@ -1,6 +1,6 @@
-"""The shape of the code: one import root, one home for each library, sizes, names.
+"""Rules for the shape of the code: one import root, one home for each library, sizes, names.
 
-Which folder may import which is in pyproject.toml; `make lint` checks it with import-linter.
+The rules of which folder may import which are in pyproject.toml; `make lint` checks them with import-linter.
 
 A rule can be lifted for one place by a comment on its line (for a module: on any line of its own)::
 
@@ -22,7 +22,7 @@ import grimp
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("orchestration", "assets", "processors", "infra")
-#: Where a library may be imported. What it brings along (py4j, alembic's mako) is not imported at all.
+#: The modules that may import each library. Libraries that these bring along (py4j, mako) must not be imported.
 HOMES = {
     "confluent_kafka": ("infra/kafka", "infra/schemas"),
     "fastavro": ("infra/schemas",),
@@ -31,7 +31,7 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    # the catalog is a database, too, and so is Dagster's storage, which has tables of SQLAlchemy
+    # The Iceberg catalog is a database, and Dagster's storage has SQLAlchemy tables, too.
     "sqlalchemy": (
         "infra/database",
         "infra/warehouse/pointers.py",
@@ -53,7 +53,7 @@ HOMES = {
     "fsspec": ("infra/storage",),
     "s3fs": (),
 }
-#: Where Dagster's private side is imported, and how many of its modules.
+#: The modules that import private modules of Dagster, with the number of such imports.
 DAGSTERS_PRIVATE_SIDE = {
     "orchestration/host/opening.py": 4,
     "orchestration/host/daemon/serving.py": 6,
@@ -72,7 +72,7 @@ _ALLOWED = re.compile(r"#\s*tidy: allow-([a-z]+) because \S+")
 
 
 def every_module(check: Callable[[Path], None]) -> Callable[[], None]:
-    """A test that makes one check on every module, and names all modules that fail it."""
+    """Turn a check of one module into a test that runs it on every module, and that names all modules that fail."""
 
     def test() -> None:
         failed: dict[str, str] = {}
@@ -102,7 +102,7 @@ def allowed(line: str, rule: str) -> bool:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import, also of those inside functions and type-checking blocks."""
+    """The line and dotted name of every import, including those inside functions and type-checking blocks."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -112,7 +112,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def assigned(tree: ast.AST) -> Iterator[ast.expr]:
-    """What is assigned to: names, attributes and places, those of tuples one by one."""
+    """The targets of assignments: names, attributes and subscripts; tuples are split into their elements."""
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
@@ -129,7 +129,7 @@ def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionD
 
 @every_module
 def test_a_folder_has_one_import_root(path: Path) -> None:
-    """`import infra` would load a second copy of `holdfast.infra`; the wheel has no `tests`."""
+    """`import infra` would load a second copy of `holdfast.infra`, and the wheel does not contain `tests`."""
     assert [(line, name) for line, name in imports(path) if name.split(".")[0] in (*FOLDERS, "tests")] == []
 
 
@@ -145,7 +145,7 @@ def test_each_library_has_one_home(path: Path) -> None:
 
 
 def test_the_private_side_of_dagster_has_few_homes() -> None:
-    """Another import needs a promise (docs/decisions/dagsters-host.md), and its row in ``test_private_names.py``."""
+    """Another import needs a reason (docs/decisions/dagsters-host.md) and a row in ``test_private_names.py``."""
     private = Counter(name_of(path) for path in MODULES for _, name in imports(path) if name.startswith("dagster._"))
     assert private == DAGSTERS_PRIVATE_SIDE
     assert len(private) <= PRIVATE_FILES
@@ -228,13 +228,13 @@ def test_nothing_is_left_for_later(path: Path) -> None:
 
 @every_module
 def test_dagster_sees_real_annotations(path: Path) -> None:
-    """Dagster reads annotations at run time; postponed ones break its resources and configs."""
+    """Dagster reads annotations at run time, and postponed annotations break its resources and configs."""
     names = {name for _, name in imports(path)}
     if any(name.split(".")[0] == "dagster" for name in names):
         assert "__future__" not in names
 
 
-#: Modules that give names another import root, for those who come from Quix Streams.
+#: Modules that only offer names under other import paths, for users who come from Quix Streams.
 NAMES_FOR_USERS = [
     path
     for name in ("context.py", "dataframe", "kafka", "models", "sinks", "sources", "state")
@@ -243,9 +243,9 @@ NAMES_FOR_USERS = [
 
 
 def test_import_contracts_see_every_module() -> None:
-    """The four folders are links below `holdfast`; a reader of imports that skips links checks nothing."""
+    """The four folders are symbolic links below `holdfast`; an import checker that skips links would check nothing."""
     named = {"holdfast"} | {"holdfast." + ".".join(Path(name).with_suffix("").parts) for name in map(name_of, MODULES)}
-    # names for users, and no code
+    # add the modules that only offer names, without code
     named |= {
         "holdfast." + ".".join(path.relative_to(PROJECT / "holdfast").with_suffix("").parts) for path in NAMES_FOR_USERS
     }
@@ -259,7 +259,7 @@ def test_every_folder_of_code_is_a_package() -> None:
 
 
 def test_test_files_have_names_of_their_own_and_are_no_package() -> None:
-    # `run.py` is a command, as in `python -m tests.simulation.run`.
+    # `run.py` may repeat, because it is run as a command (`python -m tests.simulation.run`).
     names = Counter(path.name for path in TEST_FILES if path.name not in ("conftest.py", "run.py"))
     assert {name: count for name, count in names.items() if count > 1} == {}
     assert "__init__.py" not in names
@@ -278,7 +278,7 @@ def test_an_excuse_gives_its_reason() -> None:
 
 
 def test_no_module_asks_which_step_a_step_is() -> None:
-    """General modules read the properties of a step (``engine/steps/step.py``), and know none by its class."""
+    """General modules read the properties of a step (``engine/steps/step.py``) instead of checking its class."""
     classes: dict[str, ast.ClassDef] = {}
     home: dict[str, Path] = {}
     for path in MODULES:
@@ -298,7 +298,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "isinstance"):
                 continue
             names = {each.id for each in ast.walk(call.args[1]) if isinstance(each, ast.Name)}
-            # `node.py` says what a step of a stream is, and a module knows its own.
+            # `node.py` defines what a step is, and each module may check for its own steps.
             foreign = {each for each in names & steps if home[each] != path}
             if foreign and name_of(path) != "processors/engine/steps/node.py":
                 asked.append((name_of(path), call.lineno, sorted(foreign)))
@@ -306,7 +306,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
 
 
 def test_nobody_else_changes_the_facts_of_a_task() -> None:
-    """Other modules call the verbs of ``engine/runtime/task/facts.py``, and assign no field of a task."""
+    """Only ``engine/runtime/task/facts.py`` assigns fields of a task; other modules call its methods."""
     home = "processors/engine/runtime/task/"
     facts = tree_of(PROJECT / home / "facts.py")
     owner = next(node for node in facts.body if isinstance(node, ast.ClassDef) and node.name == "TaskFacts")

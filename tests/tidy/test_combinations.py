@@ -1,4 +1,4 @@
-"""Each public step of the engine is in the grammar of `tests/combinations`: it runs in combination with others."""
+"""Each public step of the engine is in the grammar of `tests/combinations`, so it is tested combined with others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = (
     *(Application, StreamingDataFrame, Table, GroupedTable, Window, AggregatedWindow, AggregatedCountWindow),
     *(State, Context),
 )
-#: Public methods that are no steps, and why.
+#: Public methods that are not steps, each with the reason.
 NO_STEPS = {
     "print": "it changes nothing, and is for development",
     "print_table": "it changes nothing, and is for development",

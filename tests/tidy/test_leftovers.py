@@ -1,4 +1,4 @@
-"""A process that a test leaves behind is found by the folder of the run, and ended."""
+"""A process that a test leaves behind is found by the run's folder, and is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verb is there wherever verbs are: in the public names, the glossary, the reference, the commands and the jobs."""
+"""Each verb appears in the public names, the glossary, the reference, the commands and the jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.orchestration.commands.changes.requests import VERBS
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, PutBack, Request
 from tests.tidy.test_code import PROJECT
 
-#: The one table of verbs: each with the class of its requests.
+#: The table of all verbs, each with the class of its requests.
 TABLE: dict[str, type] = {str(each.__struct_config__.tag): each for each in get_args(Request)}
-#: Verbs that are materialisations of an asset, and one that a person asks for in a terminal.
+#: Verbs without a job: two are materialisations of an asset, one is only a terminal command.
 WITHOUT_JOB = {Provision, Deploy, PutBack}
 
 

@@ -1,4 +1,4 @@
-"""A test that sets a module's constant has no effect on a function that took it as a default when it was defined."""
+"""A test must not patch a constant that a function has captured as a default: the patch would have no effect."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
-#: ``patch.setattr(module, "CONSTANT", ...)``, and the rows ``(module, "CONSTANT", ...)`` of a table of patches.
+#: Matches ``patch.setattr(module, "CONSTANT", ...)``, and rows ``(module, "CONSTANT", ...)`` in a table of patches.
 SET = re.compile(r'\(\s*(?:\w+\.)*(\w+), "([A-Z][A-Z0-9_]+)"')
 
 
 def set_by_tests() -> set[tuple[str, str]]:
-    """Modules, by their last name, and constants of them that a test sets."""
+    """The constants that tests set, with the last name of their module."""
     texts = (file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))
     return {(found[1], found[2]) for text in texts for found in SET.finditer(text)}
 
 
 def captured(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and name of each constant that is evaluated once, as a default of an argument or of a field."""
+    """The line and name of each constant that is evaluated once, as the default of an argument or a field."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arguments):
             once = [*node.defaults, *(each for each in node.kw_defaults if each is not None)]

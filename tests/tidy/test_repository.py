@@ -1,4 +1,4 @@
-"""What every tracked file must not hold, and what the locks must."""
+"""Texts that no tracked file may contain, and requirements on the lock files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACKED = subprocess.run(
 ).stdout.splitlines()
 TEXT = [name for name in TRACKED if Path(name).suffix not in {".png", ".svg", ".gz"} and (PROJECT / name).is_file()]
 
-# Written in pieces, so that this file does not hold what it looks for.
+# Written in pieces, so that this file does not match its own patterns.
 MACHINE_PATHS = re.compile("|".join(("/" + "work/", "/" + "tmp/" + "hf", "/" + "root/", "/" + "home/[a-z]")))
 REGISTRY_HOSTS = re.compile(
     "|".join(

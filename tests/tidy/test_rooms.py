@@ -1,14 +1,15 @@
-"""The size of rooms: modules of a folder, crumbs, classes with too much, long files of tests.
+"""Size limits of the code: modules of a folder, very small modules, members of a class, lines of test files.
 
-Unit tests lie in rooms of the same names as the code.
+Unit tests lie in folders of the same names as the code.
 
-``rooms_left.json`` has what is over a limit today. A number in it may only fall, and the goal is an empty file::
+``rooms_left.json`` lists what exceeds a limit today. A number in it may only fall, and the goal is an empty file::
 
     .venv/bin/python -m tests.tidy.test_rooms             lists what is over a limit
     .venv/bin/python -m tests.tidy.test_rooms --write     lowers the numbers; refuses to raise one, or to add a name
 
-A *crumb* is a module of few lines with one importer: it belongs into the file whose fact it is. One that adapts a
-vendor's library, or is a pure decision with a name of its own, says so on any line of its own::
+A *crumb* is a module of few lines with one importer; it should be part of the importing module. Two kinds of modules
+may stay: an adapter of a vendor's library, and a pure decision with a name. Such a module states its reason on any
+line of its own::
 
     # tidy: allow-crumb because it is all that loads numpy
 """
@@ -28,11 +29,11 @@ from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, assigned
 
 UNIT = PROJECT / "tests" / "unit"
 UNIT_TESTS = sorted(UNIT.rglob("*.py"))
-#: The folder of unit tests that looks at all floors at once.
+#: The folder of unit tests that may cover all folders of the code.
 PINS = "pins"
 LEFT = Path(__file__).with_name("rooms_left.json")
 MODULES_MAX, CRUMB_LINES, METHODS_MAX, ATTRIBUTES_MAX, TEST_LINES_MAX = 15, 60, 15, 15, 500
-#: What is counted, as files of the list call it.
+#: The kinds of limits, as keys of ``rooms_left.json``.
 FOLDERS, CRUMBS, METHODS, ATTRIBUTES, TESTS = (
     "modules of a folder",
     "crumbs",
@@ -43,7 +44,7 @@ FOLDERS, CRUMBS, METHODS, ATTRIBUTES, TESTS = (
 
 
 def found() -> dict[str, dict[str, int]]:
-    """By kind and place, the numbers over a limit."""
+    """The numbers over a limit, by kind and place."""
     return {
         FOLDERS: {name: count for name, count in _folders().items() if count > MODULES_MAX},
         CRUMBS: dict(_crumbs()),
@@ -79,7 +80,7 @@ def _crumbs() -> Iterator[tuple[str, int]]:
 
 
 def _classes() -> Iterator[tuple[str, int, int]]:
-    """Each class with its public methods, and the attributes that its ``__init__`` or its body gives an instance."""
+    """Each class with its number of public methods, and of attributes that its ``__init__`` or body defines."""
     for path in MODULES:
         for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.ClassDef):
@@ -107,13 +108,13 @@ def _is_own(target: ast.expr) -> TypeGuard[ast.Attribute]:
 
 
 def listed() -> dict[str, dict[str, int]]:
-    """The numbers that are over a limit by the list."""
+    """The numbers over a limit that ``rooms_left.json`` allows."""
     made: dict[str, dict[str, int]] = json.loads(LEFT.read_text(encoding="utf-8"))
     return made
 
 
 def grown(now: Mapping[str, Mapping[str, int]], before: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """What is over a limit, and was not, or by less; a small module that grows is no worse."""
+    """Numbers that newly exceed a limit or have risen. A listed crumb may grow."""
     return [
         f"{kind}: {place} has {number}, was {before.get(kind, {}).get(place, 'within the limit')}"
         for kind, places in now.items()

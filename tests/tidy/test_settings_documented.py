@@ -1,4 +1,4 @@
-"""Every setting is in docs/settings.md, and nothing else is."""
+"""docs/settings.md lists every setting, and no other name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where skips are not allowed, a skipped test on real parts fails the run; elsewhere it is a skip."""
+"""A skipped test that needs a real installation fails the run where skips are not allowed; elsewhere it is a skip."""
 
 from __future__ import annotations
 

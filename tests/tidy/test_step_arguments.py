@@ -1,4 +1,4 @@
-"""The table of what arguments of steps mean for state has every argument of every step."""
+"""The table of what step arguments mean for state has every argument of every step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.meaning import ARGUMENTS
 from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
 
-#: Methods of a table whose names a stream has, too, and the names of their steps.
+#: Methods that a table and a stream share, with the names of the table's steps.
 OF_TABLES = {name: f"table_{name}" for name in ("filter", "map", "group_by", "aggregate")}
-#: Methods that declare no step: they find topics and rows, or are of another page.
+#: Methods that declare no step: they look up topics and rows.
 NO_STEPS = {"dataframe", "global_table", "store", "test", "topic"}
 
 
@@ -33,6 +33,6 @@ def test_each_argument_of_each_step_is_classed() -> None:
         steps.setdefault(name, set()).update(arguments)
     assert set(steps) == set(ARGUMENTS), "processors/engine/steps/meaning.py has other steps"
     for name, arguments in steps.items():
-        # `of` is an argument of the columns of a window or an aggregation.
+        # `of` is an argument of the columns of a window or an aggregation, not of the step.
         classed = set(ARGUMENTS[name]) - ({"of"} if name.endswith(("aggregate", "_window")) else set())
         assert classed == arguments, f"class the arguments of `{name}` in processors/engine/steps/meaning.py"

@@ -1,4 +1,4 @@
-"""What the project is made of, and calls that are unsafe: the bill of materials, advisories, bandit."""
+"""The supply chain and unsafe calls: bill of materials, advisories, changed files, bandit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDERS = ("infra", "processors", "assets", "orchestration", "holdfast/__init__.
 
 
 def bandit(*places: str) -> list[str]:
-    """What bandit finds, with the project's configuration."""
+    """The findings of bandit, with the project's configuration."""
     command = [sys.executable, "-m", "bandit", "-q", "-r", "-c", "pyproject.toml", "--confidence-level", "medium"]
     done = subprocess.run(
         [*command, "-f", "json", *places], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
@@ -69,7 +69,7 @@ def test_what_is_installed_is_what_the_lock_names() -> None:
 
 @pytest.mark.thorough
 def test_no_installed_file_was_changed() -> None:
-    """Set-up checks each archive by the hash of the lock; this compares each file with what the archive held."""
+    """Set-up checks each archive by its hash in the lock. This test compares each installed file with its archive."""
     changed = {one.metadata["Name"]: files for one in distributions() if (files := changed_files(one))}
     assert changed.pop("pip", []) == []
     assert changed == {}

@@ -1,4 +1,4 @@
-"""Which cases run when: tiers by marks, and parts that have no file in common and miss none."""
+"""Which test cases run in which tier, by marks; and parts of a run, which are disjoint and complete."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_named_rows_keep_their_name() -> None:
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., list[str]]:
-    """Lists what pytest would run of three files that have the same cases, in folders of three kinds."""
+    """Lists the cases that pytest would run, of three files with the same cases in three kinds of folders."""
     for folder in ("unit/kafka", "bench", "kafka"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / "test_cases.py").write_text(CASES)

@@ -1,4 +1,4 @@
-"""Plain words: banned phrases, long sentences and docstrings that repeat a name, counted for each file.
+"""Counts banned phrases, long sentences, and docstrings that only repeat a name, for each file.
 
 The rules are in ``docs/writing.md``. The check reads pages, command help, descriptions, messages and actions of errors,
 and docstrings. ``words_left.json`` has the counts of texts that are older than this check. A count may only fall, and
@@ -7,8 +7,8 @@ the goal is an empty file::
     .venv/bin/python tests/tidy/test_words.py             lists what is found, by file and line
     .venv/bin/python tests/tidy/test_words.py --write     lowers the counts; refuses to raise one
 
-Text that moves takes its count along. A file may rise while the sum of its area (``processors/engine``, ``docs``) does
-not, and a new file while the sum of all files does not.
+When text moves, its count may move with it. A file's count may rise if the sum of its area (``processors/engine``,
+``docs``) does not. A new file may have a count if the sum of all files does not rise.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import NamedTuple
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
-#: The other pages of the reference are made from texts of the code, which are read there.
+#: Other reference pages are generated from texts of the code, and the check reads those texts there.
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/decisions/*.md"),
     *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),
 )
-#: The table of this page quotes what the rules are against.
+#: Excluded, because its table quotes the banned phrases.
 ITSELF = "docs/writing.md"
 WORDS_MAX = 30
 
-#: Each with what to write instead.
+#: Banned phrases, each with its replacement.
 PHRASES = {
     r"(come|comes|came|coming) to work": "starts, runs",
     r"anew": "again, from the start",
@@ -59,15 +59,15 @@ PHRASES = {
 }
 _BANNED = re.compile("|".join(rf"(?<![\w-])(?:{phrase})(?![\w-])" for phrase in PHRASES), re.I)
 _SEE = re.compile(r"\bsee ``", re.I)
-#: Keywords whose values users read.
+#: Keyword arguments whose values users read.
 _SHOWN = frozenset({"action", "help", "description"})
-#: A word that stands for a value which is put in when the text is made.
+#: Stands for a value that is inserted at run time.
 _VALUE = "VALUE"
 _EMPTY_WORDS = frozenset({"a", "an", "the", "this", "its", "it", "of", "to", "self", "s"})
 
 
 class Finding(NamedTuple):
-    """One place to rewrite."""
+    """One text that must be rewritten."""
 
     file: str
     line: int
@@ -75,24 +75,24 @@ class Finding(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of running text."""
+    """The sentences of a running text."""
     return [part for part in re.split(r"(?<=[.!?])[)\"'*]*\s+(?=[\"'(*`A-Z0-9])", " ".join(text.split())) if part]
 
 
 def words(sentence: str) -> int:
-    """How many words a sentence has; literal code is one word."""
+    """The number of words in a sentence; literal code counts as one word."""
     plain = re.sub(r"``?[^`]+``?", " x ", sentence)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     return sum(any(sign.isalnum() for sign in word) for word in plain.split())
 
 
 def banned(text: str) -> list[str]:
-    """The banned phrases in a text, without those in literal code."""
+    """The banned phrases in a text, except in literal code."""
     return [found[0] for found in _BANNED.finditer(re.sub(r"``?[^`]+``?", " x ", " ".join(text.split())))]
 
 
 def judged(file: str, line: int, text: str) -> Iterator[Finding]:
-    """What is wrong with a text that users read."""
+    """The findings in one text that users read."""
     for phrase in banned(text):
         yield Finding(file, line, f"{phrase!r} in: {' '.join(text.split())[:90]}")
     for sentence in sentences(text):
@@ -100,7 +100,7 @@ def judged(file: str, line: int, text: str) -> Iterator[Finding]:
             yield Finding(file, line, f"{count} words: {sentence[:90]}")
 
 
-# -- pages ---------------------------------------------------------------------------------------------------------
+# -- texts of pages ------------------------------------------------------------------------------------------------
 
 
 def blocks(page: str) -> Iterator[tuple[int, str]]:
@@ -129,18 +129,18 @@ def blocks(page: str) -> Iterator[tuple[int, str]]:
 
 
 def of_page(path: Path) -> Iterator[Finding]:
-    """The findings of one page."""
+    """The findings in one page."""
     file = path.relative_to(PROJECT).as_posix()
     if file != ITSELF:
         for line, text in blocks(path.read_text(encoding="utf-8")):
             yield from judged(file, line, text)
 
 
-# -- code ----------------------------------------------------------------------------------------------------------
+# -- texts in code -------------------------------------------------------------------------------------------------
 
 
 def literal(node: ast.expr | None) -> Iterator[str]:
-    """The texts that an expression can give, with ``VALUE`` for what is put in."""
+    """The texts that an expression can produce, with ``VALUE`` for inserted values."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -154,12 +154,12 @@ def literal(node: ast.expr | None) -> Iterator[str]:
 
 
 def name_of(node: ast.expr) -> str:
-    """The last part of a called or inherited name."""
+    """The last part of the name of a called function or a base class."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def error_classes(trees: Iterable[ast.Module]) -> set[str]:
-    """The names of ``HoldfastError`` and of all classes below it."""
+    """The names of ``HoldfastError`` and all its subclasses."""
     bases = {
         node.name: {name_of(base) for base in node.bases}
         for tree in trees
@@ -173,7 +173,7 @@ def error_classes(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def shown_texts(tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str]]:
-    """Line and text of what the code shows to users."""
+    """Line and text of everything that the code shows to users."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             parts = [each.value for each in node.keywords if each.arg in _SHOWN]
@@ -184,19 +184,19 @@ def shown_texts(tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str]]
 
 
 def split_name(name: str) -> set[str]:
-    """The words of a name, in small letters."""
+    """The words of a name, in lower case."""
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
 
 
 def repeats(docstring: str, *names: str) -> bool:
-    """Whether a docstring says only what the name says."""
+    """Whether a docstring only repeats the words of the name."""
     said = {word.lower() for word in re.findall(r"[A-Za-z0-9]+", docstring)} - _EMPTY_WORDS
     known = set().union(*(split_name(name) for name in names))
     return all(word in known or word.removesuffix("s") in known or f"{word}s" in known for word in said)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Line, text and names of each docstring; a method has its own name and its class's."""
+    """Line, text and names of each docstring; a method's names are its own and its class's."""
     owners: dict[ast.AST, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -209,7 +209,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, tuple[str, ...]]]:
 
 
 def of_module(path: Path, tree: ast.Module, errors: set[str]) -> Iterator[Finding]:
-    """The findings of one module."""
+    """The findings in one module."""
     file = path.relative_to(PROJECT).as_posix()
     for line, text in shown_texts(tree, errors):
         yield from judged(file, line, text)
@@ -222,11 +222,11 @@ def of_module(path: Path, tree: ast.Module, errors: set[str]) -> Iterator[Findin
             yield Finding(file, line, f"repeats the name {names[0]}: {text[:90]}")
 
 
-# -- the ratchet ---------------------------------------------------------------------------------------------------
+# -- the allowed counts, which may only fall -----------------------------------------------------------------------
 
 
 def findings() -> list[Finding]:
-    """All places to rewrite, in order of file and line."""
+    """All texts to rewrite, ordered by file and line."""
     modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py"))]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules if not linked(path)}
     errors = error_classes(trees.values())
@@ -236,23 +236,23 @@ def findings() -> list[Finding]:
 
 
 def linked(path: Path) -> bool:
-    """Whether a folder on the way is a link: the same file is read in its own place."""
+    """Whether the path leads through a symbolic link; the same file is checked under its real path."""
     return path.resolve() != path
 
 
 def allowed() -> dict[str, int]:
-    """The counts that are left from before, by file."""
+    """The counts that ``words_left.json`` allows, by file."""
     return {file: int(count) for file, count in json.loads(LEFT.read_text(encoding="utf-8")).items()}
 
 
 def area_of(file: str) -> str:
-    """The first folders of a file's path: two in ``processors``, one elsewhere."""
+    """The area of a file: the first two folders in ``processors``, else the first folder."""
     parts = file.split("/")[:-1]
     return "/".join(parts[: 2 if parts[:1] == ["processors"] else 1])
 
 
 def areas(counts: Mapping[str, int]) -> Counter[str]:
-    """The counts by area."""
+    """The sums of the counts by area."""
     sums: Counter[str] = Counter()
     for file, count in counts.items():
         sums[area_of(file)] += count
@@ -260,7 +260,7 @@ def areas(counts: Mapping[str, int]) -> Counter[str]:
 
 
 def risen(counts: Counter[str], left: dict[str, int]) -> list[str]:
-    """The files that have more findings than they may."""
+    """The files with more findings than allowed."""
     before = areas(left)
     grown = {area for area, count in areas(counts).items() if count > before[area]}
     more_in_all = counts.total() > sum(left.values())
@@ -279,7 +279,7 @@ def test_the_counts_left_name_real_numbers() -> None:
 
 
 def test_what_the_check_finds() -> None:
-    """A check that finds nothing would prove nothing."""
+    """The check finds known phrases; a check that never finds anything would prove nothing."""
     assert banned("The worker begins anew, and nobody is told.") == ["anew", "is told"]
     assert banned("The quote `begins anew` is literal; targets only; topic shop-anew-changelog.") == []
     assert [words(each) for each in sentences("Run `holdfast apply clear x` now. It takes 3 s.")] == [3, 4]
@@ -313,7 +313,7 @@ def test_text_that_moves_takes_its_count_along() -> None:
 
 
 def main(write: bool) -> int:
-    """List the findings, or write the counts when none has risen."""
+    """List the findings, or write the counts if none has risen."""
     found = findings()
     counts = Counter(each.file for each in found)
     if not write:

@@ -1,4 +1,4 @@
-"""What a start loads: a command line that answers at once, and workers without Dagster, Spark and databases."""
+"""What a start imports: the command line must answer at once, and workers need no Dagster, Spark or databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-#: Libraries that take a tenth of a second or more, or that only one extra has.
+#: Libraries whose import takes at least 0.1 s, or that only an extra installs.
 HEAVY = frozenset(
     {
         *("dagster", "dagster_postgres", "dagster_webserver", "pyspark", "sqlalchemy", "alembic", "numpy", "pandas"),
@@ -18,7 +18,8 @@ HEAVY = frozenset(
         *("psycopg", "httpx", "pydantic", "pydantic_settings", "structlog", "msgspec", "supervisor", "yaml"),
     }
 )
-#: What the command line's help and the name ``Application`` may load of these.
+#: Which heavy libraries each kind of start may load: the help of the command line, `Application`, a command's help, a
+#: worker.
 ANSWERS: frozenset[str] = frozenset()
 DECLARES = frozenset({"structlog", "msgspec"})
 HELPS = frozenset({"structlog", "msgspec", "pydantic"})
@@ -30,14 +31,14 @@ STARTS = [
     pytest.param(COMMAND.format(["--version"]), ANSWERS, id="--version"),
     pytest.param("from holdfast import Application; ", DECLARES, id="Application"),
     pytest.param("from holdfast import Application; Application().topology; ", DECLARES, id="Application()"),
-    # what a worker has imported when it begins to work, without its commands and its HTTP server
+    # what a worker has imported before it processes input, without its commands and its HTTP server
     pytest.param(
         "import holdfast.processors.__main__, holdfast.processors.engine.runtime.loop, "
         "holdfast.processors.engine.state.rocksdb, holdfast.infra.kafka.cluster; ",
         WORKS,
         id="a worker",
     ),
-    # signature and help of a command, before it does its work
+    # the signature and help of a command, before the command runs
     *(
         pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
         for words in (
@@ -50,7 +51,7 @@ STARTS = [
 
 
 def loaded_by(code: str) -> set[str]:
-    """The heavy libraries that a new interpreter has after this code."""
+    """The heavy libraries that a new interpreter has loaded after it has run this code."""
     ran = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint('loaded', *sys.modules)"],
         cwd=PROJECT,

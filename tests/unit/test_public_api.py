@@ -1,4 +1,4 @@
-"""The public API: what ``holdfast.__all__`` promises, and what it costs to import."""
+"""The public API: every name in ``holdfast.__all__`` exists and is documented, and importing it is cheap."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ HEAVY = ("confluent_kafka", "rocksdict", "numpy", "pyspark", "dagster", "pydanti
 
 
 def typed_imports() -> dict[str, str]:
-    """The names that type checkers see, with their modules."""
+    """The names that type checkers see, each with its module."""
     block = next(node for node in ast.parse(SOURCE).body if isinstance(node, ast.If))
     found = (node for node in block.body if isinstance(node, ast.ImportFrom))
     return {alias.name: str(node.module) for node in found for alias in node.names}
@@ -50,7 +50,7 @@ def test_the_package_tells_what_a_name_is_for(name):
 def test_errors_have_one_base():
     errors = [getattr(holdfast, name) for name in holdfast.__all__]
     errors = [each for each in errors if isinstance(each, type) and issubclass(each, Exception)]
-    errors.remove(holdfast.NotFound)  # a lookup raises it, Holdfast does not
+    errors.remove(holdfast.NotFound)  # `NotFound` is raised by a user's lookup function, not by Holdfast
     assert len(errors) == 7
     assert all(issubclass(each, holdfast.HoldfastError) for each in errors)
 
@@ -63,7 +63,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are():
 
 
 def loaded_by(code: str) -> set[str]:
-    """The modules that a new interpreter has after some code."""
+    """The modules that a new interpreter has loaded after it has run this code."""
     ran = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         cwd=PROJECT,
@@ -84,7 +84,7 @@ def test_declaring_an_application_loads_no_database_no_spark_and_no_dagster():
 
 
 def test_examples_import_public_names_from_the_package():
-    """Pages show a user's imports: whatever is public is imported from ``holdfast`` there."""
+    """Examples in the documentation import every public name from ``holdfast``, as users should."""
     pages = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
     strays = [
         (page.name, module, name.strip())

@@ -1,6 +1,6 @@
 """(De)serializers of keys and values, under the import path that Quix Streams uses.
 
-Those of plain types take no context: ``IntegerSerializer()`` is the same as the name ``"int"``.
+The (de)serializers of plain types are the same as Holdfast's names of formats: ``IntegerSerializer()`` is ``"int"``.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ DoubleDeserializer, DoubleSerializer = partial(deserializer, "double"), partial(
 IntegerDeserializer, IntegerSerializer = partial(deserializer, "int"), partial(serializer, "int")
 
 
-def JSONDeserializer(schema: Any = None, **given: Any) -> Any:  # the name of a class there
-    """The deserializer of JSON; with a schema or a registry, the ``holdfast.JSONDeserializer`` of these arguments."""
+def JSONDeserializer(schema: Any = None, **given: Any) -> Any:  # Quix Streams has a class with this name
+    """A deserializer of JSON. With a schema or other arguments, it is ``holdfast.JSONDeserializer(schema, ...)``."""
     return json_schema.JSONDeserializer(schema, **given) if schema is not None or given else deserializer("json")
 
 
-def JSONSerializer(schema: Any = None, **given: Any) -> Any:  # the name of a class there
-    """The serializer to JSON; with a schema, the ``holdfast.JSONSerializer`` of these arguments."""
+def JSONSerializer(schema: Any = None, **given: Any) -> Any:  # Quix Streams has a class with this name
+    """A serializer of JSON. With a schema or other arguments, it is ``holdfast.JSONSerializer(schema, ...)``."""
     return json_schema.JSONSerializer(schema, **given) if schema is not None or given else serializer("json")
 
 
-def StringDeserializer(codec: str = "utf_8") -> Deserializer:  # the name of a class there
-    """The deserializer of texts in an encoding of Python."""
+def StringDeserializer(codec: str = "utf_8") -> Deserializer:  # Quix Streams has a class with this name
+    """A deserializer of text. ``codec`` is the name of a Python encoding, for example ``latin_1``."""
     return deserializer("str") if codec == "utf_8" else deserializer(lambda raw: raw.decode(codec))
 
 
-def StringSerializer(codec: str = "utf_8") -> Serializer:  # the name of a class there
-    """The serializer of texts to an encoding of Python."""
+def StringSerializer(codec: str = "utf_8") -> Serializer:  # Quix Streams has a class with this name
+    """A serializer of text. ``codec`` is the name of a Python encoding, for example ``latin_1``."""
     return serializer("str") if codec == "utf_8" else serializer(lambda text: text.encode(codec))
 
 

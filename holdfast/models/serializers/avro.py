@@ -1,4 +1,4 @@
-"""The (de)serializers of one format, under the import path that Quix Streams uses."""
+"""The (de)serializers of Avro, under the import path that Quix Streams uses."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error already has its text
+        # A refused plan is not printed, because the error of ``apply`` has the same text.
+        if not isinstance(plan.verdict, Refused):
             if not as_json:
                 _show(plan)
             if plan.changes:
@@ -126,7 +127,8 @@ def typed_again(context: typer.Context) -> str:
     """
     path: list[str] = []
     above: Any = context
-    while above.parent is not None:  # the outermost context is left out, because its name is a file name
+    # The outermost context is left out, because its name is the file name of the program.
+    while above.parent is not None:
         path.insert(0, above.info_name)
         above = above.parent
     arguments: list[str] = []

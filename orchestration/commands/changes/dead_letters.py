@@ -24,7 +24,7 @@ class NoDeadLetters(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-def dead_letters(  # tidy: allow-wide because each is an option of the command
+def dead_letters(  # tidy: allow-wide because each parameter is an option of the command
     context: typer.Context,
     processor: Processor,
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=100_000, help="Number of letters to list.")] = 20,

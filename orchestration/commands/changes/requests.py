@@ -120,7 +120,7 @@ def reposition(processor: Processor) -> Request:
     return Reposition(processor)
 
 
-def clear(  # tidy: allow-wide because each is an option of the command
+def clear(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: Store = None,
     key: Annotated[list[str] | None, typer.Option(help="Delete this message key (text); repeatable.")] = None,
@@ -150,7 +150,7 @@ def clear(  # tidy: allow-wide because each is an option of the command
     return Clear(processor, tuple(store or ()), selection, tuple(sorted(set(partition or ()))), rewind, export)
 
 
-def backfill(  # tidy: allow-wide because each is an option of the command
+def backfill(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: Annotated[str, typer.Option(help="The store to fill.", autocompletion=completion.stores)],
     source: Annotated[
@@ -177,7 +177,7 @@ def backfill(  # tidy: allow-wide because each is an option of the command
     return Backfill(processor, store, source, from_available, table, key, tuple(dict.fromkeys(column or ())))
 
 
-def restore(  # tidy: allow-wide because each is an option of the command
+def restore(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: Annotated[
         list[str] | None,

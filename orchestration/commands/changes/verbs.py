@@ -90,7 +90,8 @@ def make_apply() -> typer.Typer:
 def make_registry() -> typer.Typer:
     """Create the command group ``holdfast registry`` with its command ``adopt``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    registering.callback()(lambda: None)  # otherwise typer would merge a group with a single command into that command
+    # Without this callback, typer would merge a group that has a single command into that command.
+    registering.callback()(lambda: None)
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
@@ -219,7 +220,8 @@ def _apply(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
-        if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refused plan has the same text
+        # The plan is not printed if it is refused, because the error has the same text.
+        if not as_json and not isinstance(decided.verdict, Refused):
             typer.echo(explain(decided))
         carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
 

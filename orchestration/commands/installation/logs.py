@@ -68,7 +68,7 @@ def logs(
             slot=slot,
         )
     count = USUAL_LINES if lines is None and begin is None else lines
-    with suppress(KeyboardInterrupt):  # the user ends `--follow` with Ctrl-C
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end of `--follow`.
         for line in log_lines(file, count, begin, follow=follow, pause=lambda: time.sleep(_FOLLOW_EVERY_S)):
             typer.echo(line, nl=False)
 
@@ -134,7 +134,7 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
         except OSError:
             break
         if not part and begin is not None:
-            break  # all these lines are from before `begin`, so the lines of older files are, too
+            break  # All lines of this file are older than `begin`, so the lines of the older files are, too.
         found = [*part, *found]
     return found
 
@@ -142,7 +142,7 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
     """The lines from the time ``begin`` on.
 
-    A line without a time, for example in a traceback, has the time of the line before it.
+    A line without a time, for example in a traceback, counts as written at the time of the previous line.
     """
     wanted = begin is None
     for line in lines:

@@ -9,7 +9,8 @@ from holdfast.orchestration.commands.options import Json, command_settings, prin
 
 spark = typer.Typer(help="A Spark process on this machine that stays warm between runs.", no_args_is_help=True)
 warehouse = typer.Typer(help="The catalog of the warehouse's tables.", no_args_is_help=True)
-warehouse.callback()(lambda: None)  # otherwise typer would merge a group with a single command into that command
+# Without this callback, typer would merge a group that has a single command into that command.
+warehouse.callback()(lambda: None)
 
 
 @spark.command()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: Maximum number of processors whose pages are printed; Dagster's page of all groups leads to the others.
+#: Maximum number of processors whose pages are printed. Dagster's page of all groups links to all other processors.
 _PAGES_MAX = 5
 #: Exit code of ``holdfast up`` if all services run, but a processor of the project could not be started.
 NOT_ALL_DEPLOYED = 2
@@ -45,7 +45,8 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     _check_extras(settings)
     _check_cluster(settings)
     claim_home(settings)
-    local.check_configuration(settings)  # raises an error before the first service starts
+    # Called first, so that an invalid configuration stops the command before it starts a service.
+    local.check_configuration(settings)
     local.shrink(settings)
     deployed: tuple[Started, ...] = ()
     with console.status("starting the broker …") as spinner:
@@ -65,7 +66,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
                     local.stop(settings, local.WEBSERVER)
                 raise
             if webserver.done():
-                webserver.result()  # raises now if the port is in use, before processors are deployed
+                webserver.result()  # If the port is in use, the error is raised here, before processors are deployed.
             daemon = aside.submit(local.start_daemon, settings)
             if settings.project is not None:
                 from holdfast.orchestration.project.start import start_project

@@ -79,7 +79,7 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """Partition -> offset to start at, according to ``--from``; if that offset was deleted, the first existing one."""
+    """Partition -> start offset, according to ``--from``. A deleted offset is replaced by the first existing offset."""
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first

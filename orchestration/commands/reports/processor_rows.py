@@ -55,7 +55,7 @@ def describe_processor(
         meant = wanted(deployment, world).desired
         rows = [_row_of(deployment, meant, slot, each, world) for slot, each in now.observations.items()]
         return rows, reasons.of_processor(name, now.answer)
-    except Exception as failed:  # an error about one processor must not hide the others
+    except Exception as failed:  # An error about one processor must not hide the rows of other processors.
         log.error("status.unread", processor=name, error=str(failed))
         why = failed.message if isinstance(failed, HoldfastError) else f"{type(failed).__name__}: {failed}"
         action = failed.action if isinstance(failed, HoldfastError) else f"Read `holdfast logs {name}`."
@@ -83,7 +83,7 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
-    """Counts of a worker's messages that came too late, became dead letters or were skipped; None if all are 0."""
+    """Counts of a worker's messages that were too late, became dead letters or were skipped; None if all are 0."""
     judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
     if judged is None or not judged.counts.total:
         return None
@@ -104,7 +104,7 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}
-    # ``subtopologies`` has the schedules
+    # The schedules are left out here, because ``subtopologies`` contains them.
     row["timers"] = None if timers is None else {k: v for k, v in asdict(timers).items() if k != "schedules"}
     row["subtopologies"] = subtopologies_of(worker)
     row["arrivals"] = arrivals_of(worker, world)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.world.running_owners import Found
 
 
-def query(  # tidy: allow-wide because each is an option of the command
+def query(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     key: Annotated[list[str] | None, typer.Argument(help="Message keys (text).", show_default=False)] = None,
     store: OneStore = None,

@@ -42,7 +42,8 @@ def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]
 def columns_for_people(rows: Sequence[Mapping[str, Any]], store: StoreSpec | None) -> list[str]:
     """The columns of a table's rows that are printed by default.
 
-    These are the key, the state key where users choose it, the typed columns, and the JSON of values without them.
+    These are the message key, the state key if users choose state keys, and the typed columns. If a row has no typed
+    columns, the JSON of its value is printed, too.
     """
     names = list(rows[0]) if rows else []
     typed = [name for name in names if name.lower() not in RESERVED]

@@ -42,7 +42,7 @@ class NoSuchVersion(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-def snapshot(  # tidy: allow-wide because each is an option of the command
+def snapshot(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: OneStore = None,
     at: Annotated[
@@ -111,7 +111,7 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written before the time ``at``; None without one, or if ``at`` is not a time."""
+    """The newest version that was written before the time ``at``; None if there is none, or if ``at`` is not a time."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -182,7 +182,7 @@ class RunProgress:
 
 
 def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str, Any]], now: float) -> dict[str, Any]:
-    """The JSON document of a table version and ``rows`` of it; ``now`` is seconds since 1970."""
+    """The JSON document of a table version and of the given rows; ``now`` is in seconds since 1970."""
     manifest = version.manifest
     taken = version.written_at if manifest is None else manifest.taken_at
     offsets: dict[str, dict[str, int]] = {}

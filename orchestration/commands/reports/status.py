@@ -72,7 +72,7 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, processors, open incidents and applies, and why it is red.
+    """The JSON document of ``holdfast status``: services, processors, incidents, applies, and reasons for colours.
 
     ``name`` limits the document to one processor or asset.
 
@@ -241,7 +241,7 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """Lines about subtopologies, where a slot has several of them, or where messages wait for another input."""
+    """Lines about the subtopologies of each slot that has several of them, or whose messages wait for another input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]

@@ -1,8 +1,9 @@
-"""The two parts of `holdfast status` that a person reads first: the table of workers, and what is not green.
+"""The first two parts of `holdfast status`: the table of workers, and the reasons for everything that is not green.
 
 Invariants:
-    - Two workers of a processor never have equal rows: a row has slot, version and partitions.
-    - What turns green without a person is one line, behind all that needs one.
+    - No two rows of a processor are equal, because a row has the worker's slot, version and partitions.
+    - Subjects that become green without an action share one line. This line comes after all subjects that need an
+      action.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def partitions_in_words(row: dict[str, Any]) -> str | None:
-    """The partitions of a slot, as ``0-2, 5``; ``none`` for a worker without one; None without an answering worker.
+    """The partitions of a slot, as ``0-2, 5``; ``none`` if the worker has no partition; None if it does not answer.
 
-    If its subtopologies have other partitions each, the subtopology's name stands before the numbers.
+    If the subtopologies of the slot have different partitions, each list begins with the name of its subtopology.
     """
     if row["phase"] is None:
         return None
@@ -79,7 +80,7 @@ def partitions_in_words(row: dict[str, Any]) -> str | None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Sorted numbers as text, runs of them shortened: ``0-2, 5``."""
+    """Sorted numbers as text; consecutive numbers are written as a range, for example ``0-2, 5``."""
     runs = [list(run) for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
     return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in runs)
 
@@ -97,7 +98,7 @@ def timers_in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def schedules_in_words(processors: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each schedule of a slot: the next slot, the last one that fired, and how many were missed."""
+    """One line for each schedule of a slot: its next slot, the last slot that fired, and the number of missed slots."""
     found = []
     for row in processors:
         for name, each in (
@@ -111,7 +112,7 @@ def schedules_in_words(processors: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def moment(seconds: float) -> str:
-    """Seconds since 1970 as a moment in UTC."""
+    """A time, given in seconds since 1970, as text in UTC."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 

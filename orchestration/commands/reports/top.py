@@ -195,7 +195,7 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """A key for sorting rows: processors with a problem come first; among equal ones, the largest lag comes first."""
+    """A sort key for rows: first the processors with a problem, then by lag, the largest lag first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 

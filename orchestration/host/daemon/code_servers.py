@@ -19,9 +19,9 @@ AGE_MIN_S = 60.0
 #: Minimum age, in seconds, of a code server that is replaced after an edit. It is short, so that an import that the
 #: edit has broken is reported within a minute.
 EDITED_MIN_S = 30.0
-#: Seconds from the start of a code server to its next restart, if it ends again. The first restart is immediate, the
-#: second waits this long, and each further one waits twice as long, up to `AGE_MIN_S`. After `AGE_MIN_S` without an
-#: end, the backoff starts again.
+#: Seconds from the start of a code server to its next restart, if it ends again. The first restart is immediate. The
+#: second restart waits this long, and each further restart waits twice as long, up to `AGE_MIN_S`. After `AGE_MIN_S`
+#: without an end, the backoff starts again.
 ENDED_AGAIN_S = 15.0
 
 
@@ -57,12 +57,12 @@ def settled(servers: Iterable[Server]) -> list[str]:
 
 
 def _patience_s(early: int) -> float:
-    """The minimum seconds between the last start of a code server and its restart; ``early`` is its restarts so far."""
+    """The minimum seconds between two starts of a code server; ``early`` is the number of its restarts so far."""
     return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 
 
 def outdated(servers: Iterable[Server], change: str | None) -> str | None:
-    """The reason to replace all code servers now, as text for the log; None if they are kept.
+    """The reason to replace all code servers now, as text for the log; None if all code servers are kept.
 
     ``change`` describes the change of the code since their start; None if the code did not change.
     """

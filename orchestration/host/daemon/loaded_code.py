@@ -57,7 +57,7 @@ def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] =
         for file in _files(root, settings.home):
             try:
                 status = os.stat(file)
-            except OSError:  # the file was deleted after it was listed
+            except OSError:  # The file was deleted after the folder was listed.
                 continue
             files[file] = status.st_mtime_ns, status.st_size
     return LoadedCode(files, _starts(settings))

@@ -89,7 +89,8 @@ def controller_of(
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
     target = code_locations(workspace)
     looking = _Looking(settings, target, [Path(file) for file in workspace.workspace or ()])
-    before = looking()  # read before the code is loaded, so that an edit during the load is noticed afterwards
+    # The fingerprint is read before the code is loaded, so that an edit during the load is noticed later.
+    before = looking()
     context = stack.enter_context(KeptLocations(instance, target, grpc_server_registry=servers))
     write_logs(options["log_format"], options["log_level"])
     controller = PatientController(
@@ -216,10 +217,10 @@ class PatientController(DagsterDaemonController):
             log.error("code_server.not_started", location=name)
             self._workspace.put_back(name, former)
         else:
-            former.code_location.cleanup()  # stops the heartbeats to the former code server, so that it ends
+            former.code_location.cleanup()  # Without heartbeats, the former code server ends.
 
     def _seen(self) -> LoadedCode:
-        """The code's present fingerprint; if the code can't be read, logs the error and returns the last one."""
+        """The present fingerprint of the code. If the code is unreadable, logs the error and returns the last one."""
         try:
             return self._look()
         except OSError as failed:
@@ -239,11 +240,13 @@ class _Looking:
 
     def __call__(self) -> LoadedCode:
         self._settings = current_settings(self._settings)
-        with suppress(Exception):  # a user may be editing the workspace file, so that it is invalid at the moment
+        # The workspace file can be invalid while a user edits it. Then its last valid content is used.
+        with suppress(Exception):
             self._origins = self._target.create_origins()
         loaded: list[Any] = []
         for each in self._origins:
-            with suppress(dg.DagsterInvariantViolationError):  # the daemon did not start this code server
+            # A code server that the daemon did not start has no such origin.
+            with suppress(dg.DagsterInvariantViolationError):
                 loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]
         return look(
@@ -252,8 +255,10 @@ class _Looking:
 
 
 def _servers(instance: dg.DagsterInstance, log_level: str) -> KeptCodeServers:
-    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # the constructor has no argument for it
-    os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # logs a traceback if a code server or run crashes in C code
+    # An environment variable is used, because the constructor has no argument for this limit.
+    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))
+    # With this variable, Python logs a traceback if a code server or a run crashes in C code.
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
     return KeptCodeServers(
         instance_ref=instance.get_ref(),
         server_command=GrpcServerCommand.API_GRPC,

@@ -54,7 +54,8 @@ _FORM_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # otherwise browsers send the form with `Origin: null`, which is refused
+    # Without this header, browsers send the form with `Origin: null`, which is refused.
+    "Referrer-Policy": "same-origin",
     **_ADDED,
 }
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Sign in: Holdfast</title>{head}

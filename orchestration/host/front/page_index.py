@@ -1,7 +1,7 @@
-"""The menu of the served docs, and the search in them; both are made from the pages, without scripts.
+"""The menu of the served docs, and the search in the docs. Both are built from the pages, without scripts.
 
 Invariants:
-    - A query finds a section if each of its words is in the section or in its page's title.
+    - A search finds a section if every word of the query is in the section's text or in its page's title.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 FOUND_MAX = 30
 #: Length of an excerpt, characters.
 _EXCERPT = 200
-#: Weight of a word in a section's heading, compared with one in its text.
+#: Weight of a word in a section's heading; a word in the section's text has weight 1.
 _HEADING_WEIGHT = 10
 _HEADING = re.compile(r"^(#{1,4}) +(.*?)\s*$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
-#: Folder of the docs -> the heading of its pages in the menu; pages at the top are first.
+#: Folder of the docs -> the title in the menu above the folder's pages, in the order of the menu.
 _FOLDERS = {
     ".": "Pages",
     "tasks": "Tasks",
@@ -49,7 +49,7 @@ def sections_of(folder: Path) -> tuple[Section, ...]:
         if any(part.startswith(".") for part in file.relative_to(folder).parts):
             continue
         text = file.read_text(encoding="utf-8")
-        # the comment of a code block begins as a heading does
+        # A comment in a code block begins with `#`, as a heading does. So the `#` of code blocks are hidden.
         hidden = _FENCE.sub(lambda block: re.sub(r"(?m)^#", " ", block[0]), text)
         heads = list(_HEADING.finditer(hidden))
         title = _plain(heads[0][2]) if heads else file.stem
@@ -62,7 +62,7 @@ def sections_of(folder: Path) -> tuple[Section, ...]:
 
 
 def search(sections: Sequence[Section], query: str) -> list[Section]:
-    """The sections that have all words of the query, the best first; a word in a heading counts more."""
+    """The sections that contain all words of the query, best match first. A word in a heading has more weight."""
     words = query.lower().split()
     scored = []
     for each in sections:
@@ -104,7 +104,7 @@ def form(at: str, query: str = "") -> str:
 
 
 def results(folder: Path, at: str, query: str, anchor_of: Callable[[str], str]) -> str:
-    """The answer to a search as HTML. ``anchor_of`` is the function that makes the anchor of a heading."""
+    """The result of a search as HTML. ``anchor_of`` is a function that returns the anchor of a heading."""
     found = search(sections_of(folder), query)
     head = f"<h1>Search: {html.escape(query)}</h1>"
     if not found:
@@ -126,7 +126,7 @@ def _excerpt(text: str, query: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Markdown without its marks: links become their text."""
+    """Markdown text without its markup; of a link, only the text is kept."""
     return re.sub(r"[`*|]", "", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)).strip()
 
 

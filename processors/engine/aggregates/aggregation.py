@@ -81,7 +81,10 @@ class Aggregator:
 
     @property
     def written(self) -> str:
-        """The code of an example declaration of the column, for example ``Sum("amount")``; used in errors."""
+        """An example of this column's declaration as Python code, for example ``Sum("amount")``.
+
+        Errors show it to the user.
+        """
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
@@ -229,14 +232,15 @@ class Mean(_OfNumbers):
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            self.result(held, column)  # Raises now, so that this message fails, not the window when it closes.
+            # The result is computed now, so that an overflow fails this message, and not the window when it closes.
+            self.result(held, column)
         return held
 
     def result(self, held: Any, column: str) -> float:
         """Returns the sum divided by the count."""
         try:
             return float(held["sum"] / held["count"])
-        except OverflowError as failure:  # A whole number above the largest float.
+        except OverflowError as failure:  # The sum is an integer above the largest float.
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
@@ -388,7 +392,7 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """Says that the step's store contains this aggregation."""
+        """The aggregation itself: it declares the content of the step's store."""
         return self
 
     @property
@@ -460,7 +464,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:
     try:
         return held + item
-    except OverflowError as failure:  # A whole number above the largest float.
+    except OverflowError as failure:  # The integer is above the largest float.
         raise made.failed(column, "is an integer that can't be added to a float", "int") from failure
 
 

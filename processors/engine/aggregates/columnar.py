@@ -39,7 +39,7 @@ from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Number of rows that are written back together. So few rows stay in the CPU's caches.
+#: Number of rows that are written back together. The number is small, so that the rows stay in the CPU's caches.
 PIECE_ROWS = 1000
 
 

@@ -115,7 +115,7 @@ class Column(Protocol):
         """Returns the outputs of these rows at present; None for a row without a value."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """Stores the result of ``run`` in the rows, which is the only change of rows by a computation."""
+        """Stores the result of ``run`` in the rows. ``run`` itself leaves the rows unchanged."""
 
     #: The template of the column's stored JSON, with ``%b`` for each part that ``stored`` returns.
     form: bytes
@@ -261,8 +261,7 @@ class MeanColumn(Column):
         return self._totals.run(items, segments), self._counts.run(None, segments)
 
     def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
-        # The sum and the count are exact as floats. So only the division rounds, and Python's own division rounds
-        # equally.
+        # The sum and the count are exact as floats. So only the division rounds, and it rounds like Python's division.
         return list(segments.unsorted(ran[0].values / ran[1]).tolist())
 
     def results(self, rows: Places) -> list[Any]:

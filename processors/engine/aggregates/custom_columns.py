@@ -157,7 +157,7 @@ def _takes_time(agg: Callable[..., Any]) -> bool:
 
 
 def methods_of(column: aggregation.Aggregator) -> tuple[Callable[..., Any], ...]:
-    """Returns the methods of the user's class that this column calls; empty if the column is not a user's."""
+    """Returns the methods of the user's class that this column calls; empty for a built-in column."""
     if isinstance(column, CustomColumn):
         return (column.made.agg, column.made.result)
     return (column.made.result,) if isinstance(column, CollectedColumn) else ()

@@ -72,7 +72,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers that the rows have before the messages are added. ``there`` is True for a row that has a number."""
+    """The numbers that the rows have before the messages are added.
+
+    ``there`` is an array that is True for each row that has a number.
+    """
 
     numbers: Numbers
     there: Marks
@@ -168,7 +171,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
     If numbers are equal, the first of them is kept.
     """
-    sign = 1.0 if least else -1.0  # a change of the sign is exact
+    sign = 1.0 if least else -1.0  # changing the sign of a float is exact
     best = numbers.values * sign
     whole = None
     if numbers.whole is not None or held.numbers.whole is not None:

@@ -77,7 +77,7 @@ class KeyTime:
             self.ahead = with_time(self.ahead, time_ms)
 
     def record(self, *, by_key: bool) -> dict[str, Any]:
-        """Returns the record as it is stored.
+        """Returns the stored form of the record.
 
         ``by_key`` is True if the key's own time, not the store's, closes windows.
         """

@@ -86,7 +86,7 @@ def _reader_behind(
 ) -> Reader:
     """Returns the same as ``reader_of``, for messages that column expressions process first.
 
-    Raises Unfit if a column reads something else than a field.
+    Raises Unfit if a column reads something other than a field.
     """
     if not of_fields:
         raise Unfit

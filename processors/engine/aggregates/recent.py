@@ -40,7 +40,7 @@ def _is_finite(number: float) -> bool:
     """Whether a float can hold the number."""
     try:
         return isfinite(number)
-    except OverflowError:  # A whole number above the largest float.
+    except OverflowError:  # The number is an integer above the largest float.
         return False
 
 
@@ -97,7 +97,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Says that only this step uses its store."""
+        """Declares that only this step uses its store."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -165,7 +165,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Says that only this step uses its store."""
+        """Declares that only this step uses its store."""
         return StoreUse(StoreForm.OWN)
 
     @property
@@ -204,7 +204,8 @@ class MovingAverage(Step):
         this message includes its number.
         """
         times = state.key_times
-        admitted = times.admits()  # This must be first, because it deletes the numbers of a forgotten key.
+        # ``admits`` must run before the numbers are read, because it deletes the numbers of a forgotten key.
+        admitted = times.admits()
         held: list[list[Any]] = state.get(NUMBERS, default=[])
         if admitted:
             insort(held, [timestamp, number], key=lambda each: each[0])

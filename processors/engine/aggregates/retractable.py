@@ -1,4 +1,4 @@
-"""Aggregates of the rows of a table: a row can be added, and taken out again.
+"""Aggregates of the rows of a table. A row can be added to its group, and removed from it again.
 
 The columns of a group have one stored value. ``rows`` is the number of its rows, and each column has its own form::
 
@@ -11,7 +11,8 @@ The columns of a group have one stored value. ``rows`` is the number of its rows
     Collect       nothing: the items are stored by row, outside of this value
 
 Invariants:
-    - Rows that are added and removed leave nothing: sums are exact, so their order does not matter.
+    - A row that is added and removed again leaves no trace in the stored value. Sums are exact, so the order of the
+      rows does not matter.
     - A sum of whole numbers is a whole number; as soon as one item is a float, the sum is a float, rounded once.
 """
 
@@ -36,11 +37,11 @@ from holdfast.processors.engine.changelog.format import unknown_version
 
 ROWS, COLUMNS = "rows", "columns"
 
-#: The aggregators that can give a removed row back.
+#: The aggregators that can undo the effect of a row, when the row changes or is deleted.
 RETRACTABLE: tuple[type[Aggregator], ...] = (Count, Sum, Mean, Collect, Reduce)
 _EXPECTED = "Count, Sum, Mean, Collect, or Reduce with a subtractor"
 
-#: The items of one row: one for each column but counts, in the order of the columns' names.
+#: The items that one row adds to its group: one item for each column except counts, in the order of the columns' names.
 Items = Sequence[Any]
 
 
@@ -48,7 +49,7 @@ class RetractableColumns(Aggregation):
     """The columns of an aggregation of rows that change and are deleted.
 
     Raises:
-        AggregationInvalid: There is no column, or a column can't give a removed row back.
+        AggregationInvalid: There is no column, or a column can't undo the effect of a removed row.
     """
 
     aggregators = RETRACTABLE
@@ -59,9 +60,9 @@ class RetractableColumns(Aggregation):
         super().__init__(columns)
         self._read = [(name, made) for name, made in sorted(self.columns.items()) if not isinstance(made, Count)]
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
-        #: The columns of which items are stored by row.
+        #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
-        #: The number of rows whose items results need.
+        #: The largest ``limit`` of the ``Collect`` columns: a result needs the items of at most this many rows.
         self.shown = max((made.limit for made in self.columns.values() if isinstance(made, Collect)), default=0)
 
     def _check_column(self, name: Any, made: Any) -> None:
@@ -96,7 +97,7 @@ class RetractableColumns(Aggregation):
         return {name: made.describe() for name, made in self.columns.items()}
 
     def items(self, row: Any) -> list[Any]:
-        """Returns what a row adds to its group.
+        """Returns the items of one row: the value that each column, except counts, reads from the row.
 
         Raises:
             AggregationFailed: The row lacks a field, or has a value that can't be aggregated.
@@ -104,19 +105,21 @@ class RetractableColumns(Aggregation):
         return [made.read(row, name) for name, made in self._read]
 
     def of_collected(self, items: Items) -> list[Any]:
-        """Returns the items of the columns that are stored by row."""
+        """Returns those of a row's ``items`` that belong to ``Collect`` columns. These items are stored by row."""
         return [items[self._places[name]] for name in self.collected]
 
     def moved(self, held: Any, out: Items | None, into: Items | None) -> dict[str, Any] | None:
-        """Returns the stored value after a row was taken out and another one added; None for a group without rows.
+        """Returns a group's stored value after one row was removed and another row was added.
+
+        Returns None for a group without rows.
 
         Args:
-            held: The stored value before; None if there is none.
-            out: The items of the row that is taken out; None for none.
-            into: The items of the row that is added; None for none.
+            held: The stored value before; None if the group has no stored value.
+            out: The items of the row to remove; None if no row is removed.
+            into: The items of the row to add; None if no row is added.
 
         Raises:
-            AggregationFailed: A function of a column raised.
+            AggregationFailed: A function of a column raised an error.
             FormatUnknown: The stored value has another format version.
         """
         rows, columns = self._read_held(held)
@@ -132,7 +135,7 @@ class RetractableColumns(Aggregation):
                     columns[name] = after
         if rows == 0 and not columns:
             return None
-        # In one order, so that the same rows have the same bytes.
+        # The columns are always in the order of ``_read``, so that the same rows give the same stored bytes.
         ordered = {name: columns[name] for name, _ in self._read if name in columns}
         return {FORMAT: FORMAT_VERSION, ROWS: rows, COLUMNS: ordered}
 
@@ -141,7 +144,7 @@ class RetractableColumns(Aggregation):
 
         Args:
             held: The stored value.
-            collected: For some rows, in the order of their keys, the items of the columns that are stored by row.
+            collected: The items of the ``Collect`` columns, for the group's first rows in the order of their keys.
 
         Raises:
             AggregationFailed: JSON can't hold a result.
@@ -162,7 +165,7 @@ class RetractableColumns(Aggregation):
 
     @staticmethod
     def _changed(made: Aggregator, held: Any, item: Any, column: str, sign: int) -> Any:
-        """Returns the stored value of a column after an item was added (``sign`` 1) or taken out (-1)."""
+        """Returns the stored value of a column after an item was added (``sign`` 1) or removed (``sign`` -1)."""
         if isinstance(made, Collect):
             return None
         if not isinstance(made, Reduce):
@@ -171,7 +174,7 @@ class RetractableColumns(Aggregation):
             if sign > 0:
                 return made.add(held, item, column)
             assert made.subtractor is not None
-            # No value: the message that would have added the row failed, and was put aside.
+            # The column has no value if the message that would have added the row failed.
             return None if held is None else [made.subtractor(held[0], item)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"
@@ -198,13 +201,16 @@ class RetractableColumns(Aggregation):
 
 
 def _sum(held: Any, item: int | float, sign: int) -> list[int] | None:
-    """Returns an exact sum with one more item (``sign`` 1) or one less (-1); None for a sum of nothing."""
+    """Returns an exact sum after an item was added (``sign`` 1) or removed (``sign`` -1).
+
+    Returns None for a sum without items.
+    """
     total, exponent, floats = held or (0, 0, 0)
     top, bottom = item.as_integer_ratio()
     power = bottom.bit_length() - 1
     shared = max(exponent, power)
     total = (total << (shared - exponent)) + sign * (top << (shared - power))
-    # In lowest terms, so that the same rows have the same stored value.
+    # The fraction is reduced to lowest terms, so that the same rows give the same stored value.
     spare = min(shared, (total & -total).bit_length() - 1) if total else shared
     made = [total >> spare, shared - spare, floats + sign * (type(item) is float)]
     return made if any(made) else None

@@ -213,7 +213,7 @@ def _columns_of(aggregation: Aggregation) -> list[Column]:
     columns = [_column_of(made) for made in aggregation.columns.values()]
     others = [column for column in columns if not isinstance(column, CountColumn)]
     if len(others) > 1 and any(isinstance(column, ReduceColumn) for column in others):
-        raise Unfit  # A reducer may change the message that the next column reads.
+        raise Unfit  # numpy can't compute this: a reducer may change the message that the next column reads
     return columns
 
 

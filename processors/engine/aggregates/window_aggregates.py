@@ -59,11 +59,11 @@ class First(Aggregator):
         return [item] if held is None else held
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Returns the item of the earlier session."""
+        """Returns the stored value of the earlier session."""
         return earlier
 
     def result(self, held: Any, column: str) -> Any:
-        """Returns the item."""
+        """Returns the item, without the list in which it is stored."""
         return held[0]
 
 
@@ -184,7 +184,7 @@ class Reduce(Aggregator):
         return self.merger is not None
 
     def result(self, held: Any, column: str) -> Any:
-        """Returns the reduced value."""
+        """Returns the reduced value, without the list in which it is stored."""
         return held[0]
 
     def describe(self) -> str:
@@ -192,8 +192,8 @@ class Reduce(Aggregator):
         return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
 
 
-#: The classes that a column of a window may have. This module's ``Collect`` keeps all items; the one of ``aggregation``
-#: keeps the newest items.
+#: The classes that a column of a window may have. This module's ``Collect`` keeps all items; the class ``Collect`` of
+#: ``aggregation`` keeps only the newest items.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
     *(First, Earliest, Latest, Collect, Reduce, CustomColumn, CollectedColumn),
@@ -335,7 +335,9 @@ class WindowAggregation(Aggregation):
         try:
             return self.result(start, end, stored)
         except FormatUnknown:
-            raise  # the state is faulty, not the window
+            # The stored state has an unknown format, so the worker must stop. A ``FailedResult`` would fail only this
+            # window.
+            raise
         except (Exception, *_ENDING) as error:
             return FailedResult(start, end, error)
 

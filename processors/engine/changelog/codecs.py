@@ -48,7 +48,7 @@ class Codec(NamedTuple):
         encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for an unfit value.
         decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
         shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
-        keeps: The types that come back unchanged, as text for errors.
+        keeps: The types that the codec returns unchanged, as text for errors.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Codec(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and version, as they stand in the changelog's meta records."""
+        """The codec's name and version as text, for the changelog's meta records."""
         return f"{self.name} {self.version}"
 
 
@@ -94,17 +94,17 @@ def is_plain(value: Any) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """A path for an error, shortened."""
+    """Returns the path of a value's part for an error text; a long path is cut."""
     return path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
 
 
 def too_deep(path: str) -> TypeError:
-    """The error for a value that is nested too deeply."""
+    """Returns the error for a value that is nested too deeply."""
     return TypeError(f"{shown_path(path)} is nested more than {DEPTH_MAX} levels deep")
 
 
 def another_type(path: str, value: Any) -> TypeError:
-    """The error for a value that would come back as another type."""
+    """Returns the error for a value whose type a codec would change."""
     name = type(value).__name__
     return TypeError(f"{shown_path(path)} is {_article(name)} {name}, which would come back as another type")
 
@@ -124,12 +124,15 @@ def check_keys(path: str, value: Mapping[Any, Any]) -> None:
 
 
 def key_text(key: Any) -> str:
-    """The text of a dict's key, given in types of JSON: a text itself, the JSON of another key."""
+    """Returns a dict's key as text for tables and exports. A text stays unchanged; another key becomes JSON text."""
     return key if isinstance(key, str) else _encode_json(key).decode()
 
 
 def shown(value: Any) -> Any:
-    """A decoded value in types of JSON: bytes as base64, NaN and infinity as text, dates and numbers as pydantic."""
+    """Converts a decoded value to types of JSON. Bytes become base64 text; NaN and infinity become text.
+
+    Sets become sorted lists. Other types, for example dates, are converted by pydantic.
+    """
     kind = type(value)
     if kind is float:
         return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
@@ -143,14 +146,17 @@ def shown(value: Any) -> Any:
         return sorted((shown(each) for each in value), key=_encode_json)
     if kind is dict:
         return {key_text(shown(key)): shown(each) for key, each in value.items()}
-    # Imported here, because most stores do not need pydantic.
+    # pydantic_core is imported here, because most stores do not need it.
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value)
 
 
 def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value") -> str:
-    """The path of the first innermost part that can't be encoded, for example a text with half a character."""
+    """Returns the path of the innermost part that can't be encoded. If there are several, the first one is used.
+
+    An example of such a part is a text with an unpaired surrogate.
+    """
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         keys = ((f"the key {key!a} of {path}", key) for key in value)

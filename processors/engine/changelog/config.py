@@ -64,7 +64,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
-#: The entries of a repartition topic. Workers delete its messages themselves after they have processed them.
+#: The configuration entries of a repartition topic. Workers delete messages from it after they have processed them.
 REPARTITION_ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry("delete", "is", "compaction would drop messages that are not processed yet"),
     "retention.ms": Entry("-1", "is", "nothing is deleted by age: workers delete what they have processed"),

@@ -77,7 +77,7 @@ def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN
 
 
 class ValueNotStorable(HoldfastError):
-    """A state value can't be written as JSON, or would not come back unchanged from its store's codec."""
+    """A state value can't be written as JSON, or the codec of its store would change it."""
 
 
 def key_prefix(message_key: bytes) -> bytes:
@@ -120,7 +120,8 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             fault = state_fault(value, payload)
             if fault is not None:
                 raise TypeError(fault)
-            # Python 3.14 limits the C stack and not the levels, so that a value may be written and not be readable.
+            # Python 3.14 can encode values that it can't decode, because it limits the C stack instead of the nesting.
+            # So decoding is tried.
             if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
                 decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:

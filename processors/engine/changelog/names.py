@@ -10,10 +10,10 @@ from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 
 #: Kafka's maximum length of a topic name, in characters.
 TOPIC_NAME_MAX = 249
-#: Maximum characters of a shadow's name: with the slot, the program's name in the supervisor must stay below 128.
+#: Maximum characters of a shadow's name. The supervisor's name of the program adds the slot to it, and must stay below
+#: 128 characters.
 SHADOW_NAME_MAX = 110
-#: Maximum characters of a shadow's name. The supervisor's name of the program adds the slot to it, and must stay
-#: below 128 characters.
+#: The suffix of every changelog's name.
 CHANGELOG_SUFFIX = "-changelog"
 #: The suffix of every repartition topic's name.
 REPARTITION_SUFFIX = "-repartition"

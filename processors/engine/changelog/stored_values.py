@@ -21,7 +21,7 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
 )
 
-#: What codecs raise for a value that they can't return unchanged.
+#: The exceptions that a codec raises for a value that it can't return unchanged.
 UNFIT = (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError)
 
 

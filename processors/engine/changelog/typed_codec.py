@@ -1,12 +1,12 @@
-"""The codec "typed": msgpack with extensions for Python's types, which come back exactly.
+"""The codec "typed": msgpack with extensions for Python's types. Decoding returns the same types and values.
 
 The numbers of the extensions are part of the format. A number is never used again for another type.
 
     1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta
     10 a whole number of more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
 
-Items of sets are sorted by their bytes, so that equal sets have equal bytes. Of a time zone, the offset is stored, not
-its name.
+Items of sets are sorted by their bytes, so that equal sets have equal bytes. For a time zone, only the offset is
+stored, not the name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from holdfast.processors.engine.changelog.codecs import (
 
 _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _INT, _DICT = range(1, 12)
 _COLLECTIONS: dict[type, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
-#: For each type whose values have a text: the extension, and the function that makes the text.
+#: The types that are stored as text. Each type has its extension number and the function that converts a value to text.
 _TEXTS: dict[type, tuple[int, Callable[[Any], str]]] = {
     Decimal: (_DECIMAL, str),
     datetime: (_DATETIME, datetime.isoformat),
@@ -59,25 +59,30 @@ _FROM_PARTS: dict[int, Callable[[list[Any]], Any]] = {
     _DICT: lambda parts: dict(zip(parts[::2], parts[1::2], strict=True)),
 }
 
-#: Returns a value that the codec knows for one that it does not know; raises TypeError for others.
+#: A function that replaces a value of an unsupported type by a value of a supported type. It gets the value and its
+#: path. It raises TypeError if the value can't be replaced.
 Other = Callable[[Any, str], Any]
 
 
 def encode(value: Any) -> bytes:
-    """Returns the payload of a value; raises TypeError with the path of the first part that would not come back."""
+    """Returns the payload of a value.
+
+    Raises TypeError with the path of the first part that can't be read back unchanged.
+    """
     return _encoded(value, another)
 
 
 def encode_dumped(value: Any) -> bytes:
-    """Returns the payload of an instance that pydantic has dumped with ``mode="python"``.
+    """Returns the payload of an instance of a model, which pydantic has dumped with ``mode="python"``.
 
-    Enums, subclasses and types of pydantic become what their model reads. The caller compares what the model reads.
+    Enums, subclasses and pydantic types are replaced by values from which the model can read the instance again. The
+    caller must check that the model reads an equal instance.
     """
     return _encoded(value, _as_read)
 
 
 def another(value: Any, path: str) -> Any:
-    """Refuses a value of an unknown type."""
+    """Raises TypeError for a value of an unsupported type."""
     if isinstance(value, Enum):
         raise TypeError(f"{path} is {value!r}; an enum comes back only through a model: `app.store(..., model=...)`")
     raise another_type(path, value)
@@ -93,12 +98,12 @@ def _encoded(value: Any, other: Other) -> bytes:
         try:
             return pack(value)
         except OverflowError:
-            pass  # A whole number of more than 64 bits has an extension.
+            pass  # A whole number of more than 64 bits does not fit into msgpack. It is stored as an extension below.
     return pack(_packable(value, "value", 0, other))
 
 
 def _packable(value: Any, path: str, depth: int, other: Other) -> Any:
-    """A value with extensions in the place of types that msgpack does not have."""
+    """Returns a copy of the value in which types that msgpack does not have are replaced by extensions."""
     kind = type(value)
     if kind is int and not INT_MIN <= value <= INT_MAX:
         return Ext(_INT, f"{value:x}".encode())
@@ -139,14 +144,14 @@ def _packable_dict(value: dict[Any, Any], path: str, depth: int, other: Other) -
 
 
 def _as_read(value: Any, path: str) -> Any:
-    """What a model reads for a value of a type that the codec does not know."""
+    """Replaces a value of an unsupported type by a value that a pydantic model accepts for it."""
     if isinstance(value, Enum):
         return value.value
     kinds: tuple[type[Any], ...] = (str, int, float, bytes, dict, list, tuple, set, frozenset)
     for kind in kinds:
         if isinstance(value, kind):
             return kind(value)
-    # Imported here, because only stores with models need pydantic.
+    # pydantic_core is imported here, because only stores with models need it.
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
@@ -156,7 +161,7 @@ def _as_read(value: Any, path: str) -> Any:
 
 
 def _extension(code: int, data: memoryview) -> Any:
-    """The value of an extension."""
+    """Decodes the content of an extension to the Python value."""
     body = bytes(data)
     if code in _FROM_TEXT:
         return _FROM_TEXT[code](body.decode())
@@ -168,7 +173,10 @@ def _extension(code: int, data: memoryview) -> Any:
 
 
 def _extension_in_order(code: int, data: memoryview) -> Any:
-    """The value of an extension to show: sets are lists in the stored order, which is the same in every process."""
+    """Decodes an extension for display.
+
+    A set becomes a list in the stored order, which is the same in every process.
+    """
     if code in (_TUPLE, _SET, _FROZENSET):
         return _decode_in_order(bytes(data))
     return _extension(code, data)

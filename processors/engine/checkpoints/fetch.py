@@ -94,7 +94,7 @@ class Fetcher:
                         self.suspect.add(failure.object)
                     continue
                 return Fetched(manifest, path, tuple(refused))
-        except GeneratorExit:  # the job was cancelled
+        except GeneratorExit:  # raised here when the download's job is cancelled
             self.files.clear(path)
             raise
         except StorageFailed as failure:

@@ -70,7 +70,7 @@ class CheckpointedTask(Protocol):
 class CheckpointKeeper:
     """Makes, uploads and fetches the checkpoints of one worker. Call all methods on the worker's thread."""
 
-    def __init__(  # tidy: allow-wide because each is a part of the world that only the caller can name.
+    def __init__(  # tidy: allow-wide because each argument is a system or a setting that only the caller knows.
         self,
         storage: Storage,
         files: DatabaseFiles,
@@ -107,7 +107,7 @@ class CheckpointKeeper:
         #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due; None if all are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
-        for leftover in (UPLOADS, DOWNLOADS):  # an earlier process may have been killed during a transfer
+        for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an unfinished transfer
             files.clear(folder.path / leftover)
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
@@ -139,7 +139,10 @@ class CheckpointKeeper:
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, but for a user: retries a failed upload without the backoff."""
+        """Schedules checkpoints like ``ask``, at a user's request.
+
+        A failed upload is then retried without the backoff.
+        """
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
@@ -154,7 +157,7 @@ class CheckpointKeeper:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # nothing is lost: ``close`` sets RocksDB aside, and a restore follows
+                except StateCorrupt as damage:  # no state is lost: ``close`` sets RocksDB aside, and a restore follows
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:

@@ -94,7 +94,7 @@ def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, Non
         try:
             named.update(file.object for file in read_manifest(objects, name).files)
         except (ObjectMissing, FormatUnknown):
-            return None  # another worker has just deleted this manifest, or a newer version wrote it
+            return None  # another worker has just deleted this manifest, or a newer Holdfast version wrote it
         except ManifestDamaged:
             pass  # no restore can use this manifest, so its files need not be kept
         yield

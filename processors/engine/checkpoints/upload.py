@@ -117,7 +117,7 @@ class Uploader:
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         start = place.mark(self.holder, "")
         ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
-        if ours:  # marks of this worker's failed uploads, or of its killed process
+        if ours:  # these are marks of this worker's failed uploads, or of its killed process
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])

@@ -135,7 +135,10 @@ def check_settled(worker: Owner) -> None:
 
 
 def check_paused(worker: Owner) -> None:
-    """Raise CommandRefused unless the worker is paused, so that no messages are processed during the change."""
+    """Raise CommandRefused unless the worker is paused.
+
+    A paused worker processes no messages during the change.
+    """
     if not worker.paused:
         raise CommandRefused(
             "The worker is not paused; positions and whole stores can be changed only while it is.",

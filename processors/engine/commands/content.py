@@ -42,7 +42,10 @@ class Difference:
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """Returns the next writes; empty if the entries compared by this call are all equal. ``done`` tells the end."""
+        """Returns the next writes. They are empty if all entries that this call compared are equal.
+
+        After the last entry, ``done`` is True.
+        """
         first = self._after + b"\x00" if self._after else b""
         writes, looked, size = Writes([], []), 0, 0
         for key, old, new in _side_by_side(self._current(first), self._wanted(first)):

@@ -10,9 +10,9 @@ Invariants:
     - A table that is restored from its source topic is emptied in the same commit that moves the topic's position to
       its first offset. Before that commit, the table's rows must match the committed offset.
     - If ``clear`` also sets new positions, they change in the commit of the task's last deletes, or after it.
-    - The last commit of a ``clear`` with a ``once`` name writes the name into the meta records. So a repeated ``clear``
-      changes nothing in a task that has already carried it out. So a client that does not know the result may repeat
-      the command, even much later. Keys that were set after the first execution are not deleted.
+    - The last commit of a ``clear`` with a ``once`` name writes the name into the meta records. A repeated ``clear``
+      then changes nothing in a task that has already carried it out. A client that does not know the result can
+      therefore repeat the command, even much later. Keys that were set after the first execution are not deleted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def export(  # tidy: allow-wide because these are the parts of one command
     due: bool = False,
     once: str = "",
 ) -> Work:
-    """Write the selected entries to a file; the inputs are paused, so that all entries are of the same moment.
+    """Write the selected entries to a file; the inputs are paused, so that all entries are from the same point in time.
 
     If ``due`` is True, due windows are closed and due timers fire before the entries are read.
     """
@@ -153,14 +153,18 @@ def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[
 
 
 def _mark(once: str) -> str:
-    """Returns the suffix of the export files of a ``once`` name. A repeated command finds the files by it."""
+    """Returns a part of the export files' names that is derived from ``once``.
+
+    A repeated command finds its files by it.
+    """
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
     """Set new positions, with one commit for each task; ``moves`` has the positions by task name and topic."""
     worker.maintenance.hold()
-    tasks = {task.name: task for task in worker.assignment.tasks}  # before the yield: a task may be revoked during it
+    # collected before the yield, because a task may be revoked during the yield
+    tasks = {task.name: task for task in worker.assignment.tasks}
     yield
     ticket.total = len(moves)
     for name, inputs in moves.items():

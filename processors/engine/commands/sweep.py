@@ -62,7 +62,7 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
         return
     for head in selection.heads:
         if first > head and not first.startswith(head):
-            continue  # an earlier batch has returned the entries of this message key
+            continue  # an earlier batch has already returned the entries of this message key
         for key, value in read(max(head, first)):
             if not key.startswith(head):
                 break
@@ -94,8 +94,8 @@ def _head(length: int) -> bytes:
 class Seen(NamedTuple):
     """A record that a sweep has read.
 
-    ``part`` says whether the record is selected. If only a part of its value is selected, it has the value that
-    remains.
+    ``part`` says whether the record, or a part of its value, is selected. If only a part is selected, ``part`` also has
+    the value that remains after that part is removed.
     """
 
     key: bytes

@@ -82,7 +82,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # if offsets are left, a transaction was aborted; the loop processes its records again
+                break  # offsets are left only if a transaction was aborted; the loop processes its records again
     finally:
         gap.close()
     ticket.done = first

@@ -64,7 +64,8 @@ class StreamCalls(Generic[Stream]):
         made: Stream = self._then(Node("apply", _call_of(func, concurrency, order, timeout)))
         return made
 
-    def join_lookup(  # tidy: allow-wide because the first three are those of Quix Streams, the last of apply_async.
+    # tidy: allow-wide because the first arguments are those of Quix Streams, the last those of apply_async.
+    def join_lookup(
         self: Any,
         lookup: Lookup | BaseLookup[Any],
         fields: LookupFields | Mapping[str, BaseField] = None,

@@ -22,11 +22,11 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class TopicNotDeclared(HoldfastError):
-    """The function of ``to_topic`` returned something else than a topic that the application declares and writes."""
+    """The function of ``to_topic`` returned something other than a topic that the application declares and writes."""
 
 
 class Choice(Step):
-    """Calls the function of ``to_topic`` with a message, and keeps the name of the topic that it returned."""
+    """Calls the function of ``to_topic`` for each message, and keeps the name of the chosen topic in ``chosen``."""
 
     __slots__ = ("_function", "chosen", "known")
 
@@ -39,18 +39,18 @@ class Choice(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The function of the user."""
+        """The user's function, which chooses the topic."""
         return (self._function,)
 
     def describe(self) -> str:
-        """The topics, because the function does not show them."""
+        """Returns the names of all topics that the function may choose. They are a part of the processor's version."""
         return f"to_topic of {', '.join(sorted(self.known))}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Chooses the topic.
+        """Calls the user's function, and stores the name of the chosen topic in ``chosen``.
 
         Raises:
-            TopicNotDeclared: The function returned something else.
+            TopicNotDeclared: The function returned something other than one of the topics in ``known``.
         """
         found = self._function(value, key, timestamp, headers)
         name = found.name if isinstance(found, Topic) else None
@@ -67,7 +67,7 @@ class Choice(Step):
 
 
 class IsChosen(Step):
-    """Keeps the messages for which a topic was chosen."""
+    """The filter before one output topic: it passes only messages for which the function chose this topic."""
 
     __slots__ = ("_choice", "_topic")
 
@@ -75,11 +75,11 @@ class IsChosen(Step):
         self._choice, self._topic = choice, topic
 
     def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined:
-        """The comparison, without a call."""
+        """Returns the comparison as Python code, so that the generated loop does not call this step."""
         return Inlined((), f"{named('choice', self._choice)}.chosen == {self._topic!r}")
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises what the comparison raised; it raises nothing by itself."""
+        """Raises ``error`` unchanged, because the comparison has no error of its own."""
         raise error
 
     def __call__(self, value: Any) -> bool:
@@ -88,16 +88,16 @@ class IsChosen(Step):
 
 
 class Apart(Step):
-    """Does nothing: a step behind which a branch begins."""
+    """A step without effect. Its node is the start of a separate branch."""
 
     __slots__ = ()
 
     def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined:
-        """Nothing at all."""
+        """Returns the code ``pass``, because the step has no effect."""
         return Inlined(("pass",))
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises what ``pass`` raised, which is nothing."""
+        """Raises ``error`` unchanged. The code ``pass`` raises no error of its own."""
         raise error
 
     def __call__(self, value: Any) -> None:
@@ -106,11 +106,11 @@ class Apart(Step):
 
 @dataclass(slots=True)
 class ChosenOutputs:
-    """The step of one ``to_topic`` with a function, and its present branches.
+    """The step of one ``to_topic`` with a function, with the branches to its output topics.
 
     Attributes:
         node: The step that chooses; the later steps of the stream are its children, too.
-        output: Makes the steps that send to a topic.
+        output: Makes the step that sends to a topic.
     """
 
     node: Node

@@ -183,7 +183,7 @@ class StreamingDataFrame(
             AggregationInvalid: There is no column, or a column is not an aggregator.
             StepInvalid: The store's name is invalid.
         """
-        if isinstance(model, Aggregator):  # The column has the name "model".
+        if isinstance(model, Aggregator):  # a column may be named "model", so ``model`` may be an aggregator
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self._stem}-aggregate")

@@ -80,7 +80,8 @@ from holdfast.processors.engine.windows.stored import MessagePlace
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
-#: The same for several inputs; a further first argument has, for each message, the number of its input.
+#: The generated function for the streams of several inputs. Its additional first argument is an iterator with the
+#: number of each message's input. The other arguments are those of ``RunFunction``.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]
@@ -109,7 +110,7 @@ def compile_run(
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
         function: RunFunction = writer.compile([source], [timing])
-    except (SyntaxError, RecursionError, MemoryError):  # Python limits how deeply loops and blocks may be nested
+    except (SyntaxError, RecursionError, MemoryError):  # the steps are nested too deeply for Python's compiler
         return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
     return Run(function, uses_headers(source))
 
@@ -308,7 +309,7 @@ class _Writer:
             self._write(depth, f"if {seen} > stream.time_ms:")
             self._write(
                 depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
-            )  # inlined, because this is the usual case
+            )  # the assignment is generated inline, because most messages advance stream time directly
             self._write(depth + 1, f"else: stream.advance({seen})")
         self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(depth, "pass")
@@ -399,7 +400,7 @@ class _Writer:
             self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed, shared)
             self._write(depth + node.expand, "pass")
 
-    def _column(  # tidy: allow-wide because these are the arguments of _step, and its code.
+    def _column(  # tidy: allow-wide because these are the arguments of _step, and the code of the step.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
         """Generates the code of a column expression. If this code raises, the step's error is raised."""

@@ -41,11 +41,11 @@ class Streams(Generic[Stream]):
     by_topic: dict[str, Stream]
     schedules: Schedules = field(default_factory=lambda: Schedules(""))
     sources: Sources = field(default_factory=lambda: Sources(""))
-    #: The topics that the application declared, by name; of several with one name, the last.
+    #: The topics that the application declared, by name. If several topics have the same name, the last one is kept.
     topics: dict[str, Topic] = field(default_factory=dict)
-    #: The steps that choose a topic for each message.
+    #: The steps ``to_topic`` with a function that chooses the topic of each message.
     choices: list[ChosenOutputs] = field(default_factory=list)
-    #: Runs a stream on one message, for ``sdf.test``: with value, key, timestamp, headers and state.
+    #: Runs a stream on one message, for ``sdf.test``. The function gets value, key, timestamp, headers and state.
     trial: Callable[..., list[Any]] = field(default=lambda *given: [])
 
 
@@ -90,7 +90,7 @@ class StreamGroups(Generic[Stream]):
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
-            unchanged: Stream = self  # each message already has this key
+            unchanged: Stream = self  # no topic is needed, because each message already has this key
             return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),
@@ -127,8 +127,8 @@ class StreamGroups(Generic[Stream]):
     def _between(self: Any, key: Callable[[Any], bytes], name: str, label: str | None = None) -> Stream:
         """Sends JSON messages with another key through a topic between two steps of a join, or of grouped rows.
 
-        Returns the stream that reads this topic. ``label`` begins default names of stores behind it; None means
-        ``name``.
+        Returns the stream that reads this topic. Default names of stores after the topic begin with ``label``; None
+        means ``name``.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.
@@ -179,7 +179,7 @@ def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
 
 
 def without_application(what: str) -> GroupByInvalid:
-    """The error for a step that needs to know the application of its stream."""
+    """The error for a step of a stream without an application, if the step needs the application."""
     return GroupByInvalid(
         f"{what} needs a stream of an application, and this one was made without.",
         action="Make it with `app.dataframe(topic)`.",

@@ -1,4 +1,4 @@
-"""Results in a list: ``ListSink``, and ``app.run(collect=True)``."""
+"""Collects a stream's results in a list: the class ``ListSink``, and the steps behind ``app.run(collect=True)``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 
 
 class ListSink(BaseSink, UserList[Any]):
-    """A sink that is a list of the committed values; for development, because it only grows.
+    """A sink that is a list of the committed values. Use it only in development, because the list is never emptied.
 
     Args:
-        items: What the list begins with.
+        items: The first items of the list.
         metadata: Whether each value gets the fields ``_key``, ``_timestamp``, ``_headers``, ``_topic``, ``_partition``
             and ``_offset``. A value that is no object becomes the field ``value``.
     """
@@ -37,20 +37,20 @@ class ListSink(BaseSink, UserList[Any]):
         self.append(made)
 
     def flush(self) -> None:
-        """Does nothing: what was added is there."""
+        """Does nothing, because ``add`` has already stored the values."""
 
 
 class _Collected(Sunk):
-    """A sink for one run, which is no part of the processor's version."""
+    """The step that collects results for one run. It does not change the processor's version."""
 
     def describe(self) -> str:
-        """Nothing."""
+        """Returns an empty text, so that the step does not change the processor's version."""
         return ""
 
 
 @contextmanager
 def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
-    """While the block runs, the values behind the last steps of these streams go into the list, too."""
+    """While the ``with`` block runs, the results of the streams' last steps are also added to the list ``into``."""
     leaves = (
         []
         if into is None
@@ -71,5 +71,5 @@ def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None
 
 
 def _goes_on(node: Node) -> bool:
-    """Whether the values come back through a repartition topic."""
+    """Whether the step writes to a repartition topic. Its values are then processed further, so they are no results."""
     return node.topic is not None and node.topic.repartitions

@@ -1,4 +1,4 @@
-"""``message_context()``: where the message that a function processes was read."""
+"""``message_context()``: returns topic, partition and offset of the message that a user function is processing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.infra.kafka.records import Batch
 
 
 class MessageContextNotSetError(HoldfastError):
-    """``message_context()`` was called where no message is processed."""
+    """``message_context()`` was called while no message is processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """The place of one message in Kafka.
+    """Topic, partition and offset of one message.
 
     Attributes:
-        topic: The topic; behind ``group_by``, the repartition topic.
+        topic: The topic. After ``group_by``, it is the repartition topic.
         partition: The number of the partition.
         offset: The offset of the message in this partition.
     """
@@ -30,19 +30,20 @@ class MessageContext:
     offset: int
 
 
-#: Looks up the place of the current message; set while a task runs the steps of messages.
+#: A function that returns the current message's topic, partition and offset. It is set only while a task processes
+#: messages.
 _place: ContextVar[Callable[[], MessageContext] | None] = ContextVar("message place", default=None)
 
 
 def message_context() -> MessageContext:
-    """The topic, partition and offset of the message that is processed now.
+    """Returns topic, partition and offset of the message that is being processed.
 
-    Functions of ``apply``, ``update``, ``filter``, ``set_timestamp``, ``set_headers``, ``to_topic`` and ``process`` may
-    call it, and so may functions that they call.
+    User functions in ``apply``, ``update``, ``filter``, ``set_timestamp``, ``set_headers``, ``to_topic`` and
+    ``process`` may call it, directly or through other functions.
 
     Raises:
-        MessageContextNotSetError: No message is processed: in a timer, in ``apply_async``, behind a window that time
-            has closed, and outside of a run.
+        MessageContextNotSetError: No message is processed. This is the case in a timer, in ``apply_async``, in steps
+            after a window that was closed by time, and outside of a run.
     """
     found = current_message()
     if found is None:
@@ -55,13 +56,16 @@ def message_context() -> MessageContext:
 
 
 def current_message() -> MessageContext | None:
-    """The same, or None where no message is processed."""
+    """Returns the same as ``message_context``, or None if no message is processed."""
     place = _place.get()
     return None if place is None else place()
 
 
 def processing(place: Callable[[], MessageContext], function: Callable[..., None], given: Iterable[Any]) -> None:
-    """Calls a function; meanwhile, ``message_context()`` gives what ``place`` returns."""
+    """Calls ``function`` with the arguments ``given``.
+
+    During the call, ``message_context()`` returns the result of ``place``.
+    """
     token = _place.set(place)
     try:
         function(*given)
@@ -70,5 +74,5 @@ def processing(place: Callable[[], MessageContext], function: Callable[..., None
 
 
 def place_of(batch: Batch, index: int) -> MessageContext:
-    """The place of a record in a batch."""
+    """Returns topic, partition and offset of the record at ``index`` in the batch."""
     return MessageContext(batch.partition.topic, batch.partition.number, batch.offsets[index])

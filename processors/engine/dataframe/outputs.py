@@ -1,4 +1,4 @@
-"""The methods of a stream that send its values somewhere: to topics, to sinks, and to a terminal."""
+"""The methods of a stream that output its values: to topics, to sinks, and to the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _METADATA = ("value", "key", "timestamp", "headers")
 
 
 class StreamOutputs(Generic[Stream]):
-    """The methods of a stream that send its values somewhere."""
+    """The methods of a stream that output its values: to topics, to sinks, and to the terminal."""
 
     def to_topic(
         self: Any,
@@ -41,7 +41,7 @@ class StreamOutputs(Generic[Stream]):
             headers: A function that makes other headers from the value: names with bytes, texts or None. If it returns
                 None, no headers are sent.
             timestamp: A function of (value, key, timestamp, headers) that returns the timestamp of the output, in
-                milliseconds since 1970. Later steps keep the message's own.
+                milliseconds since 1970. Later steps still get the message's own timestamp.
 
         Raises:
             StepInvalid: An argument is no topic or function, or a function takes other arguments.
@@ -54,7 +54,7 @@ class StreamOutputs(Generic[Stream]):
             sent = Node("to_topic", key, topic=to, headers=headers)
             if timestamp is None:
                 return sent
-            # Without a maximum, the time is the output's alone and moves no stream time.
+            # ``set_timestamp`` without a maximum changes only the output's timestamp, and does not advance stream time.
             return Node("set_timestamp", timestamp, metadata=True, max_ahead_ms=None, children=[sent])
 
         if callable(topic) and not isinstance(topic, Topic):
@@ -75,16 +75,16 @@ class StreamOutputs(Generic[Stream]):
         return made
 
     def sink(self: Any, sink: BaseSink) -> None:
-        """Sends each value to another system; no step can follow, but the stream itself takes further steps.
+        """Sends each value to another system. No step can follow the sink, but the stream can have further steps.
 
-        The worker hands results to the sink and flushes it before each commit. So the sink gets each result at least
-        once, also with exactly-once: a crash between flush and commit repeats results.
+        The worker passes results to the sink and flushes it before each commit. A crash between flush and commit
+        repeats results. So the sink gets each result at least once, even with exactly-once processing.
 
         Args:
             sink: An object of a subclass of ``BaseSink`` or ``BatchingSink``.
 
         Raises:
-            SinkInvalid: The argument is something else.
+            SinkInvalid: The argument is not such an object.
         """
         if not isinstance(sink, BaseSink):
             raise SinkInvalid(
@@ -108,7 +108,7 @@ class StreamOutputs(Generic[Stream]):
     ) -> list[tuple[Any, Any, int, Any]]:
         """Runs the steps of this stream on one message, without Kafka: for tests of steps.
 
-        State begins empty with each call. Joins find nothing on their other side, and nothing is sent.
+        Each call starts with empty state. Joins find no match, and no output is sent.
 
         Args:
             value: The value, as the topic deserializes it.
@@ -117,14 +117,15 @@ class StreamOutputs(Generic[Stream]):
             headers: The headers: names with bytes, texts or None.
             ctx: Ignored; accepted for code that was written for Quix Streams.
             topic: Ignored; accepted for code that was written for Quix Streams.
-            state: The values of the key's state by state key. After the call, it has what the functions left there.
+            state: The key's state before the call: a dict from state key to value. The call changes the dict like the
+                functions change the state.
 
         Returns:
             For each result: value, key, timestamp and headers.
 
         Raises:
-            StepInvalid: ``state`` is given, and the stream has no store of functions, or several.
-            Exception: What a function raised.
+            StepInvalid: ``state`` is given, but the stream does not have exactly one store that user functions use.
+            Exception: The error that a function raised.
         """
         if self._groups is None:
             raise without_application("`sdf.test`")
@@ -158,10 +159,12 @@ class StreamOutputs(Generic[Stream]):
             size: The number of rows.
             title: The title of the table.
             metadata: Whether key and timestamp are columns, too: ``_key`` and ``_timestamp``.
-            timeout: Seconds after which a table that is not full is printed, where it is not redrawn.
-            live: Whether a terminal redraws one table. Elsewhere, full tables follow each other.
+            timeout: Seconds after which a table is printed even if it is not full. Without effect if the table is
+                redrawn.
+            live: Whether one table is redrawn in place, if the output is a terminal. Otherwise, each full table is
+                printed below the previous one.
             live_slowdown: Minimum seconds between two redraws.
-            columns: The columns that are shown; None shows those that the values have.
+            columns: The columns that are shown; None shows all columns of the values.
             column_widths: The widths of columns in characters, by name.
 
         Raises:

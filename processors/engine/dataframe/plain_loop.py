@@ -59,7 +59,7 @@ class Timing:
     windows: Mapping[str, Taker] = field(default_factory=dict)
 
 
-#: The default, for streams without windows.
+#: The default ``Timing``: no stream time and no windows.
 NO_TIMING = Timing()
 
 
@@ -153,7 +153,7 @@ def headers_set(made: Any, function: object) -> Headers:
     """Converts the result of a user's ``set_headers`` function to headers of the client library.
 
     Raises:
-        ValueUnwritable: The result has something else than names with bytes, texts or None.
+        ValueUnwritable: The result has something other than names with bytes, texts or None.
     """
     try:
         return written_headers(made, "") or None

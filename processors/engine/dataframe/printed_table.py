@@ -13,16 +13,19 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.step import Step
 
-#: The columns of a message's metadata, and of a value that is no object.
+#: Names of the columns for the message's key, its timestamp, and a value that is not a dict.
 KEY, TIMESTAMP, VALUE = "_key", "_timestamp", "0"
-#: Characters of a cell without a width of its own; more are cut.
+#: Maximum characters of a cell, unless ``column_widths`` sets the width of its column. Longer texts are cut.
 CELL_MAX = 60
 
 
 class PrintedTable(Step):
-    """Keeps the last rows, and prints them: redrawn in a terminal, and in full tables elsewhere."""
+    """Keeps the last rows and prints them as a table.
 
-    def __init__(  # tidy: allow-wide because these are the arguments of the method.
+    In a terminal, one table is redrawn in place. In other outputs, a table is printed each time it is full.
+    """
+
+    def __init__(  # tidy: allow-wide because these are the arguments of print_table.
         self,
         size: int,
         title: str | None,
@@ -49,15 +52,15 @@ class PrintedTable(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Python's own, which changes nothing."""
+        """Returns Python's ``print``: the step calls no user function."""
         return (print,)
 
     def describe(self) -> str:
-        """What is shown is no part of a processor's results."""
+        """Returns a text without the options, so that the options do not change the processor's version."""
         return "print_table"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Adds a row, and prints the table if it is time."""
+        """Adds a row. Prints the table if it is full, or redraws it in a terminal."""
         row = {KEY: key, TIMESTAMP: timestamp} if self._metadata else {}
         row |= dict(value) if isinstance(value, dict) else {VALUE: value}
         with self._lock:
@@ -87,7 +90,7 @@ class PrintedTable(Step):
                 self._print()
 
     def _print(self) -> None:
-        """Prints the rows, and begins another table."""
+        """Prints the table, and starts an empty table."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -101,13 +104,13 @@ class PrintedTable(Step):
                 self._begin_timer(left_s)
             return
         text = self.text()
-        # Up to the first line of the last drawing, and everything below it cleared.
+        # Moves the cursor up to the first line of the previous drawing, and clears the screen below it.
         print(f"\x1b[{self._drawn_lines}F\x1b[J" * bool(self._drawn_lines) + text)
         self._drawn_at, self._drawn_lines = time.monotonic(), text.count("\n") + 1
 
     def text(self) -> str:
         """The present rows as a table of text."""
-        # Imported here, because only development needs it.
+        # rich is imported here, because only development needs it.
         from io import StringIO
 
         from rich.console import Console

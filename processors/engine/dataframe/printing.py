@@ -1,6 +1,6 @@
 """The step ``sdf.print()``, which prints values during development."""
 
-# tidy: allow-crumb because what is printed is a rule of its own
+# tidy: allow-crumb because the rules of the printed text are separate from the other steps
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = ("value", "key", "timestamp", "headers")
 class Printed(Step):
     """Prints a dict with the message's value.
 
-    ``pretty`` prints long dicts over several lines; ``metadata`` adds the key and more.
+    ``pretty`` prints long dicts over several lines; ``metadata`` adds key, timestamp and headers.
     """
 
     pretty: bool

@@ -1,8 +1,8 @@
 """Sinks: outputs to systems other than Kafka, with the classes and the calls of Quix Streams.
 
-Results wait in the task, beside its outputs to topics. Before each commit, the worker hands them to the sink, and
-flushes it. A failed message leaves nothing in a sink. A crash or an abort between flush and commit repeats results, so
-a sink gets each result at least once.
+The task collects results in memory, like its outputs to topics. Before each commit, the worker passes the results to
+the sink, and flushes the sink. A failed message adds no result to a sink. A crash or an abort between flush and commit
+repeats results, so a sink gets each result at least once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outbox
 from holdfast.processors.engine.steps.step import Step
 
-#: Maximum seconds that one commit waits for a sink; Kafka aborts a transaction that is open much longer.
+#: Maximum seconds that one commit waits for a sink. Kafka aborts a transaction that stays open too long.
 WAIT_S = 5.0
-#: Approximate memory of one waiting result, in bytes, with which it brings the next commit nearer.
+#: Estimated memory of one waiting result, in bytes. A commit starts early if the waiting results need too much memory.
 ITEM_BYTES = 500
 
 
@@ -38,7 +38,7 @@ class SinkFailed(HoldfastError):
 
 
 class SinkBackpressureError(HoldfastError):
-    """A sink's ``write`` or ``flush`` raises this error if its system takes nothing for a while.
+    """A sink's ``write`` or ``flush`` raises this error if its system accepts no data at the moment.
 
     Args:
         retry_after: The seconds after which the worker tries again.
@@ -61,7 +61,7 @@ class SinkItem:
 
 
 class SinkBatch:
-    """The results of one partition since the last flush, in their order."""
+    """The results of one partition since the last flush, in processing order."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
@@ -90,7 +90,7 @@ class SinkBatch:
         return not self._items
 
     def iter_chunks(self, n: int) -> Iterator[Iterable[SinkItem]]:
-        """The results in tuples of ``n``; the last one may be shorter."""
+        """Yields the results in tuples of ``n`` results. The last tuple may be shorter."""
         items = iter(self._items)
         while chunk := tuple(islice(items, n)):
             yield chunk
@@ -107,7 +107,7 @@ class BaseSink(ABC):
 
     Args:
         on_client_connect_success: Called without arguments after ``setup``.
-        on_client_connect_failure: Called with the error of ``setup``, in place of raising it.
+        on_client_connect_failure: Called with the error that ``setup`` raised. The error is then not raised again.
     """
 
     def __init__(
@@ -122,21 +122,26 @@ class BaseSink(ABC):
     def add(
         self, value: Any, key: Any, timestamp: int, headers: Headers, topic: str, partition: int, offset: int
     ) -> None:
-        """Gets one result, with the place of the message that made it. It may be buffered until ``flush``."""
+        """Gets one result, with topic, partition and offset of its message.
+
+        The sink may buffer the result until ``flush``.
+        """
 
     @abstractmethod
     def flush(self) -> None:
-        """Stores all results. The worker calls it before each commit, and commits only if it returns.
+        """Stores all results.
+
+        The worker calls it before each commit, and commits only if ``flush`` returns without an error.
 
         Raises:
-            SinkBackpressureError: Nothing can be stored now.
+            SinkBackpressureError: The system can't store results now.
         """
 
     def setup(self) -> None:  # noqa: B027 # a sink without a connection needs none
         """Connects to the other system. The worker calls it before the first message."""
 
     def start(self) -> None:
-        """Calls ``setup``, and the functions for its success or its failure."""
+        """Calls ``setup``, then ``on_client_connect_success`` or ``on_client_connect_failure``."""
         try:
             self.setup()
         except Exception as failure:
@@ -148,11 +153,14 @@ class BaseSink(ABC):
             self._on_client_connect_success()
 
     def on_paused(self) -> None:  # noqa: B027 # a sink without a buffer needs none
-        """Drops what is buffered. The worker calls it when it gives a commit up: the same results come again."""
+        """Drops all buffered results.
+
+        The worker calls it after it has abandoned a commit, and will add the same results again.
+        """
 
 
 class BatchingSink(BaseSink):
-    """A sink that gets its results by partition: ``write`` gets a batch for each partition at each flush."""
+    """A sink that writes its results in batches. At each flush, ``write`` gets one batch for each partition."""
 
     def __init__(
         self,
@@ -164,7 +172,7 @@ class BatchingSink(BaseSink):
 
     @abstractmethod
     def write(self, batch: SinkBatch) -> None:
-        """Stores a batch. What it stored is not asked for again, if another batch meets backpressure.
+        """Stores a batch. If another batch then meets backpressure, this batch is not written again.
 
         Raises:
             SinkBackpressureError: The batch can't be stored now.
@@ -180,7 +188,7 @@ class BatchingSink(BaseSink):
         self._batches[place].append(value, key, timestamp, headers, offset)
 
     def flush(self) -> None:
-        """Writes each batch once."""
+        """Calls ``write`` for each batch. A batch that is written is removed, and not written again."""
         for place in list(self._batches):
             self.write(self._batches[place])
             del self._batches[place]
@@ -191,16 +199,16 @@ class BatchingSink(BaseSink):
 
 
 class Sunk(Step):
-    """The step of ``sdf.sink``; a task puts a ``SinkBox`` in its place."""
+    """The step of ``sdf.sink``. When a task compiles its steps, it replaces this step by a ``SinkBox``."""
 
     def __init__(self, sink: BaseSink) -> None:
         self.sink = sink
-        #: Seconds that are left to wait before the sink is asked again.
+        #: Seconds to wait before the next attempt, after the sink has raised SinkBackpressureError.
         self.wait_s = 0.0
         self._started = False
 
     def start(self) -> None:
-        """Start the sink, once for a process.
+        """Start the sink. A sink is started only once in a process.
 
         Raises:
             SinkFailed: The sink's ``setup`` raised an error.
@@ -212,19 +220,19 @@ class Sunk(Step):
 
     @property
     def outbox(self) -> str:
-        """The name of its box among those of topics, which is no name of a topic."""
+        """The name of the sink's box in the dict of a task's outboxes. It can't be equal to the name of a topic."""
         return f"sink {id(self.sink)}"
 
     def describe(self) -> str:
-        """The class of the sink."""
+        """Returns the word ``sink`` and the name of the sink's class."""
         return f"sink {type(self.sink).__qualname__}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Does nothing: without a task, such as in ``sdf.test``, nothing is sent."""
+        """Does nothing. It is called only without a task, for example in ``sdf.test``, where no result is sent."""
 
 
 class SinkBox(Outbox, Step):
-    """The results of one task that wait for a sink. The compiled steps call it."""
+    """Holds the results of one task that wait for a sink. The compiled steps call it for each result."""
 
     __slots__ = ("_place", "_places", "step")
 
@@ -238,7 +246,7 @@ class SinkBox(Outbox, Step):
 
     @property
     def outbox(self) -> str:
-        """The name of the box."""
+        """The name of this box in the dict of the task's outboxes."""
         return self.topic
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -257,7 +265,7 @@ class SinkBox(Outbox, Step):
         del self._places[count:]
 
     def hand_over(self) -> None:
-        """Adds all results to the sink, and removes them here."""
+        """Passes all results to the sink's ``add``, and empties the box."""
         for at, (value, key, time_ms, place) in enumerate(
             zip(self.values, self.keys, self.timestamps, self._places, strict=True)
         ):
@@ -267,7 +275,7 @@ class SinkBox(Outbox, Step):
 
 @contextmanager
 def _reported(sink: BaseSink, what: str) -> Iterator[None]:
-    """Turns what a sink raises into SinkFailed; only ``flush`` may raise its backpressure."""
+    """Converts errors of the sink to SinkFailed. Only SinkBackpressureError in ``flush`` is raised unchanged."""
     try:
         yield
     except Exception as error:
@@ -286,7 +294,9 @@ def _reported(sink: BaseSink, what: str) -> Iterator[None]:
 def sinks_of(
     sources: Iterable[Node], place: Callable[[], MessageContext], into: dict[str, Outbox]
 ) -> dict[int, SinkBox]:
-    """Adds a box for each sink behind these sources to ``into``; returns the boxes by ``id`` of their nodes.
+    """Creates a box for each sink in the streams of ``sources``, and adds the boxes to ``into``.
+
+    Returns the boxes by the ``id`` of their nodes.
 
     Raises:
         SinkFailed: A sink can't start.
@@ -306,9 +316,10 @@ def waiting_bytes(boxes: Iterable[Outbox]) -> int:
 
 
 def deliver(boxes: Iterable[Outbox], on_wait: Callable[[], None]) -> bool:
-    """Hands all waiting results to their sinks and flushes these; False if a sink still takes nothing after a while.
+    """Passes all waiting results to their sinks, and flushes the sinks.
 
-    Then nothing may be committed, and all results since the last commit must be made again.
+    Returns False if a sink still raises SinkBackpressureError after ``WAIT_S`` seconds. The caller must then not
+    commit. All results since the last commit must be computed again.
 
     Raises:
         SinkFailed: A sink raised an error.
@@ -341,14 +352,14 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # its results come again, perhaps in this process
+            step.sink.on_paused()  # the same results are added again later, perhaps in this process
             raise
         else:
             return True
 
 
 def _pause(seconds: float, on_wait: Callable[[], None]) -> None:
-    """Wait in short pieces, with a heartbeat of the worker before each."""
+    """Waits in pieces of at most 0.5 s. Calls ``on_wait`` before each piece, for example for the worker's heartbeat."""
     while seconds > 0:
         on_wait()
         time.sleep(piece := min(seconds, 0.5))

@@ -145,7 +145,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
             )
     if not modelled:
         return {}
-    # Imported here, because only descriptions need this module, not workers.
+    # ``typed_columns`` is imported here, because workers do not need it.
     from holdfast.processors.engine.windows.typed_columns import schema_of_store
 
     return {

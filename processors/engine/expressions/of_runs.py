@@ -33,7 +33,7 @@ class _Local(Expression):
     name: str = ""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
-        raise NotImplementedError  # it is code only
+        raise NotImplementedError  # the expression exists only as code, so it can't be computed for a value
 
     def _code(self, value: str, operands: Sequence[str], named: Callable[[str, Any], str]) -> str:
         return self.name
@@ -124,7 +124,7 @@ class _Writer:
         return replace(part, parts=tuple(map(self._local, part.parts)))
 
     def _ask_if_returned(self, part: Expression) -> None:
-        """Marks the columns as required whose value the expression may return as it is.
+        """Marks columns as required, if the expression may return such a column's value unchanged.
 
         Without the mark, a missing column would be returned as a value, and no error would be raised.
         """
@@ -166,7 +166,8 @@ def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
         NoRuns: A step calls a user function, or the steps remove a needed column.
     """
     if any(each.functions for each in steps):
-        raise NoRuns  # a run that can't be computed is processed again, and would call it again
+        # if the run can't be computed, its messages are processed again, which would call the user function twice
+        raise NoRuns
     writer = _Writer()
     for step in steps:
         step.write_run(writer)
@@ -190,5 +191,6 @@ def _compiled(writer: _Writer, columns: Sequence[str]) -> Any:
         ]
     )
     names: Mapping[str, Any] = {**writer.names}
-    exec(compile(text, "<columns of a run>", "exec"), names)  # type: ignore[arg-type] # noqa: S102 # nosec B102: our own text
+    # The executed code is the text above, which was generated from the steps.
+    exec(compile(text, "<columns of a run>", "exec"), names)  # type: ignore[arg-type] # noqa: S102 # nosec B102
     return names["run"]

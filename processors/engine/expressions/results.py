@@ -28,7 +28,10 @@ class Results(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """True: the version contains the step's position, because the functions do not show their result's use."""
+        """True: the version contains the step's position.
+
+        The functions' source does not show how their result is used.
+        """
         return True
 
     def result(self, value: Any, rest: Sequence[Any]) -> Any:
@@ -74,7 +77,8 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            value[self.name] = copied(made) if made is value else made  # never an object inside itself
+            # a copy, so that the value never contains itself
+            value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error
 

@@ -86,7 +86,7 @@ class ColumnStep(Step):
         """
         raised = error.__traceback__
         if raised is not None and raised.tb_next is not None:
-            raise error  # of a function of a user
+            raise error  # a deeper traceback shows that a user function raised the error
         raise self.failure(value, error) from error
 
     def write_run(self, writer: RunWriter) -> None:
@@ -205,7 +205,7 @@ class Assigned(_Changed):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The only expression: the one whose result is assigned."""
+        """The only expression, whose result is assigned."""
         return (self.to,)
 
     @property

@@ -59,9 +59,9 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {"-": operator.neg, "~": operator.n
 
 
 class Failed(Exception):
-    """A part could not be computed; ``error`` is Python's exception.
+    """A part of an expression could not be computed; ``error`` is Python's exception.
 
-    An error of a user function is not wrapped in this one.
+    An error of a user function is raised directly, and not as ``Failed``.
     """
 
     def __init__(self, error: BaseException) -> None:

@@ -21,7 +21,7 @@ class Context(Protocol):
     """The topic, and whether a key or a value is (de)serialized; confluent-kafka's ``SerializationContext``."""
 
     topic: str
-    #: ``key`` or ``value``.
+    #: Whether a key or a value is (de)serialized: ``key`` or ``value``.
     field: Any
 
 
@@ -82,7 +82,7 @@ class TopicFormat(ABC):
 
 
 class TopicDeserializer(TopicFormat):
-    """A deserializer with arguments."""
+    """Base class of deserializers with arguments, for example ``AvroDeserializer``."""
 
     def of_registry(self, topic: str, part: Part, make: Any) -> RegistryReader:
         """Returns the function that deserializes with this object's schema registry."""
@@ -91,7 +91,7 @@ class TopicDeserializer(TopicFormat):
 
 
 class TopicSerializer(TopicFormat):
-    """A serializer with arguments."""
+    """Base class of serializers with arguments, for example ``AvroSerializer``."""
 
     def __init__(
         self, config: SchemaRegistryClientConfig | None, writing: SchemaRegistrySerializationConfig | None

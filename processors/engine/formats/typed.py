@@ -44,15 +44,15 @@ class Model:
     """The functions that make instances of one class (``kind``) and write them."""
 
     kind: type
-    #: Returns an instance, from JSON (or Protobuf) as bytes.
+    #: Decodes JSON (or Protobuf) bytes to an instance.
     decode: Callable[[bytes], Any]
-    #: Returns an instance, from Python objects that another format such as Avro has decoded.
+    #: Makes an instance from Python objects, which another format such as Avro has decoded.
     convert: Callable[[Any], Any]
-    #: Returns JSON (or Protobuf) as bytes, from an instance.
+    #: Encodes an instance as JSON (or Protobuf) bytes.
     encode: Callable[[Any], bytes]
-    #: Returns Python objects, from an instance, for a format that has more types than JSON, such as Avro.
+    #: Converts an instance to Python objects, for a format that has more types than JSON, such as Avro.
     plain: Callable[[Any], Any]
-    #: Returns Python objects of the types that JSON has, from an instance.
+    #: Converts an instance to Python objects that have only the types of JSON.
     as_json: Callable[[Any], Any]
 
     def checked(self, value: Any) -> Any:
@@ -146,7 +146,7 @@ def _of_pydantic(given: Any) -> Model:
     def encode(value: Any) -> bytes:
         try:
             return adapter.dump_json(value, by_alias=True, warnings="error")
-        except Exception as failure:  # its error for a field of another type is of pydantic's core
+        except Exception as failure:  # pydantic's own exception for a field of a wrong type is defined in pydantic_core
             raise ValueError(str(failure)) from failure
 
     def plain_by(mode: Literal["python", "json"]) -> Callable[[Any], Any]:
@@ -264,6 +264,6 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if protobuf.is_message_class(type(value)):
         return protobuf.dict_of(integers_for_enums=False, proto_names=True)(value)
-    if hasattr(value, "__iter__"):  # a repeated field of Protobuf
+    if hasattr(value, "__iter__"):  # the value is a repeated field of a Protobuf message
         return list(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")

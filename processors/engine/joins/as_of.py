@@ -69,7 +69,7 @@ def _line_of(raw: bytes, numbers: int) -> Line:
         items = tuple(bytes(part) for part in parts[numbers:])
         return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
     except (msgspec.DecodeError, ValueError):
-        decode_value(raw)  # This error names the state as the cause, not the message.
+        decode_value(raw)  # This call raises an error that names the stored state, and not the message, as the cause.
         raise
 
 
@@ -86,7 +86,7 @@ def _read_open(state: DeclaredState) -> Line:
 class AsOf:
     """The declaration of an as-of join.
 
-    Durations are in milliseconds; If ``tolerance_ms`` is None, a match may have any age.
+    Durations are in milliseconds. If ``tolerance_ms`` is None, a match may have any age.
 
     Raises:
         JoinInvalid: An argument is invalid.
@@ -145,7 +145,7 @@ class AsOf:
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # The record now has an index entry with another time.
+            return Rest(raw)  # the record was changed: it now has an index entry with another time
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)

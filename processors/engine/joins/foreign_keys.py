@@ -189,7 +189,7 @@ class SubscriptionsProcessing(Processing):
 
 
 class AnswerTime(Step):
-    """Returns the event time of an answer: the event time of the table change that caused the answer."""
+    """The function that sets the event time of an answer: the event time of the table change that caused the answer."""
 
     __name__ = "join"
 
@@ -241,7 +241,7 @@ class ForeignJoined(Step):
     def __call__(self, answer: list[Any], state: State) -> list[Any]:
         """Returns a list with the changed joined row; the list is empty if nothing changed.
 
-        ``state`` is the joined table's.
+        ``state`` is the state of the joined table.
         """
         _, version, *rows = answer
         newest = state.get(_VERSION, -1)

@@ -60,7 +60,7 @@ class GlobalTableUnread(HoldfastError):
 
 @contextmanager
 def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
-    """Makes these rows (by topic) readable for functions on this thread, until the end of the block."""
+    """Inside this context, functions on this thread can read the rows, which are given by topic."""
     token = _rows.set(rows)
     try:
         yield
@@ -119,7 +119,7 @@ class GlobalTable:
         try:
             return self.topic.deserialize_value(stored)
         except SchemaRegistryFailed:
-            raise  # the row is not at fault
+            raise  # the schema registry failed, so the row may be correct
         except Exception as failure:
             raise self._unreadable(raw, stored, rows[self.topic.name].unreadable.get(raw)) from failure
 

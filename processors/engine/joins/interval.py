@@ -113,9 +113,9 @@ class Interval:
 class _Side:
     """One side of an interval join.
 
-    A message of this side matches messages of the other side that are at most ``before_ms`` earlier and ``behind_ms``
-    later. The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a match is sent
-    after that time.
+    A message of this side matches messages of the other side that are at most ``before_ms`` earlier and at most
+    ``behind_ms`` later. The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a
+    match is sent after that time.
     """
 
     left: bool

@@ -96,13 +96,15 @@ class CachedLookup:
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.__wrapped__ = lookup  # so that the source of the user's function is a part of the processor's version
+        # with ``__wrapped__``, the source of the user's function is a part of the processor's version
+        self.__wrapped__ = lookup
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
         #: Maps each event loop to its running calls, by row key.
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Flight]] = WeakKeyDictionary()
-        self._lock = threading.Lock()  # several workers of a program may share the declaration
+        # a lock is needed, because several workers of a program may share the declaration
+        self._lock = threading.Lock()
         self.hits = self.misses = 0
 
     @property

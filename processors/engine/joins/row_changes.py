@@ -8,16 +8,17 @@
     (1) stores by row key: the group that the row was added to, and the items that its columns read.
     (2) stores by group: the number of its rows, the sums, and the row of the result.
 
-A changed row is sent to its former group with its former items, which are taken out, and to its present group with its
-present items, which are added. Both records are in the transaction that commits the change of the row. If the group
-stays the same, one record has both.
+If a row changes, its former items are sent to its former group, which removes them. Its present items are sent to its
+present group, which adds them. Both records are in the transaction that commits the change of the row. If the group
+stays the same, one record contains both.
 
 Invariants:
-    - What is taken out of a group is exactly what was added to it, also after a function of the declaration changed:
-      (1) keeps what was sent. It does not read the table, whose changelog may be a topic that lacks older rows.
+    - A group removes exactly the items that it has added, even if a function of the declaration has changed since. For
+      this, (1) stores the sent items. It does not read them from the table, because the table's changelog may be a
+      topic that lacks older rows.
     - All records about one row come from one task, in the order of the changes of the row. So a row is taken out of a
       group after it was added.
-    - A change that leaves the result as it is sends nothing. A group without rows has no row: None is sent.
+    - A change that does not change the result sends no record. If a group has no rows any more, None is sent for it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RowKeyInvalid(HoldfastError):
 
 
 class _RowStep(Step):
-    """A step that stores rows which one function of the row decides, and sends their changes."""
+    """Base class of steps that store rows and send their changes. One function of the row decides what is stored."""
 
     order = "feeds"
     store_use = ROWS_WRITTEN
@@ -60,7 +61,7 @@ class _RowStep(Step):
 
 
 class RowFilter(_RowStep):
-    """Stores the rows for which a function returns a true value. Sends each change, and None for a row that is gone."""
+    """Stores the rows for which a function returns a true value. Sends each changed row, and None for a deleted row."""
 
     __name__ = "filter"
 
@@ -69,12 +70,15 @@ class RowFilter(_RowStep):
         return "filter of rows"
 
     def __call__(self, row: Any, state: State) -> list[Any]:
-        """Returns the change in a list, empty for no change. ``state`` is the state of the filtered table."""
+        """Returns a list with the changed row (None: deleted). The list is empty if nothing changed.
+
+        ``state`` is the state of the filtered table.
+        """
         return changed(row if row is not None and self._func(row) else None, state)
 
 
 class RowMap(_RowStep):
-    """Stores what a function makes of each row. Sends each change, and None for a row that is gone."""
+    """Stores the result of a function for each row. Sends each changed result, and None for a deleted row."""
 
     __name__ = "map"
 
@@ -83,7 +87,10 @@ class RowMap(_RowStep):
         return "map of rows"
 
     def __call__(self, row: Any, state: State) -> list[Any]:
-        """Returns the change in a list, empty for no change. ``state`` is the state of the mapped table."""
+        """Returns a list with the changed row (None: deleted). The list is empty if nothing changed.
+
+        ``state`` is the state of the mapped table.
+        """
         return changed(None if row is None else stored(self._func(row)), state)
 
 
@@ -105,8 +112,8 @@ class MovedRows(Step):
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
         """Returns the records for the topic; each is [group, row key, former items, present items].
 
-        Items are in a list of one element; an empty list means that nothing is taken out, or added. ``state`` holds the
-        group and the items that were sent last.
+        The former items and the present items are each inside a list. The list is empty if no items must be removed or
+        added. ``state`` holds the group and the items that were sent last.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):
@@ -125,7 +132,7 @@ class MovedRows(Step):
         return [[former[0], row_key, [former[1]], []], [present[0], row_key, [], [present[1]]]]
 
     def _place_of(self, row: Any) -> Any:
-        """Returns [group, items] of a row; None for a row of no group."""
+        """Returns [group, items] of a row; None for a row that belongs to no group."""
         if row is None:
             return None
         made = self._key(row) if callable(self._key) else field_of(row, self._key)
@@ -158,7 +165,10 @@ class GroupRows(Step):
         return "; ".join(f"{name} = {column}" for name, column in self._columns.described.items())
 
     def __call__(self, moved: list[Any], state: State) -> list[Any]:
-        """Returns the change in a list, empty for no change. ``state`` is the state of the aggregated table."""
+        """Returns a list with the changed row of the group (None: deleted). The list is empty if nothing changed.
+
+        ``state`` is the state of the aggregated table.
+        """
         _, row_key, former, present = moved
         columns = self._columns
         out, into = former[0] if former else None, present[0] if present else None
@@ -185,7 +195,10 @@ def moved_key(value: list[Any]) -> bytes:
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Sets the row of a table, or deletes it for None. Returns the change in a list, empty if there is none."""
+    """Stores the row of a table; None deletes it.
+
+    Returns the row in a list. The list is empty if the stored row is already equal.
+    """
     former, plain = state.get(ROW), stored(row)
     if _is_equal(former, plain):
         return []
@@ -197,7 +210,7 @@ def changed(row: Any, state: State) -> list[Any]:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values have the same stored form; 1, 1.0 and true are equal in Python, and differ here."""
+    """Whether two values have the same stored form. Unlike in Python, 1, 1.0 and true are different values."""
     if one is None or other is None:
         return one is other
     return encode_value(one, 0) == encode_value(other, 0)

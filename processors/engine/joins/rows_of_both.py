@@ -5,7 +5,7 @@
     right table ──┘
 
 A change of either table reads both rows of its key. The joined table has a separate store, with its row under the state
-key ``row``, as every table. It can therefore be queried, joined, audited and snapshotted as every table. A pair is
+key ``row``, like every table. It can therefore be queried, joined, audited and snapshotted like every table. A pair is
 (left row, right row); None means no row.
 """
 
@@ -38,7 +38,7 @@ class LeftRow(Step):
 
 
 class RightRow(Step):
-    """Adds the right table's row of the same key."""
+    """Reads the right table's row of the same key, and returns it together with the left row."""
 
     __name__ = "join"
     store_use = ROWS_READ
@@ -75,7 +75,7 @@ class JoinedRow(Step):
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
         """Returns a list with the changed joined row; the list is empty if nothing changed.
 
-        ``state`` is the joined table's.
+        ``state`` is the state of the joined table.
         """
         row = self._merge(*pair) if self._is_wanted(*pair) else None
         return changed(row, state)

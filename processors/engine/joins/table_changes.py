@@ -26,7 +26,10 @@ class TableInvalid(BadConfiguration):
 
 
 class TableChanges(Generic[Made]):
-    """The methods of a table that make another table of it, which follows its changes and deletions."""
+    """The methods of a table that make another table from it.
+
+    Changes and deletions of rows also update the other table.
+    """
 
     name: str
     stream: Any
@@ -34,7 +37,7 @@ class TableChanges(Generic[Made]):
     def filter(self, func: Callable[[Any], Any], name: str | None = None, *, model: Any = None) -> Made:
         """Returns a table of the rows for which ``func`` returns a true value.
 
-        A row that does not match any longer is deleted from the result, as one that is deleted from this table.
+        A row is deleted from the result if it no longer matches, or if it is deleted from this table.
 
         Args:
             func: A function of the row.
@@ -50,11 +53,12 @@ class TableChanges(Generic[Made]):
         means = lines_of("table_filter", kept, func=func)
         model = row_model(self.stream._model) if model is None else model
         made = self.stream._then(Node("apply", RowFilter(func), kept, expand=True, model=model, meaning=means))
-        made._model, made._mixed = self.stream._model, self.stream._mixed  # the rows stay as they are
+        # a filter does not change the type of the rows
+        made._model, made._mixed = self.stream._model, self.stream._mixed
         return self._derived(kept, made)
 
     def map(self, func: Callable[[Any], Any], name: str | None = None, *, model: Any = None) -> Made:
-        """Returns a table with what ``func`` makes of each row, under the same keys.
+        """Returns a table that has, for each row of this table, the result of ``func`` under the same key.
 
         Args:
             func: A function of the row that returns the row of the result. None means no row.
@@ -73,9 +77,9 @@ class TableChanges(Generic[Made]):
         )
 
     def group_by(self, key: Key, name: str | None = None) -> GroupedTable[Made]:
-        """Returns the rows of this table by another key, for ``aggregate``.
+        """Groups the rows of this table by another key. Call ``aggregate`` on the result.
 
-        A row that changes or is deleted is taken out of its former group.
+        If a row changes or is deleted, it is removed from its former group.
 
         Args:
             key: A field of the row, or a function of the row, that gives a text, bytes or a whole number. A row whose
@@ -102,7 +106,7 @@ class TableChanges(Generic[Made]):
 
 @dataclass(frozen=True, slots=True)
 class GroupedTable(Generic[Made]):
-    """The rows of a table by another key. ``aggregate`` makes a table of it.
+    """The rows of a table, grouped by another key. Its method ``aggregate`` returns a table.
 
     Attributes:
         table: The table whose rows are grouped.
@@ -124,7 +128,7 @@ class GroupedTable(Generic[Made]):
     ) -> Made:
         """Returns a table with one row for each group: a dict with one entry for each column.
 
-        When a row of the grouped table changes or is deleted, its former values are taken out of its former group. A
+        When a row of the grouped table changes or is deleted, its former values are removed from its former group. A
         group without rows has no row in the result.
 
         Args:
@@ -135,12 +139,13 @@ class GroupedTable(Generic[Made]):
             named: More columns, for example ``orders=Count()``.
 
         Raises:
-            AggregationInvalid: There is no column, or a column can't give a removed row back.
+            AggregationInvalid: There is no column, or a column can't undo the effect of a removed row.
             StepInvalid: The store's name is invalid.
             GroupByInvalid: The table belongs to no application, or the name is already in use.
         """
         for taken, given in (("name", name), ("model", model)):
-            if isinstance(given, Aggregator):  # a column of this name
+            # a column may be named "name" or "model", so the argument may be an aggregator
+            if isinstance(given, Aggregator):
                 named = {**named, taken: given}
         name, model = (None if isinstance(each, Aggregator) else each for each in (name, model))
         made = RetractableColumns({**(columns or {}), **named})

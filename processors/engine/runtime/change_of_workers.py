@@ -25,7 +25,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 
-#: Seconds between two checks of a new worker whether it may join the group.
+#: Seconds between two checks whether a new worker may join the group.
 LOOK_EVERY_S = 0.2
 
 

@@ -90,8 +90,7 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the worker then reads the
     inputs from these offsets, which are committed together with the last deletes. ``once`` is a name that makes the
-    command
-    idempotent: a task that has already carried out a command with this name deletes nothing.
+    command idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -102,8 +101,8 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The HTTP answer has the entries. There is no ticket, because every program that may read the status could see the
-    values in it.
+    The HTTP answer has the entries. There is no ticket, because a ticket would show the values to every program that
+    may read the status.
     """
 
     limit: int = 100
@@ -167,7 +166,7 @@ def verb_of(command: Command) -> str:
 
 
 def decode(page: str, body: bytes) -> Command | Read:
-    """Decode the body of a POST to a command's route; raises CommandWrong."""
+    """Decode the JSON body of a POST to a command's route; raises CommandWrong if the body is invalid."""
     kind = _KINDS[page]
     try:
         return msgspec.json.decode(body, type=kind)

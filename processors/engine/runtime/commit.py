@@ -146,7 +146,7 @@ def produce_changelogs(
         )
         plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # otherwise an owner command has already set the writes
+            if name not in part.writes:  # for a command's commit, the command has already set the writes
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Factor. The commit interval is at least this many times as long as the last commit took, within the limits of
+#: The commit interval is at least the duration of the last commit multiplied by this factor, within the limits of
 #: ``Bounds``.
 SHARE_OF_COMMITS = 10
 #: Seconds that a slice (the messages between two checks of the loop) should take. Commits, heartbeats and requests are
@@ -50,7 +50,7 @@ class Seen:
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
     """Returns the seconds from the first uncommitted record to its commit. ``last_s`` is the previous interval.
 
-    With a backlog, the interval is the maximum at once. Without a backlog, each commit reduces the interval by half at
+    With a backlog, the interval is set to the maximum. Without a backlog, each commit reduces the interval by half at
     most. Otherwise the interval would oscillate when the load is at the worker's limit.
     """
     if seen.behind:
@@ -77,9 +77,8 @@ def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes:
 def slice_size(size: int, took_s: float, most: int) -> int:
     """Returns the number of records for the next slice, at most ``most``.
 
-    The last one had ``size`` and took ``took_s`` s.
-
-    After a slow slice, the size is halved; after a fast slice, it is doubled.
+    The previous slice had ``size`` records and took ``took_s`` seconds. After a slow slice, the size is halved; after a
+    fast slice, it is doubled.
     """
     if took_s > 2 * SLICE_S:
         return max(1, size // 2)

@@ -215,7 +215,7 @@ class Committer:
                 box.clear()  # a shadow sends no outputs, because the processor itself sends them
             task.watermarks.clear()
             return Outcome.NOTHING
-        boxes = [box for box in boxes if box.to_kafka]  # `commit` delivers the others
+        boxes = [box for box in boxes if box.to_kafka]  # results for sinks are delivered by ``commit``
         if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:
@@ -234,7 +234,8 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
-        except OutcomeUnknown as unknown:  # the work is surely not committed, because no commit was requested yet
+        # the outcome is known: nothing was committed, because no commit was requested yet
+        except OutcomeUnknown as unknown:
             _log.warning("a producer does not return; replacing it", error=unknown.message)
             self._replace_producer()
             self._count_abort(unknown)
@@ -314,7 +315,8 @@ class Committer:
     def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
         if not self._options.exactly_once:
             assert self._outputs is not None
-            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before step 1, because a commit must not lose outputs
+            # outputs are flushed before the changelogs, so that a commit loses no outputs
+            self._outputs.flush(commits.FLUSH_TIMEOUT_S)
         if not self._transactional:
             commits.commit_offsets(pending, member)
             return
@@ -387,7 +389,8 @@ class Committer:
                 self._producer.abort()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
-            except KafkaFailed as refused:  # for example, no transaction began because the topic is missing
+            # an abort fails, for example, if no transaction began because the topic is missing
+            except KafkaFailed as refused:
                 _log.warning("the abort failed; replacing the producer", error=refused.message)
                 self._replace_producer()
         self._open = False

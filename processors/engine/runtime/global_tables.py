@@ -134,7 +134,7 @@ def _all_readable(batch: Batch, deserialize: Deserializer) -> bool:
             if value is not None:
                 deserialize(value)
     except SchemaRegistryFailed:
-        raise  # the rows are not at fault
+        raise  # the schema registry failed, so the rows may be correct
     except (Exception, *ENDING):
         return False
     return True
@@ -192,7 +192,7 @@ class GlobalTables:
         except (TopicUnusable, AccessRefused):
             raise
         except BrokerUnreachable:
-            return  # the worker's loop reports unreachable brokers
+            return  # no log line is needed here, because the worker's loop reports unreachable brokers
         except KafkaFailed as failure:
             _log.warning("a global table can't be read on; it is loaded again", error=failure.message)
             self._is_stale = True
@@ -273,7 +273,8 @@ class GlobalTables:
             into.take(batch)
         if self._load is not None:
             into.positions.update(self._consumer.positions(list(into.positions)))
-            for place, end in ends.items():  # transaction markers at the end do not move the consumer's position
+            # the consumer's position does not pass transaction markers at the end of a partition
+            for place, end in ends.items():
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()
         if self._load is None:

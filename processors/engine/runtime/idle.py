@@ -213,7 +213,8 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            silence.stream_ms = time.stream.time_ms  # watermarks that arrive late still move the stream time
+            # watermarks that arrive after the start of the idle time still advance stream time
+            silence.stream_ms = time.stream.time_ms
         if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms
@@ -256,7 +257,8 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
     """Whether a commit is needed, because a slot of a schedule is due now. Call it only while inputs flow."""
     schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
-    looks = [each.look(int(clock.time() * 1000)) for each in schedules]  # each of them looks, also after a due one
+    # a list, so that ``look`` is called for every task, even after a due slot
+    looks = [each.look(int(clock.time() * 1000)) for each in schedules]
     return any(looks)
 
 

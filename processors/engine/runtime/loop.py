@@ -57,7 +57,7 @@ DAMAGES_MAX = 3
 class Worker:
     """A worker: reads the inputs of a topology, processes the messages and commits, until it is stopped."""
 
-    def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
+    def __init__(  # tidy: allow-wide because only the application creates a worker, in one place
         self,
         topology: Topology,
         frames: Mapping[str, StreamingDataFrame],
@@ -82,7 +82,7 @@ class Worker:
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
-        self.warnings: tuple[str, ...] = ()  # shown on the status page
+        self.warnings: tuple[str, ...] = ()  # warnings for the status page
         self.stopping = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
@@ -166,7 +166,7 @@ class Worker:
         return self._rewinds == rewinds
 
     def compact(self) -> None:
-        """Compact RocksDB: remove deleted and overwritten entries from disk; on the worker's thread only.
+        """Remove deleted and overwritten entries from RocksDB's files. Call it on the worker's thread only.
 
         Uncommitted work is committed first. The inputs are paused until the end; the worker stays in its group.
         """
@@ -322,11 +322,11 @@ class Worker:
         for batch in batches:
             task = self.assignment.running(batch.partition)
             if task is None:
-                continue  # the partition was revoked after the fetch; its next owner reads the batch again
+                continue  # the partition was revoked after the fetch, so its next owner reads the batch
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                self.member.pause([batch.partition])  # otherwise records beyond the bound are fetched again and again
+                self.member.pause([batch.partition])  # without the pause, records beyond the bound are fetched again
             if task.order is not None:
                 task.order.add(batch, within)
                 continue
@@ -381,7 +381,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # not for watermarks
+            self._message_at = self.clock.monotonic() if done else self._message_at  # a watermark is no message
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed message.
@@ -416,7 +416,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # these messages come back through repartition topics
+        if self._open.clear() and self.topology.repartitions:  # committed messages return through repartition topics
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -436,7 +436,7 @@ class Worker:
                 self.member.seek(Partition(topic, task.partition), offset)
             self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # partitions at their bounds were paused
+            self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
 
     def _pin(self, task: Task) -> None:
         """Schedule an early commit if an input has no committed offset, so that a restart finds one."""
@@ -466,7 +466,7 @@ class Worker:
         """Commit the messages before the failed message, so that a restart does not process them again."""
         try:
             for task in timed(self.assignment.tasks):
-                task.keep_time()  # closes no window, because the failed function may be the function of a window
+                task.keep_time()  # keeps windows open, because a window's function may be the one that failed
                 self._send(task)
             self._finish_commit()
         except Exception as failure:

@@ -59,7 +59,7 @@ class Maintenance:
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
-        #: Whether the running command waits for input.
+        #: Whether the running command waits for input. The loop then polls for records before the command's next step.
         self.waits = False
         #: A command that the worker itself starts when no other command runs. If it fails, the worker stops.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
@@ -149,7 +149,7 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # a bug in the command's code; the batches before it are committed
+        except Exception as failure:  # the command's code has a bug; the batches before the error stay committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
             if self.errand is not None:

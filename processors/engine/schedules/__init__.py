@@ -1,1 +1,1 @@
-"""Schedules: functions that run at slots of the worker's clock instead of for each message."""
+"""Schedules: functions that a worker runs at given times (slots) of its clock, and not for each message."""

@@ -13,11 +13,12 @@ from holdfast.processors.engine.steps.checked_arguments import StepInvalid, chec
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.store_uses import ScheduleUse
 
-#: For whom a slot fires: once for the whole processor (in the task of partition 0), or once for each task.
+#: How often a slot fires: ``processor``: once for the whole processor, in the task of partition 0. ``task``: once in
+#: each task.
 Per = Literal["processor", "task"]
-#: Which missed slots fire later: the last one, all, or none.
+#: Which of the missed slots fire later. ``once``: only the last one. ``all``: all of them. ``none``: none of them.
 Missed = Literal["once", "all", "none"]
-#: The last part of the name of a store of schedules.
+#: The suffix of the names of the stores that hold the state of schedules.
 STORE_SUFFIX = "-schedules"
 
 _PER = {"processor": "once for the processor", "task": "once for each task"}
@@ -28,8 +29,8 @@ _MISSED = {"once": "the last of missed slots fires", "all": "missed slots fire",
 class Schedule:
     """A function that runs once for each slot.
 
-    ``outputs`` are the topics to which it may send. ``beside`` is the topic of the stream in whose tasks it runs; None
-    means the tasks of the first stream.
+    ``outputs`` are the topics to which the function may send. The function runs in the tasks of one stream: ``beside``
+    is the topic of this stream; None means the first stream.
 
     Raises:
         ScheduleInvalid: An argument has a value that is not allowed.
@@ -69,12 +70,15 @@ class Schedule:
 
     @property
     def use(self) -> ScheduleUse:
-        """A description of the schedule's times."""
+        """Describes the schedule's times, how often a slot fires, and the rule for missed slots."""
         return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per], "; ", _MISSED[self.missed]))
 
     @property
     def slots(self) -> str:
-        """A text about which slots there are, without the rule for missed slots. It stands beside the last slot."""
+        """Describes the slots as text, without the rule for missed slots.
+
+        The text is stored with the schedule's progress. If it differs at the next start, old slots are not made up for.
+        """
         return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per])).text()
 
 

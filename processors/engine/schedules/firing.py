@@ -1,19 +1,21 @@
-"""The schedules of one task: which slots are due, and the calls of their functions.
+"""The schedules of one task: finds the due slots, and calls the functions of the schedules.
 
     look: a slot is due ──► commit ──► fire: function(slot) ──► outputs, state and the slot itself, in one transaction
                               ▲                                     └── aborted ──► restore: the slot is due again
                               └── more slots are due than one commit fires
 
-A record for each schedule stands in the store of the task's schedules. It has the slot up to which the schedule is
-done. Changelog, checkpoint, restore, standby and snapshot have the record as they have all state.
+The store of the task's schedules has one record for each schedule. The record contains the time up to which the
+schedule's slots are done. Like all state, the record is in the changelog, checkpoints, restores, standbys and
+snapshots.
 
-A slot is *missed* if the owner could not look in time: no worker had the task, the worker was paused, or was busy for
-more than ``ABSENT_S``. A slot is also missed if the next slot is due before it could fire. ``Missed`` is the policy.
+A slot is *missed* if the worker that owns the task could not check for due slots in time. Reasons are: no worker had
+the task, or the worker was paused or busy for more than ``ABSENT_S`` seconds. A slot is also missed if the next slot is
+due before the slot could fire. ``Missed`` is the rule for missed slots.
 
 Invariants:
     - A slot fires at most once in committed transactions. After a crash, it fires again only if its transaction did not
       commit.
-    - A clock that is set back fires nothing twice: slots up to the record are done.
+    - If the clock is set back, no slot fires twice, because the slots up to the recorded time are done.
     - A commit fires a limited number of slots, for a limited time.
 """
 
@@ -36,11 +38,12 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from holdfast.processors.engine.steps.outbox import Outboxes
 
-#: After more than this many seconds between two looks, slots in between are missed.
+#: Seconds. If more time passes between two checks for due slots, the slots in between count as missed.
 ABSENT_S = 5.0
-#: Maximum number of slots that fire in one commit, and maximum milliseconds after which no further slot fires in it.
+#: ``FIRED_AT_ONCE``: maximum number of slots that fire in one commit. ``FIRING_MS``: milliseconds after which a commit
+#: fires no further slot.
 FIRED_AT_ONCE, FIRING_MS = 100, 1_000
-#: Maximum number of missed slots of one moment that are counted.
+#: Missed slots are counted up to this number each time a schedule fires.
 COUNTED_MAX = 10_000
 FORMAT_VERSION = 1
 
@@ -49,15 +52,15 @@ OnScheduleError = Callable[[str, int, BaseException], None]
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a schedule has come in one task; times are milliseconds since 1970.
+    """The progress of a schedule in one task. Times are milliseconds since 1970.
 
     Attributes:
-        slots: The text of the schedule's slots. If a new version has other slots, they begin at the present.
-        upto: All slots up to this time are done: they fired, or were missed.
-        last: The time of the last slot that fired; None before the first one.
+        slots: Describes the schedule's slots. If a new version has other slots, they begin at the present time.
+        upto: All slots up to this time are done: they fired or were missed.
+        last: The time of the last slot that fired; None if no slot has fired yet.
         fired: The number of slots that fired.
-        missed: The number of slots that did not fire.
-        format: The version of this record.
+        missed: The number of slots that were missed.
+        format: The format version of this record.
     """
 
     slots: str
@@ -70,13 +73,16 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule in a task: its progress with uncommitted slots (None before the first look), and the next slot."""
+    """A schedule in a task. ``progress`` includes uncommitted slots; it is None before the first ``look``.
+
+    ``next_ms`` is the time of the next slot.
+    """
 
     schedule: Schedule
     reach: Reach
     progress: Progress | None = None
     committed: Progress | None = None
-    #: The progress in the store's overlay, which the next commit contains; None without one.
+    #: The uncommitted progress in the store's overlay, which the next commit contains; None if there is none.
     written: Progress | None = None
     next_ms: int = 0
 
@@ -88,10 +94,10 @@ class TaskSchedules:
     """Fires the schedules of one task.
 
     Args:
-        reaches: For each schedule, what its function can reach.
-        stores: For each schedule, the store with its record.
-        states: All stores of the task, whose writes are undone together.
-        outboxes: The waiting outputs of the task.
+        reaches: For each schedule, the stores and topics that its function can use.
+        stores: Maps each schedule's name to the store with the schedule's record.
+        states: All stores of the task. If a function fails, its writes to these stores are undone.
+        outboxes: The outputs of the task that are not sent yet.
     """
 
     def __init__(
@@ -103,12 +109,15 @@ class TaskSchedules:
     ) -> None:
         self._running = [_Running(reach.schedule, reach) for reach in reaches]
         self._stores, self._states, self._outboxes = stores, states, outboxes
-        #: The worker's clock at the last look, and the time from which slots are on time; None before the first look.
+        #: The worker's clock at the last ``look``, None before the first one; and the time since when slots count as on
+        #: time.
         self._now_ms: int | None = None
         self._on_time_from_ms = 0
 
     def load(self) -> None:
-        """Reads the records from the store; called at the start, and after a command has changed the store.
+        """Reads the schedules' records from the store.
+
+        Must be called at the start and after a command has changed the store.
 
         Raises:
             FormatUnknown: A record has another format version.
@@ -122,16 +131,17 @@ class TaskSchedules:
         self.restore()
 
     def restore(self) -> None:
-        """Discards uncommitted slots, after an aborted transaction."""
+        """Must be called after an aborted transaction: discards the progress that was not committed."""
         for each in self._running:
             each.progress = each.written = None
             if each.committed is not None and each.committed.slots == each.schedule.slots:
                 each.goes_to(each.committed)
 
     def look(self, now_ms: int) -> bool:
-        """Sets the time up to which slots are due; True if a commit is needed. Call it only while the worker may fire.
+        """Sets the time up to which slots are due. Returns True if a commit is needed.
 
-        A schedule without a record begins now.
+        Must not be called while no slot may fire, for example while the worker is paused. The first slot of a schedule
+        without a record is the first one after this time.
         """
         if self._now_ms is None or abs(now_ms - self._now_ms) > ABSENT_S * 1000:
             self._on_time_from_ms = now_ms
@@ -147,7 +157,7 @@ class TaskSchedules:
 
     @property
     def more(self) -> bool:
-        """Whether a slot is due that has not fired."""
+        """Whether a due slot has not fired yet."""
         return any(each.progress is not None and each.next_ms <= (self._now_ms or 0) for each in self._running)
 
     @property
@@ -158,7 +168,7 @@ class TaskSchedules:
     def fire(self, now_ms: Callable[[], int], on_error: OnScheduleError) -> None:
         """Fires the due slots in the order of their times, up to the limits of one commit; then writes the records.
 
-        Raises the errors of ``on_error``. The slot that raised stays due, with all later ones.
+        Raises the errors of ``on_error``. The slot whose function failed then stays due, and so do all later slots.
         """
         began_ms, fired = now_ms(), 0
         try:
@@ -187,9 +197,11 @@ class TaskSchedules:
                 each.committed, each.written = each.written, None
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Maps each store to the committed progress of its schedules, for the status; times are in seconds since 1970.
+        """Maps each store to the committed progress of its schedules, for the worker's status.
 
-        A store has no timers, and ``schedules``: the next slot, the last one that fired, and the numbers of slots.
+        Times are seconds since 1970. The field ``schedules`` has for each schedule the next slot, the last slot that
+        fired, and the numbers of fired and missed slots. The fields ``pending`` and ``more`` are for timers, which such
+        a store does not have.
         """
         found: dict[str, dict[str, Any]] = {}
         for each in self._running:
@@ -202,7 +214,10 @@ class TaskSchedules:
         return found
 
     def _fire(self, each: _Running, on_error: OnScheduleError) -> None:
-        """Fires one slot of a schedule, or passes its missed slots if none of them is to fire."""
+        """Fires the next slot of a schedule.
+
+        Slots that do not fire, by the rule for missed slots, are counted as missed.
+        """
         progress, schedule, now_ms = each.progress, each.schedule, self._now_ms
         assert progress is not None
         assert now_ms is not None
@@ -231,7 +246,7 @@ class TaskSchedules:
             for topic, box in self._outboxes.items():
                 box.keep(marks.get(topic, 0))
             if isinstance(error, (StateFailed, FormatUnknown)):
-                raise  # the failure policy is only for errors of the function, not for unreadable state
+                raise  # the failure policy handles only errors of the function; here, the state itself can't be read
             on_error(schedule.name, slot_ms, error)
         for each in self._states.values():
             each.keep_message()

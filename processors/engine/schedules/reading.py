@@ -1,4 +1,4 @@
-"""Reads a store of a task by ranges of message keys, with uncommitted writes.
+"""Reads the entries of a task's store for a range of message keys, including uncommitted writes.
 
 Stored keys sort by the length of the message key first. A range of message keys is therefore one part of the keys of
 each length, and a read jumps from part to part::
@@ -22,7 +22,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: Sorts after all state keys of a message key, because no UTF-8 text has this byte.
+#: A suffix that sorts after all state keys of a message key, because UTF-8 text never contains this byte.
 _BEHIND = b"\xff"
 
 
@@ -36,7 +36,7 @@ class StoreEntry(NamedTuple):
     Attributes:
         key: The message key, as stored.
         state_key: The state key.
-        value: The value, as a function of the key would get it; for an aggregation, its results by column.
+        value: The value, in the form in which ``state.get`` returns it. For an aggregation, its results by column.
     """
 
     key: bytes
@@ -45,14 +45,19 @@ class StoreEntry(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """Message keys from ``start`` to before ``end``; None means no bound."""
+    """A range of message keys: from ``start`` up to before ``end``.
+
+    If ``end`` is None, the range has no upper bound.
+    """
 
     start: bytes
     end: bytes | None
 
     @staticmethod
     def of(prefix: Any, start: Any, end: Any) -> KeyRange:
-        """Returns the range of the keys with a prefix, from ``start`` to before ``end``. A text stands for its UTF-8.
+        """Returns the range of the keys that begin with ``prefix`` and are from ``start`` up to before ``end``.
+
+        Arguments may be None. A text is converted to its UTF-8 bytes.
 
         Raises:
             ScheduleReadRefused: An argument is neither bytes nor a text.
@@ -64,16 +69,20 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadableStore:
-    """A store of a task, and how its stored values become values for a user; ``backend`` is the task's database."""
+    """A store that a schedule can read. ``backend`` is the task's database.
+
+    ``shown`` converts stored values to the values that the function gets; None if they need no conversion.
+    """
 
     state: StoreState
     backend: TaskStore
     shown: Callable[[Any], Any] | None = None
 
     def entries(self, keys: KeyRange, limit: int | None) -> Generator[StoreEntry]:
-        """Yields the entries of a range of message keys, at most ``limit``, by length of the key, key, and state key.
+        """Yields the entries of a range of message keys, at most ``limit``.
 
-        Uncommitted writes from before the call are included. The caller must close the generator.
+        The order is by length of the message key, then by message key and state key. Uncommitted writes from before the
+        call are included. The caller must close the generator.
         """
         state = self.state
         writes = state.writes()
@@ -115,10 +124,10 @@ def _holds(keys: KeyRange, full: bytes) -> bool:
 
 
 def _jump(keys: KeyRange, full: bytes) -> bytes | None:
-    """Where to read on if an entry is outside of the range; None if it is inside."""
+    """Returns the key from which to read next if an entry is outside of the range; None if the entry is inside."""
     key, length = full[PREFIX_BYTES : _key_end(full)], _key_end(full) - PREFIX_BYTES
     if keys.end is not None and key >= keys.end:
-        return full[:1] + (length + 1).to_bytes(PREFIX_BYTES - 1)  # the first key that is one byte longer
+        return full[:1] + (length + 1).to_bytes(PREFIX_BYTES - 1)  # the first key whose message key is one byte longer
     if key < keys.start and key != (first := keys.start[:length]):
         return key_prefix(first) if len(first) == length else key_prefix(first + b"\x00" * (length - len(first)))
     return key_prefix(key) + _BEHIND if key < keys.start or key == OWN_KEY else None
@@ -129,7 +138,10 @@ def _key_end(full: bytes) -> int:
 
 
 def _merged(dirty: dict[bytes, bytes | None], stored: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yields stored entries and uncommitted writes in key order; a write replaces, or deletes, a stored entry."""
+    """Yields stored entries and uncommitted writes in key order.
+
+    A write replaces or deletes the stored entry of its key.
+    """
     waiting = iter(sorted(dirty))
     write = next(waiting, None)
     for full, raw in stored:

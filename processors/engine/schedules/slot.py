@@ -1,4 +1,4 @@
-"""The object that the function of a schedule gets: the slot that fires, stores to read, and topics to send to."""
+"""The object that a schedule's function gets: with it, the function reads stores and sends messages to topics."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from holdfast.processors.engine.steps.topic import Topic
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
 
-#: Sends one output of a topic: value, key, timestamp in ms, and headers.
+#: A function that sends a message to one topic. Its arguments are value, key, timestamp in ms, and headers.
 Send = Callable[[Any, Any, int, GivenHeaders | Headers], None]
 
 
 class ScheduleSendRefused(HoldfastError):
-    """A function of a schedule sends to a topic that the schedule does not name, or after its call has ended."""
+    """A schedule's function sent to a topic that the schedule does not declare, or sent after its call had ended."""
 
 
 class Reach:
-    """What the function of a schedule can reach in its task.
+    """The stores and topics that a schedule's function can use in its task.
 
     Args:
         schedule: The schedule.
         partition: The partition of the task.
-        stores: The stores that can be read, by name.
-        unreadable: For each other store of the task, the reason why it can't be read.
+        stores: The stores that the function can read, by name.
+        unreadable: For each other store of the task, a text about its content, for errors.
         senders: For each output topic, the function that sends to it.
-        now_ms: The worker's clock.
+        now_ms: Returns the time of the worker's clock, in milliseconds since 1970.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Reach:
 
 
 class Slot:
-    """The slot that fires, for one call of a schedule's function. The object is valid only during the call.
+    """The argument of a schedule's function: the slot that fires. The object is valid only during the call.
 
     Attributes:
         name: The name of the schedule.
-        time: The time of the slot, in milliseconds since 1970. The call may come later.
-        missed: The number of slots between the last one that fired and this one.
+        time: The time of the slot, in milliseconds since 1970. The call may be later than this time.
+        missed: The number of missed slots between the previous slot that fired and this slot.
         partition: The partition of the task in which the function runs.
-        state: Values that the schedule keeps in this task. They are the schedule's own, and of no message key.
+        state: State of the schedule in this task. It belongs to the schedule, and not to a message key.
     """
 
     __slots__ = ("_open", "_reach", "missed", "name", "partition", "state", "time")
@@ -82,20 +82,20 @@ class Slot:
         end: bytes | str | None = None,
         limit: int | None = None,
     ) -> Iterator[StoreEntry]:
-        """Returns an iterator over entries of a store of this task: those of all message keys, or of a range of them.
+        """Returns an iterator over entries of a store of this task, for all message keys or for a range of them.
 
-        The order is by length of the message key, then by key and state key. The entries contain all messages that the
-        task has processed before this slot.
+        The order is by length of the message key, then by message key and state key. The entries include the effects of
+        all messages that the task has processed before this slot.
 
         Args:
             store: The name of the store.
-            prefix: Only message keys that begin with these bytes. A text stands for its UTF-8.
-            start: The first message key.
+            prefix: Selects only message keys that begin with these bytes. A text is converted to its UTF-8 bytes.
+            start: The first message key of the range.
             end: The message key before which the range ends.
             limit: The maximum number of entries.
 
         Raises:
-            ScheduleReadRefused: The task has no such store, the store is of another kind, or an argument is invalid.
+            ScheduleReadRefused: The task has no such store, the store can't be read, or an argument is invalid.
         """
         reach = self._reached()
         if limit is not None and (type(limit) is not int or limit < 0):
@@ -106,7 +106,7 @@ class Slot:
         if readable is None:
             raise _no_store(reach, store)
         found: Generator[StoreEntry] = readable.entries(KeyRange.of(prefix, start, end), limit)
-        self._open.callback(found.close)  # an iterator that is left open would keep the database from closing
+        self._open.callback(found.close)  # an iterator that stays open would prevent the database from closing
         return found
 
     def send(
@@ -121,8 +121,8 @@ class Slot:
         """Sends a message in the transaction of this slot.
 
         Args:
-            value: The value, for the serializer of the topic; None sends a message without value.
-            key: The key, for the key's serializer; None sends a message without key.
+            value: The value, which the topic's value serializer accepts. None sends a message without value.
+            key: The key, which the topic's key serializer accepts. None sends a message without key.
             topic: One of the topics of the schedule's ``to=``; None if ``to=`` has a single topic.
             headers: The headers, as a mapping or as pairs.
             timestamp: Milliseconds since 1970; None means the time of the slot.

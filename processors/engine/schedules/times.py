@@ -1,14 +1,15 @@
-"""The slots of a schedule: the moments at which its function is to run, in milliseconds since 1970 UTC.
+"""The slots of a schedule: the times at which its function must run, in milliseconds since 1970 UTC.
 
 ``Every`` has slots at the multiples of its interval since 1970, so a restart moves no slot. ``Cron`` has the slots of a
-cron expression in a time zone. A change of clocks is handled as Debian's cron handles it (``cronsim``):
+cron expression in a time zone. When clocks change, slots follow the rules of Debian's cron, which the library
+``cronsim`` implements:
 
     expression with a fixed hour       clocks go forward: a slot in the gap comes when the gap ends
                                        clocks go back: a slot in the repeated hour comes once
     expression with ``*`` as the hour  slots come by elapsed time: none in the gap, twice in the repeated hour
 
 Invariants:
-    - Slots increase strictly, and do not depend on the moment from which they are computed.
+    - The times of slots increase strictly, and do not depend on the time at which they are computed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from holdfast.processors.engine.store_uses import Ms, Parts
 INTERVAL_MIN_MS = 100
 #: The time after the last slot of a schedule that has no further slot: the year 9999.
 NEVER_MS = 253_402_300_799_000
-#: A latest slot is searched from this many milliseconds before the given time, and then from 8 times as many.
+#: To find the latest slot, the search begins this many milliseconds before the given time. If it finds none, it begins
+#: 8 times as far back, and so on.
 _LOOK_BACK_MS = 64_000
 
 
@@ -39,11 +41,11 @@ class ScheduleInvalid(BadConfiguration):
 
 
 class Times(Protocol):
-    """The slots of a schedule."""
+    """Computes the slots of a schedule."""
 
     @property
     def parts(self) -> Parts:
-        """A text about the slots; durations in the text are ``Ms``."""
+        """Describes the slots as parts of a text. A duration in the text is an ``Ms``."""
 
     def after(self, time_ms: int) -> int:
         """Returns the first slot after a time; ``NEVER_MS`` if there is none."""
@@ -76,7 +78,7 @@ class Every:
 
     @property
     def parts(self) -> Parts:
-        """A text about the interval."""
+        """Describes the interval as parts of a text."""
         return ("every ", Ms(self.interval_ms))
 
     def after(self, time_ms: int) -> int:
@@ -126,7 +128,7 @@ class Cron:
 
     @property
     def parts(self) -> Parts:
-        """A text about the expression and its time zone."""
+        """Describes the expression and its time zone as parts of a text."""
         return (f"cron {self.expression} ({self.zone})",)
 
     def after(self, time_ms: int) -> int:
@@ -159,7 +161,7 @@ class Cron:
         begin = datetime.fromtimestamp(after_ms // 1000, UTC).astimezone(self._tzinfo())
         for found in CronSim(self.expression, begin):
             slot = round(found.timestamp() * 1000)
-            # In the hour that clocks repeat, the library may return the first of the two passes again.
+            # In the hour that occurs twice when clocks go back, the library may return a slot of the first pass again.
             if slot > after_ms:
                 after_ms = slot
                 yield slot

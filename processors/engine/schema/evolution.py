@@ -148,7 +148,7 @@ def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:
                 continue
             now = there[former.lower()]
             found.append(Rename((*path, now.name), each.name))
-        elif now.name != each.name:  # The names differ only in upper and lower case.
+        elif now.name != each.name:  # the present name and the wanted name differ only in upper and lower case
             found.append(Rename((*path, now.name), each.name))
         kept.add(now.name)
         later += _of_type((*path, each.name), now.type, each.type)

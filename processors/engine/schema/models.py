@@ -145,7 +145,7 @@ def _collection(origin: type, arguments: tuple[Any, ...], seen: tuple[Any, ...],
 
 
 def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
-    if annotation in seen:  # a recursive model would give an infinitely deep column
+    if annotation in seen:  # a recursive model becomes text, because its column would be infinitely deep
         return TEXT
     within = (*seen, annotation)
     if issubclass(annotation, pydantic.RootModel):
@@ -164,7 +164,7 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         }
         return _plain(annotation, needed, within)
-    if hasattr(annotation, "__required_keys__"):  # a TypedDict of the module typing or typing_extensions
+    if hasattr(annotation, "__required_keys__"):  # the annotation is a TypedDict of typing or typing_extensions
         return _plain(annotation, set(getattr(annotation, "__required_keys__", ())), within)
     kind = subclass_column(annotation)
     if kind is None:

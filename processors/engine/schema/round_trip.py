@@ -212,7 +212,7 @@ def _comparable(value: Any) -> Any:
     """
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
-    if isinstance(value, (float, Decimal)) and value != value:  # NaN, which differs from itself
+    if isinstance(value, (float, Decimal)) and value != value:  # the value is NaN, which is not equal to itself
         return "NaN"
     return value
 
@@ -249,7 +249,7 @@ def _read(name: str, field: Any, config: Mapping[str, Any]) -> list[str]:
     given = field.get("validation_alias")
     choices = [] if given is None else [given] if isinstance(given, str) else list(given)
     if choices and isinstance(given, list) and not isinstance(given[0], list):
-        choices = [given]  # a single alias path, not a list of choices
+        choices = [given]  # ``given`` is a single alias path, not a list of choices
     plain = [each if isinstance(each, str) else each[0] for each in choices if isinstance(each, str) or len(each) == 1]
     by_name = config.get("validate_by_name") or config.get("populate_by_name")
     if config.get("validate_by_alias") is False:

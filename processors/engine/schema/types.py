@@ -25,7 +25,7 @@ INFER = "infer"
 
 
 class SchemaInvalid(BadConfiguration):
-    """A model can't become columns."""
+    """A model can't be converted to table columns."""
 
 
 @dataclass(frozen=True, slots=True)

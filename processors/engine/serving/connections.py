@@ -126,7 +126,8 @@ class RequestServer:
     @property
     def url(self) -> str:
         """The server's URL for programs on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104: compared, not bound
+        # The wildcard address is only compared here. No socket is bound to it.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
@@ -147,7 +148,7 @@ class RequestServer:
         if self._thread is None or self._loop is None:
             self._listener.close()
             return
-        with suppress(RuntimeError):  # the event loop is already closed
+        with suppress(RuntimeError):  # RuntimeError means that the event loop is already closed
             self._loop.call_soon_threadsafe(self._finish)
         self._thread.join()
 
@@ -208,7 +209,9 @@ class RequestServer:
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
-                self._pause()  # All connections are being served. The next answer resumes the accepts.
+                # No connection may be closed, because all requests are being served. The next answer resumes the
+                # accepts.
+                self._pause()
                 return
             try:
                 accepted, address = self._listener.accept()
@@ -218,7 +221,7 @@ class RequestServer:
                 _log.warning("a connection can't be accepted", error=str(failure))
                 oldest = self._replaceable()
                 if oldest is not None:
-                    oldest.close()  # this frees the file descriptor that the process lacks
+                    oldest.close()  # closing a connection frees the file descriptor that the process lacks
                 self._rest(_ACCEPT_AGAIN_S)
                 return
             if oldest is not None:
@@ -226,7 +229,7 @@ class RequestServer:
             accepted.setblocking(False)
             connection = _Connection(self, self._loop, accepted, str(address[0]))
             self._open[connection] = None
-            connection.read()  # most clients have already sent their request
+            connection.read()  # read at once, because most clients have already sent their request
 
     def _replaceable(self) -> _Connection | None:
         """Returns the connection to close in favour of a new connection; None if no connection may be closed."""
@@ -281,7 +284,7 @@ class RequestServer:
     def _serve_on_thread(self, connection: _Connection, head: Head, body: bytes) -> None:
         assert self._loop is not None
         answer = self._answer(head, body)
-        with suppress(RuntimeError):  # the server was closed since then
+        with suppress(RuntimeError):  # RuntimeError means that the server was closed in the meantime
             self._loop.call_soon_threadsafe(connection.answer, answer)
 
     def _answer(self, head: Head, body: bytes) -> bytes:
@@ -315,7 +318,8 @@ class _Connection:
         self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
     ) -> None:
         self._server, self._loop, self._socket, self._client = server, loop, accepted, client
-        self._descriptor = accepted.fileno()  # the event loop finds a number faster than a socket
+        # the number is kept, because the event loop finds it faster than a socket object
+        self._descriptor = accepted.fileno()
         self._phase = _Phase.READING
         self._received = bytearray()
         self._head: Head | None = None
@@ -359,7 +363,7 @@ class _Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            got = b""  # the client disconnected
+            got = b""  # the client has disconnected
         if self._phase is _Phase.DRAINED:
             self._drained += len(got)
         if not got or self._drained > _DRAIN_BYTES_MAX:
@@ -435,7 +439,7 @@ class _Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            return self.close()  # the client disconnected before it got the answer
+            return self.close()  # the client has disconnected before it got the answer
         self._phase = _Phase.DRAINED
         self._deadline.cancel()
         self._deadline = self._loop.call_later(DRAIN_S, self.close)
@@ -448,7 +452,8 @@ def _listening(serving: ServingSettings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)  # accepted sockets inherit this setting
+        # the accepted sockets inherit this buffer size
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
         listener.bind((serving.host, serving.port))
         listener.listen(_BACKLOG)
         listener.setblocking(False)

@@ -1,6 +1,6 @@
 """The failure file of a worker that ended with an error, possibly before its HTTP server could answer requests.
 
-The file is beside the endpoint file. It contains the worker's last status with the error.
+The file is in the same folder as the endpoint file. It contains the worker's last status with the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = structlog.get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:
-    """Returns the path of a worker's failure file, which is beside its endpoint file."""
+    """Returns the path of a worker's failure file, which is in the same folder as its endpoint file."""
     return endpoint.with_suffix(".failed.json")
 
 

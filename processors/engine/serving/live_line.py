@@ -147,7 +147,7 @@ class _Line:
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # the loop itself reports its failure
+                except Exception as failure:  # passed on only, because the worker's loop reports its own failure
                     asked.set_exception(failure)
 
             self._asked = asked

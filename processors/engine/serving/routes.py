@@ -275,7 +275,8 @@ class ControlServer:
         return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
 
     def _metrics_page(self) -> Answer:
-        from holdfast.processors.engine.serving.metrics import (  # imported here, because the worker then starts faster
+        # the metrics module is imported here, because the worker then starts faster
+        from holdfast.processors.engine.serving.metrics import (
             CONTENT_TYPE,
             WorkerMetrics,
         )

@@ -48,7 +48,10 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """A schedule: its ``next`` slot, the ``last`` slot that fired (seconds since 1970), and the numbers of slots."""
+    """The status of a schedule. ``next`` is the time of its next slot, ``last`` of the last slot that fired.
+
+    Both are in seconds since 1970. ``fired`` and ``missed`` are the numbers of slots that fired and that were missed.
+    """
 
     next: float | None
     last: float | None = None
@@ -58,7 +61,7 @@ class ScheduleStatus:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The timers of a store that have not fired: ``pending`` of them.
+    """The timers of a store that have not fired yet. ``pending`` is their number.
 
     ``more`` is True if the count stopped at its limit.
 
@@ -212,7 +215,10 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStatus]:
-    """Adds up the schedules of several tasks or workers, by name: the earliest next slot, and the latest last one."""
+    """Merges the schedules of several tasks or workers by name.
+
+    The result has the earliest next slot, the latest last slot, and the sums of the fired and of the missed slots.
+    """
     found: dict[str, list[ScheduleStatus]] = {}
     for name, each in (pair for of in timers for pair in of.schedules.items()):
         found.setdefault(name, []).append(each)
@@ -289,7 +295,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         lag = None if end is None else max(0, end - (position or 0))
         ended = member is not None and member.is_ended(place) and end == fetched
         if lag and ended and not (task.order and task.order.buffered):
-            lag = 0  # only transaction markers follow the last record
+            lag = 0  # the lag is 0, because only transaction markers follow the last record
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)
     return {
@@ -342,7 +348,7 @@ def _timers_of(time: TaskTime) -> dict[str, Any]:
             nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
             told[store] = {"pending": found.pending, "more": found.more, **nexts}
     except HoldfastError:
-        return {}  # the loop raises this error itself, so this function only omits the timers
+        return {}  # the worker's loop raises this error itself, so the status only omits the timers
     return told
 
 

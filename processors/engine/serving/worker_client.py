@@ -57,7 +57,7 @@ ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
-    """The default progress function; it does nothing."""
+    """The default of ``tell``, for callers that do not need the progress; it does nothing."""
 
 
 class _StrangerAtPort(Exception):
@@ -261,7 +261,7 @@ class ProcessorClient:
         # Arguments that were not given are left out of the request, because workers of older versions do not know them.
         asked |= {name: value for name, value in more.items() if value}
         if "keys" in asked and len(_portions(asked["keys"])) > 1:
-            del asked["keys"]  # the keys do not fit into one request, so all keys are exported
+            del asked["keys"]  # the keys do not fit into one request, so the command exports all keys
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 

@@ -29,7 +29,7 @@ class BucketPrints:
     """The fingerprints of the 256 buckets of one set of pairs. A new object describes the empty set.
 
     Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported inside the methods,
-    because verbs import this module and an installation of the engine alone has no numpy.
+    because verbs import this module and an installation with only the engine has no numpy.
     """
 
     __slots__ = ("_counts", "_totals", "_xors")

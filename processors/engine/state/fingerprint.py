@@ -16,7 +16,7 @@ from operator import xor
 from xxhash import xxh64_intdigest
 
 SEED = 42
-#: Number of pairs that are hashed in one batch. So few pairs stay in the CPU's caches.
+#: Number of pairs that are hashed in one batch. The number is small, so that the pairs stay in the CPU's caches.
 BATCH_PAIRS = 2_048
 _MASK = (1 << 64) - 1
 

@@ -105,7 +105,8 @@ class StateFolder:
         if not lock.isdecimal() or int(lock) <= 0:
             return False
         holder = read_identity(slot / HOLDER)
-        if holder is None or holder.pid != int(lock):  # an older version of Holdfast locked the slot
+        # without a matching identity, an older version of Holdfast locked the slot
+        if holder is None or holder.pid != int(lock):
             try:
                 os.kill(int(lock), 0)
             except OSError as gone:

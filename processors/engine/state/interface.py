@@ -28,7 +28,7 @@ class State(Protocol):
 
         Raises:
             StateValueInvalid: The value does not fit its model, or the store does not declare ``ttl``.
-            ValueNotStorable: The value would not come back unchanged from the store's codec, JSON by default.
+            ValueNotStorable: The store's codec (JSON by default) would change the value.
             RecordTooLarge: The record is larger than the changelog allows.
         """
 

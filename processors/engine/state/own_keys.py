@@ -22,7 +22,7 @@ TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
 NEWEST = f"{RESERVED}newest"
 #: The state key that holds the stream time of a store.
 CLOCK_OF_STORE = f"{RESERVED}clock"
-#: State keys of schedules: ``SCHEDULES`` + name holds the slot up to which a schedule has fired.
+#: State keys of schedules. ``SCHEDULES`` + name: the progress of one schedule.
 SCHEDULES = f"{RESERVED}schedules/"
 #: State keys of sources: ``SOURCES`` + name holds what a source has sent.
 SOURCES = f"{RESERVED}sources/"

@@ -107,7 +107,7 @@ class RocksDatabase(Database):
         self._reopen(None)
 
     def _reopen(self, bulk_records: int | None) -> None:
-        assert self._memory is not None  # a read-only database is never reopened
+        assert self._memory is not None  # only a read-only database has no memory plan, and it is never reopened
         self.flush()
         self.close()
         self._made = _opened(self._path, self._memory, bulk_records)
@@ -243,7 +243,8 @@ class StateReader:
 
     def __init__(self, path: Path) -> None:
         try:
-            if not (path / "CURRENT").is_file():  # rocksdict would create a missing folder
+            # checked before opening, because rocksdict would create a missing folder
+            if not (path / "CURRENT").is_file():
                 raise FileNotFoundError("there is no RocksDB")
             self._rdict = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
             self._database = RocksDatabase(self._rdict, path)

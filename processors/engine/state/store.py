@@ -147,7 +147,7 @@ class StoreState(StateMethods):
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: ``reads``: reads by user functions. ``misses``: reads of these that had to read the database.
+        #: ``reads``: number of reads by user functions. ``misses``: number of these that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -191,7 +191,7 @@ class StoreState(StateMethods):
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
                         raise  # The stored value is not too deep; the caller's own stack is nearly full.
-                    return decode_value(raw)  # This error names the state as the cause, not the message.
+                    return decode_value(raw)  # This raises an error that names the stored state as the cause.
             return decode_value(raw)
         # A function may change the returned default, so it gets a copy.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)

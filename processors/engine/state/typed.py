@@ -78,7 +78,8 @@ class TypedValues:
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
         else:
-            decode_value(raw)  # This error names the state as the cause, not the message.
+            # ``decode_value`` raises an error that names the stored state, and not the message, as the cause.
+            decode_value(raw)
         try:
             return self._adapters[of].validate_json(payload)
         except pydantic.ValidationError as failure:
@@ -157,7 +158,7 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """Returns the JSON of ``_upgraded``."""
+        """Returns a stored object as JSON, upgraded to the newest version of its model."""
         made = self._upgraded(key, value, upgrades)
         try:
             return encode_json(made)

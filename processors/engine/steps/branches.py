@@ -22,7 +22,7 @@ class Shared(IntEnum):
 def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
     """Returns the next steps, each with the part of its value that other branches see.
 
-    ``shared`` is the part of the result of ``node`` that other branches see.
+    ``shared`` says which part of the result of ``node`` other branches see.
     """
     last = len(node.children) - 1
     return [(child, Shared.ALL if at < last else shared) for at, child in enumerate(node.children)]
@@ -31,7 +31,8 @@ def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
 def copy_before(node: Node, shared: Shared) -> Callable[[Any], Any] | None:
     """Returns the function that copies a step's value before the step; None if no copy is needed.
 
-    No copy is needed if the step changes nothing that another branch sees. ``shared`` is the part that others see.
+    No copy is needed if the step changes nothing that another branch sees. ``shared`` is the part that other branches
+    see.
     """
     if shared is Shared.NOTHING:
         return None

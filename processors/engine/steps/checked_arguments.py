@@ -37,7 +37,7 @@ def check_topic(seen: Any, call: str) -> None:
 
 
 def check_own_topic(topic: Topic, processor: str) -> None:
-    """Raises StepInvalid if the output topic belongs to another application: ``app.topic`` of it declared the topic."""
+    """Raises StepInvalid if the output topic was declared by another application."""
     if topic.processor is not None and topic.processor != processor:
         raise StepInvalid(
             f"`to_topic` got topic {topic.name} of application {topic.processor}; the stream is of application "

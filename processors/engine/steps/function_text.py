@@ -83,7 +83,7 @@ def _closed_over(function: Any) -> Iterator[str]:
     for name, cell in cells:
         try:
             held = cell.cell_contents
-        except ValueError:  # the variable has no value yet
+        except ValueError:  # the variable of the closure has no value yet
             continue
         if isinstance(held, _PLAIN):
             yield f"{name}={held!r}"

@@ -1,10 +1,10 @@
 """Decides whether a user's function may change its argument, and copies values for such functions.
 
 A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A branch, match
-or window that may change the value gets a copy, so that the change reaches no other of them. A function that only reads
-needs no copy. A branch makes its copy just before its first step that changes something. If a filter before this step
-drops the message, no copy is made. The decision is based on the function's bytecode and on the names that it uses. Code
-that is not known to be harmless counts as a change, which costs a copy.
+or window that may change the value gets a copy, so that no other branch, match or window sees the change. A function
+that only reads needs no copy. A branch makes its copy just before its first step that changes something. If a filter
+before this step drops the message, no copy is made. The decision is based on the function's bytecode and on the names
+that it uses. Code that is not known to be harmless counts as a change, which costs a copy.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
     """
     try:
         return _known(function, stateful)
-    except TypeError:  # The object is not hashable.
+    except TypeError:  # the function is not hashable, so ``_known`` can't cache its result
         return True
 
 
@@ -197,7 +197,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether a name is a function of a harmless module that the function uses, and no method of a container."""
+    """Whether ``name`` is in a harmless module that the function uses, and is no method of a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -212,7 +212,7 @@ def _outside(name: str, function: FunctionType) -> Any:
     if name in code.co_freevars:
         try:
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        except ValueError:  # the variable has no value yet
+        except ValueError:  # the variable of the closure has no value yet
             return _UNKNOWN
     if name in code.co_cellvars:
         return None

@@ -72,7 +72,10 @@ class Node:
 
     @property
     def outbox(self) -> str:
-        """The name of the box where results of this step wait: its topic, or a name of a sink; empty without one."""
+        """The name of the outbox where this step's results wait: a topic's or a sink's name.
+
+        Empty without an outbox.
+        """
         if self.topic is not None:
             return self.topic.name
         return "" if self.of_engine is None else self.of_engine.outbox
@@ -113,7 +116,7 @@ class Node:
             return Touch.ALL if self.in_place else Touch.NOTHING
         serialize = None if self.topic is None else self.topic.formats.value_function
         if serialize is not None and may_change(serialize):
-            return Touch.ALL  # a user's serializer gets the value, too
+            return Touch.ALL  # a user's serializer also gets the value, and may change it
         stateful = self.store is not None and self.functions == (self.function,)
         if any(may_change(each, stateful=stateful) for each in self.functions):
             return Touch.ALL

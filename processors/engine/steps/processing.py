@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ProcessorInvalid(BadConfiguration):
-    """The argument of ``process`` is not a class, or not a function, that makes an object with ``on_message``."""
+    """The argument of ``process`` is neither a class with ``on_message`` nor a function that returns such an object."""
 
 
 #: Maximum number of timers that one call of a processor may set.
@@ -81,7 +81,7 @@ class Context:
         return self._now_ms()
 
     def emit(self, value: Any) -> None:
-        """Sends a value to the next steps, with this key and timestamp."""
+        """Sends a value to the next steps, with the key and the timestamp of this call."""
         self._emitted.append(value)
 
     def set_timer(self, name: str, at: int | timedelta, clock: TimerClock = "stream") -> None:

@@ -50,7 +50,8 @@ class StoreUse:
     drops_known: bool = False
 
 
-#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` raises only these itself.
+#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` itself raises no other
+#: exceptions.
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)
@@ -164,7 +165,10 @@ class Step:
 
     @property
     def outbox(self) -> str:
-        """The name of the step's box of results that wait for the next commit; empty for a step without one."""
+        """The name of the outbox where the step's results wait for the next commit.
+
+        Empty for a step without an outbox.
+        """
         return ""
 
     def describe(self) -> str:

@@ -142,7 +142,7 @@ class StoreOptions:
 
     def _check_models(self) -> None:
         """Raises StoreInvalid if JSON can't preserve the values of a model."""
-        import pydantic  # imported here, because stores without models do not need pydantic
+        import pydantic  # pydantic is imported here, because stores without models do not need it
 
         from holdfast.processors.engine.schema.round_trip import RoundTrip
 
@@ -150,7 +150,8 @@ class StoreOptions:
             try:
                 adapter = pydantic.TypeAdapter(model)
             except (pydantic.errors.PydanticUserError, NameError, TypeError):
-                continue  # This is not a model, or its names are defined later. Another check reports the error.
+                # ``model`` is not a model, or it uses names that are defined later. Another check reports the error.
+                continue
             try:
                 RoundTrip(adapter)
             except SchemaInvalid as lost:

@@ -93,7 +93,7 @@ class ColumnarWindows:
         Unfit: These windows or their aggregates can't be computed with numpy.
     """
 
-    def __init__(  # tidy: allow-wide because these are the bounds of a task
+    def __init__(  # tidy: allow-wide because these are the parts and the limits of a task
         self,
         windows: WindowStore,
         store: WindowRowStore,
@@ -177,8 +177,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value is left out. Its message was processed by ``WindowStore``, so the value may be in the
-        # store.
+        # A row without a value is left out: ``WindowStore`` processed its message, so the value may be in the store.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -236,7 +235,7 @@ class ColumnarWindows:
         items, kept = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
         if longest_key > self._windows.key_bytes_max:
-            raise Unfit  # ``WindowStore`` refuses only this message
+            raise Unfit  # a key is too long; ``WindowStore`` refuses only the message with this key
         of, starts, late = self._in_time(times, kept)
         if not len(starts):
             return WindowRun([], [], [], (), None, starts, times, late)
@@ -246,7 +245,7 @@ class ColumnarWindows:
         if of is not None:
             places = of.tolist()
             counted = [keys[place] for place in places]
-            own = of if kept is None else np.searchsorted(kept, of)  # items are those of the kept messages
+            own = of if kept is None else np.searchsorted(kept, of)  # ``items`` has only the kept messages
             items = [_at(item, own, own.tolist()) for item in items]
             window_times = times[of]
         segments = Segments.of(self._rows_of(counted, starts))
@@ -378,7 +377,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """Returns a column's items with one item for each window: that of the window's message."""
+    """Returns one item for each window: the column's item of the message that the window contains."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

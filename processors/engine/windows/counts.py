@@ -223,7 +223,9 @@ class CountStore:
         results = []
         for begin in begins:
             if begin < chunks[0]:
-                continue  # A previous definition of the windows did not store the first messages of this window.
+                # the first messages of this window are missing, because a previous definition of the windows did not
+                # store them
+                continue
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]
             result = spec.aggregation.computed(min(times), max(times), inside)

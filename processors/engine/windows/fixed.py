@@ -142,7 +142,7 @@ class WindowStore(StoredWindows):
         before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
-            held = None  # The message starts the window again.
+            held = None  # the window starts again, with this message
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
             early.append((aggregation.result(*window, stored), window[0]))
@@ -201,7 +201,7 @@ class WindowStore(StoredWindows):
             return
         for start, end in windows:
             place = open_key(start, end)
-            if end >= known.more and self._state.exists(place):  # The window may also be in the record itself.
+            if end >= known.more and self._state.exists(place):  # the window may be listed in the key's record instead
                 self._state.delete(place)
         if any(end == known.more for _, end in windows):
             left = self._more(known, EVENT_TIME_END_MS - 1, 1)

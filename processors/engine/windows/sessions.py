@@ -109,7 +109,7 @@ class SessionStore(StoredWindows):
                 left = [each for each in known.open if each[1] not in gone]
                 if known.more is None or made.opened > known.more[1]:
                     insort(left, [made.start, made.opened])
-                else:  # The session is one of those outside of the key's record.
+                else:  # the session is not listed in the key's record
                     known.more = [min(known.more[0], made.opened), known.more[1]]
                 known.open = left
             if not spec.final:
@@ -140,7 +140,7 @@ class SessionStore(StoredWindows):
         for opened in names:
             session = self._session(opened)
             if session is None or self._is_over(session.end + gap_ms, judged_by):
-                continue  # A command deleted the session, or the next commit closes it.
+                continue  # a command has deleted the session, or the next commit closes it
             if session.end - 1 + gap_ms < time_ms:
                 break
             found.append(session)
@@ -254,7 +254,7 @@ class SessionStore(StoredWindows):
         for opened in names:
             session = self._session(opened)
             if session is None:
-                continue  # A command deleted the session.
+                continue  # a command has deleted the session
             if not self._is_closed(session.end + self.spec.duration_ms, known):
                 return  # All later sessions are due later, too.
             yield session

@@ -86,7 +86,7 @@ class SlidingStore(StoredWindows):
             self._stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
         stored, known = self._stored_key()
-        over = max(known.closed, known.time - spec.grace_ms - 1)  # The end of the last closed window.
+        over = max(known.closed, known.time - spec.grace_ms - 1)  # ``over``: the end of the last closed window
         if time_ms <= over:
             window = (max(0, time_ms - spec.duration_ms), time_ms)
             self._be_late(value, key, time_ms, [window], known.time, whole=time_ms + spec.duration_ms <= over)

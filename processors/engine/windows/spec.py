@@ -44,7 +44,7 @@ class Unplaced:
 
     _missing: ClassVar[str]
 
-    if not TYPE_CHECKING:  # A type checker reports the missing method itself.
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the missing call
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -199,7 +199,7 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
 
 
 def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
-    """Raises WindowInvalid if the gap is longer than the retention. Such a session would be deleted too early."""
+    """Raises WindowInvalid if the gap is longer than the retention. Otherwise, a session would be deleted too early."""
     if retention_ms is not None and gap_ms > retention_ms:
         raise WindowInvalid(
             f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",

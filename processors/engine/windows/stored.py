@@ -1,6 +1,6 @@
 """Base class of the windows by time (not by count) of one step in one task.
 
-It has their stream time and their index, and closes them.
+The class keeps their stream time and their index by time, and closes them.
 
 ``state.window_keys`` defines the records of a window store. All records are ordinary state of the step's store.
 Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore need no special code for windows.

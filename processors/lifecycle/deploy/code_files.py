@@ -131,13 +131,14 @@ class _Found:
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
-            return set()  # a file that cannot be parsed also fails on import, and that error names the reason
+            return set()  # A file that cannot be parsed also fails when it is imported. That error names the reason.
         nodes = list(ast.walk(tree))
         from_here = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
         for name in _texts(nodes):
             if from_here:
                 self._name(path.parent / name, root)
-            elif _is_data(root / name):  # a path relative to the worker's working folder, which is the project folder
+            # Such a path is relative to the worker's working folder, which is the project folder.
+            elif _is_data(root / name):
                 self.left.add(name)
         return set(_imports(nodes))
 

@@ -57,7 +57,7 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's configuration of the worker in a slot; None if it has no such worker."""
+        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
@@ -77,7 +77,8 @@ class DeployedSettings:
 
     def forget(self, processor: str, release: str) -> None:
         """Delete the recorded settings of a release that was deleted."""
-        with suppress(PathOutside):  # a registry row whose path is outside of the home folder has no settings file
+        # A registry row can contain a path outside of the home folder. Such a release has no settings file to delete.
+        with suppress(PathOutside):
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:

@@ -311,7 +311,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
-    # true if the supervisor stopped the instance, because its command or environment changed
+    # ``apply`` returns True if it stopped the instance, because the command or the environment of the program changed.
     if world.deployer.apply(spec):
         step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
@@ -325,7 +325,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # If the registry was lost, count generations (numbers of deployments) on from the newest one in the changelogs.
+    # If the registry was lost, generations (deployment numbers) continue after the newest generation in the changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -45,7 +45,7 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        # the worker has the wanted version, but another copy of its code or other settings, so it is replaced
+        # The worker runs the wanted version with another copy of the code or with other settings, so it is replaced.
         return "replace"
     return step
 
@@ -53,7 +53,7 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The supervisor's state of an instance (None if unknown), and the instance's status (None without one).
+    """The supervisor's state of an instance (None if unknown), and the instance's status (None if there is no status).
 
     The status is the answer of the live process. If the process ended with an error, it is the last status before the
     end. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.

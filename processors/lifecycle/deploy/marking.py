@@ -54,7 +54,7 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """A deployment that the mark file or the changelogs record but the registry lacks; None if the registry lacks none.
+    """A deployment in the mark file or the changelogs that is missing in the registry; None if none is missing.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.

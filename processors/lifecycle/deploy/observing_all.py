@@ -26,7 +26,7 @@ SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """Answers for one worker: its cached status; all other requests are sent to the worker."""
+    """The client of one worker. It returns the cached status, and passes all other requests on to the worker."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
@@ -79,9 +79,9 @@ class _Listed:
 
 
 def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
-    """A copy of the world in which the statuses of these deployments' instances are cached.
+    """Returns a copy of ``world`` (access to supervisor, workers and registry) with cached statuses of these instances.
 
-    If the supervisor cannot list its programs, the world is returned unchanged. The caller's own request then gets the
+    If the supervisor cannot list its programs, ``world`` is returned unchanged. The caller's own request then gets the
     error.
     """
     deployer, silent = world.deployer, None

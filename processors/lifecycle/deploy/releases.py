@@ -117,7 +117,7 @@ class ReleaseFolders:
         return len(old)
 
     def _place(self, processor: str, release: str) -> Path:
-        """The folder for a release; raises PathOutside if a name leads elsewhere."""
+        """The folder of a release; raises PathOutside if a name leads outside of the releases folder."""
         return inside(inside(self._paths.all_releases, processor), release)
 
     def _delete(self, processor: str, release: str, recorded: Path) -> None:
@@ -149,7 +149,8 @@ class ReleaseFolders:
             for each in code.files:
                 to = inside(part, each.name)
                 to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(each.path, to)  # file permissions are not copied, so that the copy is private
+                # Only the contents are copied, not the file permissions, so that the copy is private.
+                shutil.copyfile(each.path, to)
             if not _is_whole(part, code):
                 raise ReleaseFailed(
                     f"The files of {code.target} changed while they were copied.",
@@ -160,7 +161,7 @@ class ReleaseFolders:
             part.rename(folder)
         except OSError as failed:
             if _is_whole(folder, code):
-                return folder  # a parallel run has already created the folder from the same files
+                return folder  # Another deploy, in parallel, has already created the folder from the same files.
             raise ReleaseFailed(
                 f"The code of {code.target} cannot be copied to {folder}: {failed}.",
                 action="Free disk space there, or correct the folder's rights, then deploy again. Nothing was changed.",

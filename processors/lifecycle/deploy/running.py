@@ -102,7 +102,7 @@ class DeployedProcessors:
         self._present = present
         self._settings = DeployedSettings(world.paths)
         self._releases = ReleaseFolders(world.registry.releases, world.paths, releases_kept)
-        #: The result of the last deployment; None before the first one.
+        #: The result of the last deployment; None before the first deployment.
         self.result: DeploymentResult | None = None
 
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
@@ -191,7 +191,7 @@ class DeployedProcessors:
         own = {name: rollout.environment[name] for name in _OF_RELEASE if name in rollout.environment}
         return replace(rollout, environment={**present, **own})
 
-    def _go_back(  # tidy: allow-wide because these are the parts of one failure
+    def _go_back(  # tidy: allow-wide because all parameters describe one failed deployment
         self,
         processor: str,
         stage: RunProcessor,
@@ -280,7 +280,10 @@ class DeployedProcessors:
 
 
 def _goes_back(stage: RunProcessor) -> bool:
-    """Whether, after a failed start, the earlier deployment is started again: it had other code or other workers."""
+    """Whether the earlier deployment is started again after a failed start.
+
+    True if it had other code or other slots, and can be started.
+    """
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 

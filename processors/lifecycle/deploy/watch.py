@@ -2,8 +2,8 @@
 
 Invariants:
     - The functions are pure: they get statuses and return a verdict.
-    - If the previous version also sent half or more of its messages to dead letters, the new version does not fail for
-      that.
+    - If the previous version also sent half or more of its messages to dead letters, this is no failure of the new
+      version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ASIDE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of messages since the workers' start: ``processed``, and ``aside`` of these that became dead letters."""
+    """Counts since the workers' start: ``processed`` messages, and the dead letters (``aside``) among them."""
 
     processed: int
     aside: int

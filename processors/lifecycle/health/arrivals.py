@@ -39,7 +39,7 @@ class Arrived:
 
 
 def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: float) -> Arrived | None:
-    """The verdict about one processor; None if no worker of it answers. ``now`` is in seconds since 1970."""
+    """The verdict about one processor; None if none of its workers answers. ``now`` is in seconds since 1970."""
     tasks = [task.arrivals for status in statuses for task in status.tasks]
     if not statuses:
         return None

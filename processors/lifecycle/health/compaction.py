@@ -94,14 +94,14 @@ class RestoreRate:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpace:
-    """Size of the local stores of one changelog, summed over all tasks: bytes on disk, and live bytes."""
+    """Size of the local stores of one changelog, summed over all tasks: bytes on disk, and bytes of live entries."""
 
     size_bytes: int
     live_bytes: int
 
     @property
     def amplification(self) -> float:
-        """Bytes on disk per live byte."""
+        """Bytes on disk for each byte of live entries."""
         return self.size_bytes / max(1, self.live_bytes)
 
 
@@ -167,7 +167,7 @@ class CompactionProblem:
         return f"{self.sentence} {self.action}" + (f" Remedy: `{self.command}`" if self.command else "")
 
 
-def judge_compaction(  # tidy: allow-wide because each is a limit of its own
+def judge_compaction(  # tidy: allow-wide because each parameter is a separate limit
     expected: TopicSpec,
     facts: CompactionFacts,
     *,
@@ -314,7 +314,8 @@ def _not_compacted(
 ) -> Iterator[CompactionProblem]:
     """The problems of a partition that has overdue records, or more records than its configuration allows.
 
-    ``explained`` is true if another problem already explains the surplus; the action is then to repair that one first.
+    ``explained`` is true if another problem of the topic already explains the additional records. The action is then to
+    repair that problem first.
     """
     cleaner = (
         "Repair the problem above first; it blocks compaction."
@@ -363,7 +364,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """The problem that all records are in one open segment, which Kafka never compacts; None if this is not so."""
+    """The problem that all records are in one open segment, which Kafka never compacts; otherwise None."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:

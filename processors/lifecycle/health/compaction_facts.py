@@ -81,7 +81,7 @@ def look_closer(
     workers: Sequence[Sequence[TaskStatus]] = (),
     now: Callable[[], float] = time.time,
 ) -> CompactionFacts:
-    """Add the facts that need more requests: sizes, open transactions, samples of records, and the workers' facts.
+    """Adds the facts that need more requests: sizes, open transactions, samples of records, and the workers' facts.
 
     ``workers`` has the tasks of each running worker; ``now`` returns the wall clock, seconds since 1970.
     """
@@ -153,7 +153,7 @@ def _with_samples(
     seen = [part for part in parts if part.records is not None]
     span = sum(part.span for part in seen)
     density = sum(part.records or 0 for part in seen) / span if span else 1.0
-    # keys are spread evenly over partitions, so the sampled partitions represent the partitions without samples
+    # Keys are spread evenly over partitions, so the density of the sampled partitions is used for all other partitions.
     if seen:
         parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
     return replace(facts, partitions=tuple(parts))
@@ -257,7 +257,7 @@ def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)
         if restored >= RESTORED_FEW and seconds > 0:
-            # a worker restores its tasks in parallel, so the longest task gives the duration
+            # A worker restores its tasks in parallel, so the slowest task gives the duration.
             rates.append(restored / seconds)
     count = max(1, len(workers))
     if rates:

@@ -154,7 +154,7 @@ def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
 def judge_room(used: Sequence[Used], min_percent: float) -> Verdict:
     """Whether every disk has at least ``min_percent`` of its space free.
 
-    The sentence names the kind of files that uses the most space on the fullest disk.
+    The sentence names the kind of files that uses the most space on the disk with the least free space.
     """
     tightest = min(used, key=lambda each: each.room.free_percent).room
     on_it = [each for each in used if each.room == tightest]

@@ -120,7 +120,7 @@ class Rehearsal:
 
     @property
     def all_s(self) -> float:
-        """Estimated seconds for a restore of all tasks by one worker, if all are as large as the rehearsed task."""
+        """Estimated seconds for one worker to restore all tasks, if every task is as large as the rehearsed task."""
         return self.seconds * self.tasks
 
     @property
@@ -136,7 +136,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """Picks a candidate by a hash of ``day``: all calls on one day pick the same one. None without candidates."""
+    """Picks a candidate by a hash of ``day``, so all calls on one day pick the same; None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None

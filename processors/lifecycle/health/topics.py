@@ -128,9 +128,9 @@ def encode_memory(memory: WatchMemory) -> str:
 
 
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
-    """The processors whose workers must report from which topics (topic ids) their state was built.
+    """The processors whose workers must report the ids of the topics from which their state was built.
 
-    At least one topic of such a processor has another id than in the memory, or is not in the memory.
+    At least one topic of these processors has another id than in the memory of the last check, or is missing in it.
     """
 
     def strange(name: str) -> bool:
@@ -179,7 +179,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """The id of the topic that the state was built from; it differs from ``seen`` if the topic was created again."""
+    """The id of the topic from which the state was built. It differs from ``seen`` if the topic was created again."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -317,7 +317,7 @@ def _held_partitions(
     transactions: Mapping[Partition, Sequence[OpenTransaction]],
     held_s: float,
 ) -> list[HeldPartition]:
-    """The partitions whose last stable offset has not moved for ``held_s`` seconds, with their open transactions."""
+    """Partitions whose last stable offset has not moved for ``held_s`` seconds, each with its open transactions."""
     found = []
     for number, (at, since) in sorted(known.held.items()) if known is not None else ():
         if look.now - since >= held_s:

@@ -133,7 +133,7 @@ class Archive:
         """
         lock = self.root / "lock"
         with disk_errors(self.root):
-            # private (0o700), because copies contain the contents of topics
+            # The folder is private (0o700), because copies contain the messages of topics.
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -139,7 +139,8 @@ class OrphanCleaning:
         Empty if no running group forbids a change.
         """
         members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-        if members:  # the group has a worker that the registry does not list, or a worker of another installation
+        # The group's members are workers that the registry does not list, or workers of another installation.
+        if members:
             how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
             return f"{orphan.processor} runs: {how}"
         return in_use(orphan, groups)
@@ -201,7 +202,7 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raises OrphanChanged if a running group may use the orphan, or if it may only be deleted by its full name."""
+        """Raises OrphanChanged if a running group may use the orphan, or if its deletion requires its full name."""
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:
             raise changed(orphan, used)

@@ -214,7 +214,8 @@ class FolderThing(Thing):
         path = self._place(orphan.name)
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
-            # the check ``blocked`` is left out, because it would report this process, which has locked the slot
+            # ``blocked`` is not checked again, because it would report this process, which now holds the lock of the
+            # slot.
             _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
@@ -397,7 +398,7 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        # removes the id of this process, because readers of this file expect the id of a worker
+        # The lock file contains the id of this process. It is emptied, because readers expect the id of a worker.
         (slot / "lock").write_text("")
         folder.release()
 

@@ -199,8 +199,8 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind whose name contains a processor of this installation.
-# The field ``why`` of owned resources is empty.
+# Each function below yields the resources of one kind whose name contains the name of a processor of this installation.
+# If a resource has an owner, its field ``why`` is empty.
 
 
 def _processor(name: str) -> str:
@@ -213,7 +213,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
     for topic, by_name in candidates(known, found.topics).items():
         signed = found.signed.get(topic, Signed())
         if any(_processor(writer) not in names for writer in signed.writers):
-            continue  # the topic belongs to a processor of another installation
+            continue  # The topic belongs to a processor of another installation.
         whys = {name: _unowned(known, name, topic) for name in sorted(signed.writers) or [by_name]}
         if all(whys.values()):
             name, why = next(iter(whys.items()))

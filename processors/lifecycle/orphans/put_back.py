@@ -105,7 +105,9 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
         ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
     elif state is not None and state.topic_id:
         ours = state.topic_id == there.topic_id
-    else:  # a run may have been killed after it created the topic, and before it recorded the topic id
+    # An earlier run may have created the topic, and then have been killed before it recorded the topic id. An empty
+    # topic is treated as this topic.
+    else:
         ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
     if state is None or not ours:
         raise TopicThere(

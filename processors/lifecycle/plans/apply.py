@@ -80,7 +80,7 @@ class ApplyInProgress(HoldfastError):
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed in such a way that the apply cannot be resumed. The apply has ended; a retry needs a new plan."""
+    """A stage failed, and the apply cannot be resumed. The apply has ended; a retry needs a new plan."""
 
 
 class RecoveryInProgress(HoldfastError):
@@ -107,7 +107,7 @@ Executor = Callable[[str, Stage, ProgressLog], Done]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run (process) that carries out an apply, so that no other run may do so.
+    """The run (process) that carries out an apply. Only one run at a time may carry out an apply.
 
     ``name`` is unique. ``is_gone`` is a function that returns whether another holder, given by name, is known to be
     dead.
@@ -309,7 +309,7 @@ class Applier:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The present record of the apply, read again after this run got the lease of it.
+        """The present record of the apply, read again after this run got the apply's lease.
 
         The previous holder may have recorded more stages before this run got the lease.
         """
@@ -346,8 +346,8 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # The process may stay alive after this error.
-                # Without this release, other runs could resume the apply only after ``SILENT_S`` seconds.
+                # The process may stay alive after this error. If it did not release its lease here, other runs could
+                # resume the apply only after ``SILENT_S`` seconds.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
             seconds = (self.clock() - started).total_seconds()
@@ -363,7 +363,7 @@ class Applier:
     def _close_what_is_done(self, plan: Plan) -> None:
         """End an open apply of the same request if the facts show that its work is done.
 
-        The run of such an apply died after the last change, but before it recorded the end.
+        The run of that apply died after its last change, but before it recorded the end.
         """
         if not isinstance(plan.verdict, NothingToDo):
             return
@@ -383,7 +383,7 @@ class Applier:
 
 
 def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The newest stage in ``done`` that started workers, if it left them paused; otherwise None.
+    """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
 
     A resumed apply repeats this stage first, because the paused workers may have died since.
     """
@@ -396,8 +396,8 @@ def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
 
     The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
     if the plan ends with a stop. If the plan ends with a start, these workers are started, unless the state is partly
-    changed. If it is, the processor is stopped permanently, so that recovery starts no worker on such state. Workers
-    that the apply had already stopped stay stopped.
+    changed. With partly changed state, the processor is stopped permanently, so that recovery starts no worker on it.
+    Workers that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
@@ -427,13 +427,13 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 
 def _between(stage: Stage) -> bool:
-    """Whether state and input offsets may not match while the stage is only partly done."""
+    """Whether state and input offsets may contradict each other while the stage is only partly done."""
     moves = isinstance(stage, ClearKeys) and bool(stage.positions)
     return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether this run may continue the apply, because no other live run carried it out when the record was read."""
+    """Whether this run may continue the apply, because no other live run held it when the record was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

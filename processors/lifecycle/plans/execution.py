@@ -144,7 +144,8 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                # the input, which is read again, brings the keys back
+                # With new input offsets, no command to put keys back is printed, because the input that is read again
+                # restores the keys.
                 undo = "" if stage.positions else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():

@@ -262,7 +262,7 @@ class FactSource(Protocol):
         """The recorded deployment; None if the processor was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """The finding that the registry lacks the processor's newest deployment; None if it has the newest one."""
+        """The finding that the registry lacks the processor's newest deployment; None if the registry has it."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The facts of the workers in these slots, and in all other slots that have a process."""
@@ -416,7 +416,7 @@ def read_facts(
 def _with_worked_instead(
     name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None
 ) -> DeploymentFacts | None:
-    """The deployment; if its version never worked, its field ``worked_instead`` names the version that worked last."""
+    """The deployment. If its version never worked, the field ``worked_instead`` names the version that worked last."""
     if deployed is None or last is None or last.code_version == deployed.code_version:
         return deployed
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
@@ -463,7 +463,7 @@ def _is_whole(
 
 
 def partition_of(task: str) -> int:
-    """The partition number in a task's name, ``<subtopology>-<partition>``."""
+    """The number of the partition, read from a task's name ``<subtopology>-<partition>``."""
     return int(task.rpartition("-")[2])
 
 

@@ -17,10 +17,9 @@ lost. The reasons why it is harmless, by port:
                         workers' guard compares topic ids.
     dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
                         same transactions as the messages.
-    table loaders       Each processor has one transactional id for them, so a new loader fences the former one.
-    state folders       Each slot's folder has a lock.
-    archive             The archive has a lock, and facts are read again before a deletion.
-    registry            The lease is verified in the same database transaction (``Registry.fenced``).
+    table loaders Each processor has one transactional id for them, so a new loader fences the former loader. state
+    folders Each slot's folder has a lock. archive The archive has a lock, and facts are read again before a deletion.
+    registry The lease is verified in the same database transaction (``Registry.fenced``).
 """
 
 from __future__ import annotations

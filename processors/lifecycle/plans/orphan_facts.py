@@ -94,7 +94,7 @@ class Archived:
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; a resource that has the same name now is a new one."""
+        """Whether the original was deleted. A resource that has the same name now is then a new resource."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 

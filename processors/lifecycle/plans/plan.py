@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def permanent(self) -> bool:
-        """Whether a stage deletes data of which it writes no file before."""
+        """Whether a stage deletes data that it does not first write to a file."""
         return self.changes and any(stage.destructive and not stage.exports_first for stage in self.stages)
 
 

@@ -227,7 +227,7 @@ class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
 
     Args:
         processor: Name of the processor.
-        to: Id or version of the release; empty for the release that worked before the present one.
+        to: Id or version of the release; empty for the release that worked before the present release.
         timeout_s: Maximum seconds until every partition is processed.
     """
 

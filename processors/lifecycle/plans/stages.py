@@ -23,7 +23,7 @@ class _Stage(msgspec.Struct, frozen=True):
 
     @property
     def exports_first(self) -> bool:
-        """Whether the stage writes the data that it deletes to a file before."""
+        """Whether the stage writes the data to a file before it deletes the data."""
         return False
 
 
@@ -44,7 +44,7 @@ class SetTopicConfig(_Stage, frozen=True, tag="set_topic_config"):
 
 
 class DeleteTopic(_Stage, frozen=True, tag="delete_topic"):
-    """Delete a changelog whose state is no longer needed, or is written to a new changelog."""
+    """Delete a changelog, because its state is no longer needed or will be written to a new changelog."""
 
     name: str
     destructive: ClassVar[bool] = True
@@ -176,7 +176,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
     @property
     def exports_first(self) -> bool:
-        """Whether the stage writes the data that it deletes to a file before."""
+        """Whether the stage writes the data to a file before it deletes the data."""
         return self.export
 
 
@@ -240,7 +240,7 @@ class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
 
     @property
     def exports_first(self) -> bool:
-        """Whether the stage writes the data that it deletes to a file before."""
+        """Whether the stage writes the data to a file before it deletes the data."""
         return self.export is not None
 
 
@@ -332,7 +332,7 @@ class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
 
     @property
     def exports_first(self) -> bool:
-        """Whether the stage writes the data that it deletes to a file before."""
+        """Whether the stage writes the data to a file before it deletes the data."""
         return self.export is not None
 
 

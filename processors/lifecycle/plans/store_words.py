@@ -1,4 +1,4 @@
-"""Describes as text which records about time a store has: windows, timers and TTL, with their durations."""
+"""Describes as text the time-related records of a store: windows, timers and TTL, each with its duration."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from holdfast.processors.lifecycle.plans.stages import (
     StopProcessor,
 )
 
-#: Verbs whose interrupted apply leaves no half-changed state.
-#: Recovery may start workers after such an apply, even if another version of Holdfast wrote the plan.
+#: The verbs of which an interrupted apply leaves no half-changed state. After such an apply, recovery may start
+#: workers, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
 #: Stages that running workers carry out, so that they fail while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
@@ -67,7 +67,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
 
 def only_starts_workers(record: ApplyRecord) -> bool:
-    """Whether an open apply next starts workers, and after that only stops workers or deletes old state.
+    """Whether an open apply next starts workers, and then has only stages that stop workers or delete old state.
 
     The state is then complete, so the apply may be abandoned if the workers do not start.
     """
@@ -78,10 +78,10 @@ def only_starts_workers(record: ApplyRecord) -> bool:
 
 
 def needs_workers(record: ApplyRecord) -> bool:
-    """Whether an open apply that is resumed needs running workers before one of its own stages starts them."""
+    """Whether a resumed apply needs running workers before one of its remaining stages starts any."""
     plan = read(record)
     if plan is None or isinstance(plan.request, Compact):
-        return False  # such an apply is abandoned
+        return False  # No worker is needed, because such an apply is abandoned instead of resumed.
     after = plan.stages[len(record.done) :]
     first = next((stage for stage in after if isinstance(stage, (RunProcessor, *_BY_WORKERS))), None)
     return isinstance(first, _BY_WORKERS)
@@ -98,7 +98,7 @@ def way_on(record: ApplyRecord) -> str:
 
 
 def command_of(request: Request) -> str:
-    """The command of a request that gets a new plan after a kill, with all its arguments."""
+    """The command that makes a new plan for a request after a kill, with all arguments of the request."""
     words = [] if isinstance(request, OfInstallation) else [request.processor]
     for field in msgspec.structs.fields(request):
         value = getattr(request, field.name)

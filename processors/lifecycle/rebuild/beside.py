@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 STILL_S = 120.0
 #: Records. The shadow (second run of the functions) has caught up if it is at most this far behind the processor.
 BEHIND_RECORDS = 10_000
-#: Seconds. The shadow (second run of the functions) has also caught up if the rest takes at most this long.
+#: Seconds. The shadow (second run of the functions) has also caught up if the remaining records take at most this long.
 BEHIND_S = 2.0
 #: Maximum number of consecutive interrupted attempts without progress; then the stage of the plan fails.
 BREAKS_MAX = 5

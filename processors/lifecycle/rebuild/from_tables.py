@@ -59,7 +59,7 @@ GONE_S = 120.0
 
 
 class RestoredOther(HoldfastError):
-    """The content of a worker's store differs from the restored snapshot; the workers stay paused.
+    """After a restore, the content of a worker's store differs from the snapshot. The workers stay paused.
 
     Fields: ``store``, ``partition``.
     """
@@ -146,7 +146,7 @@ class TableStages:
         return Done(f"{progress.rows:,} keys written to {topic.name}; they match the manifest", progress.rows)
 
     def set_positions(self, processor: str, stage: SetPositions, tell: ProgressLog) -> Done:
-        """Set input offsets and remove the changelogs' marks as unfinished, in one transaction.
+        """In one transaction, set input offsets and remove the "unfinished" marks of the changelogs.
 
         Raises:
             PositionsUnset: The group has members, or an offset that the plan keeps is not committed.
@@ -172,7 +172,7 @@ class TableStages:
             load.producer.commit()
         return Done(f"{len(offsets)} input offset(s) of {processor} are set to those of its state", len(offsets))
 
-    def _make_whole(  # tidy: allow-wide because these are the parts of one record
+    def _make_whole(  # tidy: allow-wide because all parameters describe one record
         self,
         load: Loader,
         topology: Topology,

@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 
 class HeldElsewhere(HoldfastError):
-    """Workers of another installation are in the processor's group; no worker was changed. Field: ``members``."""
+    """The processor's group has workers of another installation, so no worker was changed. Field: ``members``."""
 
 
 class IncidentUnknown(HoldfastError):
@@ -103,7 +103,7 @@ class RecoveryPolicy:
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: The finding that the registry lacks a deployment that the changelogs record; None if it lacks none.
+    #: The finding that the registry lacks a deployment which the changelogs record; otherwise None.
     behind: Behind | None = None
 
 
@@ -162,7 +162,8 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # Check again: before the claim, an apply may have begun and been interrupted. After it, no apply can begin.
+        # Check again, because an apply may have begun, and been interrupted, before the claim. After the claim, no
+        # apply can begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -207,7 +208,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident of a requested recovery: the newest one if it is open or failed, otherwise a new one."""
+    """The incident of a requested recovery: the newest incident if it is open or failed, otherwise a new incident."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -281,7 +282,7 @@ class _Recovery:
                 return self._wait(Wait("broker-away"), gravest.sentence)
             if isinstance(gravest, Unsupervised):
                 return self._wait(Wait("supervisor-silent"), gravest.sentence, Ask(gravest.sentence, gravest.action))
-            if made and isinstance(gravest, Starting):  # a large restore can outlast an attempt's timeout
+            if made and isinstance(gravest, Starting):  # a large restore can last longer than an attempt's timeout
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
             if not chosen.due and (chosen.waits or chosen.asks):
@@ -467,7 +468,8 @@ class _Recovery:
         """Wait until every slot outside of ``down`` works; if ``down`` is empty, until all partitions are processed."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        if down:  # the partitions of a worker in ``down`` may be without a running worker
+        # Partitions are not checked, because the partitions of the workers in ``down`` may have no running worker.
+        if down:
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"
         statuses = wait_ready(rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)

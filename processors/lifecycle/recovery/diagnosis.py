@@ -321,7 +321,7 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
     """Whether ``moment`` is later than ``than``.
 
-    False if ``moment`` is in the future, which means that a wrong clock recorded it, while ``than`` is not.
+    Also False if only ``moment`` is in the future, because a wrong clock then recorded ``moment``.
     """
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
@@ -342,8 +342,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # The worker's own measure is preferred, because time differences are wrong after a change of the clock.
-    # A live worker would then look stuck.
+    # A time that the worker itself measured is preferred. A time difference is wrong after the clock was changed, and a
+    # live worker would then look stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)
@@ -356,7 +356,8 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
     """A difference between a running instance and its recorded deployment, such as another version; otherwise None."""
-    if status.code_version not in ("", desired.code_version):  # workers of earlier Holdfast versions report none
+    # Workers of earlier Holdfast versions report an empty code version.
+    if status.code_version not in ("", desired.code_version):
         said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
         return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
     if status.paused:

@@ -124,6 +124,6 @@ def kind_of_error(error: Mapping[str, Any]) -> Kind:
 def kind_of_end(exit_status: int | None) -> Kind:
     """The kind of fault of a process that ended without a recorded error."""
     if exit_status == EXIT_DISK_FAILURE:
-        return "disk-full"  # without space on the disk, the process could not write its error to a file
+        return "disk-full"  # A full disk is the likely cause, because the process could not write its error to a file.
     cause = None if exit_status is None else CAUSE_OF_EXIT.get(exit_status)
     return "dead" if cause is None else kind_of(cause)

@@ -198,7 +198,7 @@ def notice(
     now = world.clock()
     answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
     known = (answered_at or {}).items()
-    # limited to ``now``, because a wrong clock may have recorded a time in the future
+    # Each time is limited to ``now``, because a wrong clock may have recorded a time in the future.
     answered = {slot: min(moment, now) for slot, moment in known if slot in seen}
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
@@ -247,7 +247,7 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
         return gravest.sentence
     waits_for_broker = incident.remedy == Wait.name and incident.kind == "broker-away"
     if waits_for_broker and (lasting := conditions.lasts(Wait("broker-away"))):
-        return lasting  # without a broker no worker can start
+        return lasting  # The incident must wait, because no worker can start without a broker.
     asked = {slot: Ask(sentence, incident.action) for slot, sentence in incident.asks.items()}
     chosen = decide_slots(found, lambda each: Case(incident.processor), conditions.lasts, asked)
     if chosen.due or any(slot not in incident.asks for slot in chosen.asks):
@@ -369,7 +369,7 @@ def is_broken_off(record: ApplyRecord) -> bool:
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether the process that carries out an apply is known to have ended.
+    """Whether it is certain that the process of an apply has ended.
 
     A silent process does not count as ended, because it may still answer later.
     """

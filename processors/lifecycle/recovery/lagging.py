@@ -46,7 +46,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970).
+    """A processor's lag in records, and the time since which the lag has not shrunk (seconds since 1970).
 
     Rates are computed from the difference between ``first`` and ``last``. Both are None if the end offset of an input
     is unknown.

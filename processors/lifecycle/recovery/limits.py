@@ -24,7 +24,8 @@ class Limits:
     stuck_after_s: float = 30.0
     #: Maximum time from the start of the process to its first answer.
     start_s: float = 60.0
-    #: Maximum time that a requested stop may take, and maximum time until the start after it.
+    #: Maximum time that a requested stop may take. Also the maximum time between the end of a stopped process and its
+    #: next start.
     stop_s: float = 60.0
     #: Time after a failed incident before the processor may open another incident, unless it is deployed again earlier.
     retry_s: float = 900.0

@@ -68,7 +68,7 @@ def judge(
     apply (``last``).
     """
     gravest = worst(found)
-    # a registry that was replaced by a backup may list an ended apply as open, so applies are not judged
+    # If the registry was replaced by a backup, it may list an ended apply as open. So applies are not judged.
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):

@@ -113,7 +113,7 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program was meant to run: it runs now, or its process died without a requested stop."""
+    """Whether a program should run: it runs now, or its process died without a requested stop."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
@@ -134,7 +134,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The definition (``module:attribute``) with which a worker was started; None unless its environment names one."""
+    """The definition (``module:attribute``) with which a worker was started, from its environment; otherwise None."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:

@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.recovery.faults import PASSING, Kind
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Fence the old process, then start a new one."""
+    """Fence the old process, then start a new process."""
 
     name: ClassVar[str] = "restart"
 
@@ -45,7 +45,7 @@ class Wait:
 
     @property
     def sentence(self) -> str:
-        """The condition that ends the wait, as a sentence."""
+        """The condition that must be met before the restart, as a sentence."""
         until = {
             "disk-full": "the disk has room",
             "schema-registry-away": "the schema registry answers",
@@ -161,7 +161,8 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        return Restart()  # a restart helps if a system that the function calls is available again
+        # The failed function may call another system. A restart helps if that system is available again.
+        return Restart()
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)
 

@@ -3,7 +3,7 @@
 Invariants:
     - The Dagster sensor and the simulation in tests both use these functions.
     - An incident has one run at a time. If a run fails without closing its incident, for example because it was killed,
-      the next run starts after a pause. At most ``RUNS_PER_INCIDENT`` runs may fail so.
+      the next run starts after a pause. After ``RUNS_PER_INCIDENT`` such runs, the incident is closed as failed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
         if holder not in {run.id for run in runs} and incident.is_worked_on:
-            return None  # a run of another Dagster instance already works on the incident
+            return None  # A run of another Dagster instance works on the incident.
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
     # Successful runs do not count, because they left the incident open so that it waits.

@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions that do not belong to an apply. Only these get an entry of their own, because each apply already has one.
+#: Actions outside of an apply. Only these get a separate entry, because each apply already has an entry.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
 #: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
@@ -77,7 +77,7 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
         return []
     try:
         request = plans.decode(record.plan).request
-    except PlanUnreadable:  # another version of Holdfast recorded the plan
+    except PlanUnreadable:  # The plan is unreadable, because another version of Holdfast recorded it.
         request = None
     stores: tuple[str, ...] = ()
     if isinstance(request, Clear | Restore):

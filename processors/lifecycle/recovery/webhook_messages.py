@@ -177,7 +177,8 @@ def deliver(
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time than this maximum was recorded by a wrong clock
+    # No pause is longer than this maximum, so a later time was recorded by a wrong clock.
+    if 0 < due <= ASKED_PAUSE_S_MAX:
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []

@@ -118,7 +118,7 @@ def judge_working(
         return Answer(True, gravest.kind, f"It works.{said}", incident.id if incident is not None and is_open else None)
     if isinstance(gravest, Starting) and not is_open:
         return None
-    # a closed incident explains the present fault only if recovery failed
+    # A closed incident explains the present fault only if its recovery failed.
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
 
@@ -126,7 +126,8 @@ def judge_working(
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
     """The answer about a paused processor.
 
-    It is a warning, but a failure if ``last``, the newest apply, ended early and may have left the processor paused.
+    The answer is only a warning. It is a failure if the newest apply (``last``) ended early and may have left the
+    processor paused.
     """
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
@@ -148,7 +149,8 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
     """
     plan, action = way_on.read(begun), _way_on(begun, found, incident)
     if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):
-        action = f"{hangs} Then: {action}"  # until the supervisor answers, no command reaches a worker
+        # While the supervisor does not answer, no command reaches a worker. So this action comes first.
+        action = f"{hangs} Then: {action}"
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):
         held = "Recovery leaves the processor alone until then."
@@ -178,7 +180,8 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
     if failed is None or failed.opened_at < begun.started_at:
         return action
-    return f"{instead}; then: {failed.action}"  # recovery has already tried restarts
+    # Resuming the apply is not proposed, because recovery has already restarted the workers without success.
+    return f"{instead}; then: {failed.action}"
 
 
 def _ended_by_itself(found: Diagnosis) -> bool:
@@ -207,14 +210,14 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
         return answer
     text, todo, _ = answer.text.partition(_TODO)
     there = f"stop {processor} there (`holdfast apply stop {processor}` in that installation)"
-    # the action of an incident that failed beside these workers already begins so
+    # After a failed incident with workers of another installation, the action already begins with this text.
     action = answer.action if answer.action.startswith(there) else f"{there}; then: {answer.action}"
     said = f"{text} {shared_with(processor, strangers)}{_TODO}{action}" if todo else answer.text
     return replace(answer, text=said, action=action)
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:
-    """The answer for a processor that a running apply changes at present, so that it may be down for some time."""
+    """The answer for a processor that a running apply changes now. Such a processor may be down for some time."""
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (

@@ -37,7 +37,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
-#: Maximum seconds for writing the changelog and joining the group.
+#: Maximum seconds for writing the changelog and for joining the group.
 RESEED_S = 3_600.0
 
 
@@ -106,7 +106,8 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
     """The changelogs that must be deleted and created, each with the reason.
 
-    The reason is that it is missing, lost its first records, or has another number of partitions than its inputs.
+    A changelog is unusable if it is missing, lost its first records, or has another number of partitions than its
+    inputs.
     """
     found = {}
     for spec in topology.changelogs:
@@ -225,7 +226,8 @@ def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refus
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # Of several copies of a task, the copy that has processed the most input is used, because it comes last here.
+    # A task can have several copies. The copy that has processed the most input is last, so it replaces the other
+    # copies.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
@@ -261,7 +263,7 @@ def _up_to(topic: str, held: int | None) -> str:
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's local state has records that its changelog lacks."""
+    """Whether a task's local state contains records that are missing in its changelog."""
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:

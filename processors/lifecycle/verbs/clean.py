@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
 Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
-#: Next steps for an orphan that need a stage in the plan; stages of these steps follow in this order.
+#: The next steps for which a plan has a stage, in the order in which the plan executes them.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
 #: The order of deletions by kind. Groups come first, because Kafka reports a group's offsets only for existing topics.
 _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")

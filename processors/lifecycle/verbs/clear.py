@@ -220,7 +220,7 @@ def _stages(
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
         says = f"set the local state of {count_of(len(tasks), 'task')} aside"
-        if request.export:  # the new changelogs contain no keys, so this local state is the last copy of the keys
+        if request.export:  # The new changelogs contain no keys, so this local state is the last copy of the keys.
             says += "; it stays there until it is deleted as an orphan (`holdfast apply clean`)"
         stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
@@ -278,7 +278,7 @@ def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ..
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """The plan's last stage: starts the processor if it should run, even if it was dead before; otherwise stops it."""
+    """The plan's last stage: starts a processor that should run, even if it was dead before; otherwise stops it."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

@@ -168,8 +168,8 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
     """The verdict on a store that the previous version does not have.
 
-    If the changelog has records of a version before the previous one, the store is refused until the user drops it,
-    because these records lack the input since then.
+    The changelog may have records of an older version. Then the store is refused until the user drops it, because these
+    records do not include the input since then.
     """
     if store.restored_from is not None:
         return Verdict(
@@ -429,7 +429,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether a store was only renamed by Holdfast: ``old`` has the former default name, ``new`` the present one."""
+    """Whether Holdfast renamed a store: ``old`` is a default name of an earlier version, ``new`` the present one."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

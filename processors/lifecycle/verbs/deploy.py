@@ -127,7 +127,7 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses to deploy if a changelog that had records is missing, because it would be replaced by an empty one."""
+    """Refuses to deploy if a changelog that had records is missing, because an empty changelog would replace it."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
         read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
@@ -149,7 +149,7 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots (one for each worker) to run: as many as the settings say; otherwise as at present; at first, one."""
+    """The slots (one for each worker) to run: as in the settings, otherwise as now; in a first deploy, one slot."""
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
@@ -242,7 +242,7 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            # without repartition topics, because the tested steps write them
+            # The repartition topics are left out, because the tested steps write to them.
             tuple(spec.name for spec in topology.sources),
             PROVEN_MESSAGES,
         ),
@@ -254,7 +254,7 @@ def _delete(topic: str) -> DeleteTopic:
 
 
 def _back_to(facts: Facts) -> str | None:
-    """The release to start if the new one fails; None if it is the same release, or if its code was not copied."""
+    """The release to start if the new release fails; None if it is the same release, or if its code was not copied."""
     former = facts.released
     if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
         return None

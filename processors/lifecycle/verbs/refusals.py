@@ -140,7 +140,7 @@ def not_exchangeable(
     if refused is not None:
         return refused
     processor = topology.processor
-    # only running workers can exchange entries, so each must run and none may be paused
+    # Only running workers can exchange entries. So each worker must run, and no worker may be paused.
     if not facts.working or any(each.paused for each in facts.instances):
         return Refused(
             f"{processor} does not run in all slots, so its workers cannot adopt the new entries.",
@@ -162,10 +162,10 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
 
 
 def never_worked(request: Request, facts: Facts) -> Refused | None:
-    """Refuses to start the recorded version if it has never worked while another version has.
+    """Refuses to start the recorded version if it never worked, but another version did.
 
-    An interrupted deploy can leave such a record. The workers may then still run the previous version, and would be
-    replaced by workers that perhaps do not start.
+    An interrupted deploy can leave this record. The workers may then still run the previous version. A start would
+    replace them by workers that may not start.
     """
     name, worked = facts.processor, "" if facts.deployment is None else facts.deployment.worked_instead
     if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):
@@ -199,7 +199,7 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
 
 
 def shared_with(processor: str, strangers: Sequence[str]) -> str:
-    """A text that says what happens to workers that are started here beside workers of another installation."""
+    """What happens if workers start here while another installation has workers in the same group, as text."""
     return (
         f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
         f"{'; '.join(strangers)}. Workers that start here would share its partitions."

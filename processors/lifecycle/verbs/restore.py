@@ -123,7 +123,8 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
         for store, (topic, topic_id, _) in (task.stores or {}).items():
             seen = facts.topics.get(topic)
             if topology.source_log_of(store) is not None:
-                continue  # the source topic of a table cannot be filled from local state, a changelog can
+                # The check is for changelogs only: the source topic of a table cannot be filled from local state.
+                continue
             if seen is not None and (task.task, store, seen.topic_id) not in copies:
                 return Refused(
                     f"Changelog {topic} was recreated; local state of {task.task} belongs to the former topic and is "

@@ -91,7 +91,7 @@ def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
 
 
 def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
-    """The recorded topics and stores of the release, but with the present numbers of partitions of its inputs."""
+    """The recorded topics and stores of the release, with the present number of partitions of each input topic."""
     return replace(
         target.shape, inputs={name: facts.widths.get(name, count) for name, count in target.shape.inputs.items()}
     )

@@ -59,7 +59,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
         unusable = _unusable(version, facts, first)
         if unusable is not None:
             if at == LATEST and version.manifest is None:
-                continue  # this version was written by a compaction or by another program
+                continue  # A compaction or another program wrote this version, so ``latest`` does not choose it.
             return unusable
         assert version.manifest is not None
         # Versions that were made from the history have no input offsets, so they are compared by time.
@@ -145,7 +145,7 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """A version of another store's table that has the same input offsets as this snapshot; None without one.
+    """A version of another store's table that has the same input offsets as this snapshot; None if there is none.
 
     Of several such versions, the version that ``at`` names is preferred.
     """
@@ -161,7 +161,7 @@ def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
 
 
 def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
-    """Refuses a snapshot that does not record an offset for every input partition; None if it is complete."""
+    """The refusal of a snapshot that lacks the offset of an input partition; None if it has all offsets."""
     assert version.manifest is not None
     missing = lacking(version.manifest, wish.reads)
     if not missing:
@@ -181,7 +181,7 @@ def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Re
 
 
 def _unusable(version: StoreVersion, facts: Facts, store: str) -> Refused | None:
-    """Refuses a version that cannot be restored; None if it can."""
+    """The reason why a version cannot be restored, as a refusal; None if it can be restored."""
     table = facts.tables[store].table
     fields: dict[str, str | int | float | bool | None] = {"store": store, "table": table, "version": version.version}
     manifest = version.manifest

@@ -23,7 +23,7 @@ GENERATION_PARTITIONS = 12
 def last_meta(
     topics: Topics, changelog: str, number: int, offsets: tuple[int, int], longest: int | None = None
 ) -> ChangelogMeta | None:
-    """The last committed meta record (input offsets of a commit) in a range of offsets; None without one.
+    """The last committed meta record (input offsets of a commit) in a range of offsets; None if there is none.
 
     The search goes backwards from the end, because a transaction writes its meta record last. ``longest`` is the
     maximum number of offsets to search.

@@ -65,7 +65,7 @@ class WorldFacts:
         workers: Function of a processor that returns its number of workers in the settings; None if not set.
     """
 
-    def __init__(  # tidy: allow-wide because facts come from so many places
+    def __init__(  # tidy: allow-wide because each parameter is a separate source of facts
         self,
         topics: Topics,
         world: World,
@@ -88,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # These methods of ``topics`` already return the facts in the required form, so they are used directly.
+        # These methods of ``topics`` already return facts in the required form, so this class uses them directly.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets

@@ -6,9 +6,9 @@
 
 Invariants:
     - An entry is never lost: a part is deleted after the whole file is on the disk.
-    - If two parts have different values of one entry, they are not joined. An apply that was broken off can write such
-      parts: the key got a new value between the two attempts.
-    - A repeated join gives the same file, because lines that the whole file has are not written again.
+    - If two parts have different values of one entry, they are not joined. An interrupted apply can write such parts,
+      because the key got a new value between its two attempts.
+    - A repeated join gives the same file, because a line that the joined file already has is not written again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ log = structlog.get_logger(__name__)
 
 
 class _TwoValues(Exception):
-    """Two parts have different values of one entry."""
+    """Two export files have different values for the same entry."""
 
 
 def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
-    """The path of the file with all entries of these parts, and of parts that the apply has joined before.
+    """The path of the joined file: it has all entries of these parts, and of parts that the apply joined before.
 
     The parts are returned as they are if they can't be joined: a part is on another machine, two parts have different
     values of one entry, or the disk is full.
 
     Args:
         paths: The export files that the workers wrote, oldest first.
-        folder: The folder for the whole file.
-        step: The name of the stage (``holding.Hold.step``): all stages of an apply share one whole file.
+        folder: The folder for the joined file.
+        step: The name of the stage (``holding.Hold.step``): all stages of an apply share one joined file.
     """
     whole = folder / name_of(step)
     parts = [Path(path) for path in dict.fromkeys(paths) if Path(path) != whole]
@@ -65,7 +65,7 @@ def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
 
 
 def name_of(step: str) -> str:
-    """The name of the whole file of an apply: when it began, and its number."""
+    """The name of an apply's joined file, made of the time when the apply began and the apply's number."""
     started, number, _ = step.split("/")
     moment = "".join(each for each in started.partition("+")[0] if each.isdigit() or each == "T")
     return f"{moment}-apply-{number}.jsonl"

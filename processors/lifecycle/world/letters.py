@@ -61,7 +61,9 @@ def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, 
             else:
                 kept += 1
         if left:
-            upto[number] = end  # the end is after the last letter, because transaction markers take offsets, too
+            # All letters were read. The end offset is used, because transaction markers after the last letter take
+            # offsets, too.
+            upto[number] = end
     told = (dict(each) for each in (sent, errors, versions))
     to, why, of = told
     return LetterFacts(topic, starts, upto, to, kept, why, of, more=upto != ends)

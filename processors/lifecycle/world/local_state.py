@@ -100,7 +100,7 @@ class LocalFolders:
         best: dict[str, LocalTask] = {}
         for found in (each for each in self.local_tasks() if each.task in tasks):
             if found.stores is None or found.restoring:
-                return None  # the state is in use, unreadable or incomplete
+                return None  # The state is in use or unreadable, or its restore was not finished.
             best[found.task] = max(found, best.get(found.task, found), key=lambda each: _advance(each, store))
         if not best or len(best) < len(tasks):
             return None
@@ -205,7 +205,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """How far a copy of a task has come: its offset in the store's changelog, then the sum of its input offsets."""
+    """The progress of a copy of a task: its offset in the store's changelog, then the sum of its input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

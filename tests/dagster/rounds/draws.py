@@ -1,4 +1,4 @@
-"""What a round draws from its seed."""
+"""The random choices of a round, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Killed = Literal["none", "before", "during"]
 Thaw = Literal["before", "during", "after"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 VICTIMS: tuple[Victim, ...] = get_args(Victim)
-#: Statuses of a recovery run at which a daemon is struck.
+#: The statuses of a recovery run at which a daemon may be killed or frozen.
 STATUSES = ("QUEUED", "STARTING", "STARTED")
-#: Who is struck, and how; the operator twice as often.
+#: Each victim with each fault; the operator appears twice as often.
 STRIKES: tuple[tuple[Victim, Fault], ...] = tuple(
     (victim, fault) for victim in ("operator", *VICTIMS) for fault in get_args(Fault)
 )
-#: How many signs of life the apply of a verb gives, where they are few.
+#: The number of heartbeats during the apply of a verb, for verbs with few heartbeats.
 SIGNS: Mapping[Verb, int] = {"provision": 4, "compact": 4, "clear key": 6, "clear partition": 6}
 KEYS = 6
 PARTITIONS = 2
@@ -30,23 +30,24 @@ PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One round.
+    """The choices of one round. A sign of life is a heartbeat of the holder of an apply or an incident.
 
     Args:
-        seed: All else comes from it.
-        verb: What the operator does.
-        victim: Who is struck.
-        fault: SIGKILL; or SIGSTOP until its hold is silent for too long, then SIGCONT.
-        incident: Whether the worker is killed: never, before the operator begins, or in mid-apply.
-        recovery_first: The operator begins once a recovery run has the processor. Else at once.
-        at: The victim is struck at this sign of life of its hold, from 1. A holder gives one before each change.
-        later_s: Seconds after that sign, so that the change was made, or is being made.
-        status: A daemon is struck when the recovery run has this status; None: at the sign of life ``at``.
-        whole: A daemon is struck with all processes of its group. Else it alone.
-        thaw: When the frozen victim continues: before anyone took its hold, at a sign of life of the next holder, or
-            once the next holder is done. A killed daemon is started again then.
-        again: The sign of life of the next holder at which the victim continues.
-        key, partition: What is cleared.
+        seed: The seed from which all other values are drawn.
+        verb: The operator's command.
+        victim: The process that is killed or frozen.
+        fault: SIGKILL; or SIGSTOP until the hold has expired, then SIGCONT.
+        incident: Whether the worker is killed: never, before the operator begins, or during the apply.
+        recovery_first: Whether the operator waits until a recovery run holds the processor.
+        at: The fault strikes at this heartbeat of the victim's hold, counted from 1. A holder sends one before each
+            change.
+        later_s: Delay of the fault after that heartbeat in seconds, so that the change is in progress or done.
+        status: A daemon is struck when the recovery run has this status; None: at the heartbeat ``at``.
+        whole: Whether all processes in a daemon's group are struck, or only the daemon.
+        thaw: When the frozen victim continues, or a killed daemon restarts: before another holder took the hold, at a
+            heartbeat of the next holder, or once the next holder is done.
+        again: The heartbeat of the next holder at which the victim continues.
+        key, partition: The key or partition that a clear deletes.
     """
 
     seed: int
@@ -75,8 +76,10 @@ class Draw:
 
 
 def drawn(seed: int) -> Draw:
-    """The round of a seed. Victims, faults and verbs take turns: the first 24 seeds have each victim with each fault
-    twice, and the operator four times.
+    """Draw the round of a seed.
+
+    Victims, faults and verbs rotate: the first 24 seeds have each victim with each fault twice, and the operator four
+    times.
     """
     dice = random.Random(seed)
     victim, fault = STRIKES[seed % len(STRIKES)]

@@ -1,8 +1,7 @@
-"""Input that flows all the time, and the proof that each record and each clear had its effect once.
+"""Continuous input, and the proof that each record and each clear took effect exactly once.
 
-The processor counts the records of each key, and publishes the count. So the output of a key is 1, 2, 3 and so on; a
-clear of the key begins it again at 1. A record that is lost or counted twice, and a clear that is done twice or
-not at all, breaks that order.
+The processor counts the records of each key and outputs the count. So the outputs of a key are 1, 2, 3 and so on; a
+clear of the key restarts them at 1. A lost or repeated record breaks this order, and so does a lost or repeated clear.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from tests.dagster.rounds.draws import KEYS
 
-#: Pause between two rows of records, seconds.
+#: Pause between two rounds of records, in seconds.
 EVERY_S = 0.1
 
 
 class Feeder:
-    """Produces a record of each key again and again, until it is stopped."""
+    """Produces a record of each key repeatedly until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.sent: Counter[str] = Counter()
-        #: Input partition of each key.
+        #: The input partition of each key.
         self.partition: dict[str, int] = {}
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
         self._topic = topic
@@ -40,7 +39,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait until all that was sent is on the broker."""
+        """Stop, and wait until the broker has confirmed all records."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
@@ -48,7 +47,7 @@ class Feeder:
         assert self._producer.flush(60) == 0
 
     def row(self) -> None:
-        """One record of each key."""
+        """Send one record of each key."""
         for number in range(KEYS):
             self._producer.produce(self._topic, b"1", f"key-{number}".encode(), on_delivery=self._delivered)
             self.sent[f"key-{number}"] += 1
@@ -64,7 +63,7 @@ class Feeder:
 
 
 class Outputs:
-    """All counts that were published, by key, in order."""
+    """All counts that the processor has output, by key, in order."""
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self.counts: dict[str, list[int]] = defaultdict(list)
@@ -72,7 +71,7 @@ class Outputs:
         self._at: dict[int, int] = {}
 
     def read(self) -> None:
-        """Read on, to the present end."""
+        """Read new outputs, up to the present end."""
         for number, end in self._topics.settled_end_offsets(self._topic).items():
             start = self._at.get(number, 0)
             for record in read_range(self._topics.bootstrap, self._topic, number, start, end):
@@ -84,7 +83,7 @@ class Outputs:
 
 
 def wrong_counts(sent: Counter[str], counts: dict[str, list[int]], clears: Counter[str]) -> list[str]:
-    """What is wrong with the output; ``clears`` is how often each key was cleared."""
+    """Describe each error in the outputs. ``clears`` is the number of times that each key was cleared."""
     found = []
     for key, number in sorted(sent.items()):
         seen = counts.get(key, [])
@@ -101,5 +100,5 @@ def wrong_counts(sent: Counter[str], counts: dict[str, list[int]], clears: Count
 
 
 def last_counts(counts: dict[str, list[int]]) -> dict[str, int]:
-    """The state that belongs to the output."""
+    """The expected state: the last output of each key."""
     return {key: seen[-1] for key, seen in counts.items() if seen}

@@ -1,6 +1,7 @@
-"""The history of holds, written by the registry's own database: triggers note each change of applies and incidents.
+"""The history of holders of applies and incidents: database triggers record each change.
 
-The registry keeps the present holder only. What is judged here is the order of the database's commits and its clock.
+The registry keeps only the present holder. The judges need the order of the database's commits, by the database's
+clock.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 from holdfast.infra.database.lease_times import SILENT_S
 from tests.parts.postgres import PostgresServer
 
-#: Tables of the registry, each with a trigger. A row of ``history`` is one change of an apply or incident.
+#: A trigger on each table of the registry. A row of ``history`` is one change of an apply or incident.
 _REGISTRY = """
 CREATE TABLE history (
     seq bigserial PRIMARY KEY, at double precision NOT NULL DEFAULT EXTRACT(EPOCH FROM clock_timestamp()),
@@ -32,7 +33,7 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE ON applies FOR EACH ROW EXECUTE FUNC
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON incidents FOR EACH ROW EXECUTE FUNCTION of_incident();
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON apply_stages FOR EACH ROW EXECUTE FUNCTION of_stage();
 """
-#: The same for the runs of Dagster.
+#: A trigger on Dagster's table of runs; a row of its ``history`` is one status change of a run.
 _DAGSTER = """
 CREATE TABLE history (seq bigserial PRIMARY KEY, run text, status text, job text);
 CREATE FUNCTION of_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -46,7 +47,10 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE ON runs FOR EACH ROW EXECUTE FUNCTIO
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change of an apply or incident, or a finished stage; ``at`` and ``beat_s`` are the database's seconds."""
+    """One change of an apply or incident, or one finished stage.
+
+    ``at`` and ``beat_s`` are database times in seconds.
+    """
 
     seq: int
     at: float
@@ -60,13 +64,13 @@ class Event:
 
     @property
     def holding(self) -> str | None:
-        """Who holds it after this change."""
+        """The holder after this change; None once the apply or incident has ended."""
         return None if self.ended else self.holder
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One change of the status of a run of Dagster."""
+    """One status change of a Dagster run."""
 
     seq: int
     run: str
@@ -76,7 +80,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One hold from its begin to its end; ``until`` is None while it lasts."""
+    """One hold of an apply or incident, from start to end; ``until`` is None while it lasts."""
 
     kind: str
     id: int
@@ -87,7 +91,7 @@ class Held:
 
 
 class History:
-    """What the triggers of both databases noted."""
+    """Reads the changes that the triggers of both databases recorded."""
 
     def __init__(self, server: PostgresServer, registry: str, dagster: str) -> None:
         server.query(_REGISTRY, registry)
@@ -99,24 +103,24 @@ class History:
         self._dagster.close()
 
     def events(self, after: int = 0) -> list[Event]:
-        """Changes of the registry after the one with this number."""
+        """Changes in the registry with a higher number than ``after``."""
         columns = "seq, at, kind, id, token, holder, beat_s, ended, word"
         rows = self._registry.execute(f"SELECT {columns} FROM history WHERE seq > {after} ORDER BY seq").fetchall()
         return [Event(*row) for row in rows]
 
     def runs(self, after: int = 0) -> list[RunEvent]:
-        """Changes of Dagster's runs after the one with this number."""
+        """Changes of Dagster's runs with a higher number than ``after``."""
         select = f"SELECT seq, run, status, job FROM history WHERE seq > {after} ORDER BY seq"
         return [RunEvent(*row) for row in self._dagster.execute(select).fetchall()]
 
     def now_s(self) -> float:
-        """The database's clock, seconds."""
+        """The time of the database's clock, in seconds."""
         ((now,),) = self._registry.execute("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8").fetchall()
         return float(now)
 
 
 def holds_of(events: Iterable[Event]) -> list[Held]:
-    """All holds, in the order of their begins."""
+    """All holds, in the order of their start."""
     made: list[Held] = []
     present: dict[tuple[str, int], int] = {}
     for event in events:
@@ -137,7 +141,10 @@ def holds_of(events: Iterable[Event]) -> list[Held]:
 
 
 def broken_rules(events: Sequence[Event], is_dead: Callable[[str], bool]) -> list[str]:
-    """What is wrong with the holds of one processor; ``is_dead`` says whether a holder was killed or has ended."""
+    """Violations of the rules for holds of one processor.
+
+    ``is_dead`` tells whether a holder was killed or has ended.
+    """
     found: list[str] = []
     live: dict[tuple[str, int], Event] = {}
     newest = 0

@@ -1,4 +1,4 @@
-"""One installation on one Postgres: two Dagster daemons, a supervised processor with input, and its operator."""
+"""One installation on one Postgres: two Dagster daemons, a supervised processor with input, and an operator."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from tests.dagster.rounds.history import History
 from tests.parts.operated import Operated
 from tests.parts.postgres import PostgresServer
 
-#: How long a daemon may take until its sensors run, seconds.
+#: Maximum time until the sensors of a started daemon run, in seconds.
 START_S = 180.0
-#: Daemons look at runs so often, seconds: production's minute would make each round with a dead run a minute longer.
+#: The daemons check their runs at this interval, in seconds. Production's minute would lengthen each round with a dead
+#: run by a minute.
 LOOK_EVERY_S = 3
 DEFINITION = """
 from holdfast import Application
@@ -50,7 +51,7 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Daemon:
-    """One ``holdfast daemon`` with its group: code server, and the runs that this starts."""
+    """One ``holdfast daemon`` and its process group: the code server, and the runs that it starts."""
 
     def __init__(self, name: str, operated: Operated, log: Path) -> None:
         self.name, self._operated, self.log = name, operated, log
@@ -85,13 +86,13 @@ class Daemon:
         return self._process.poll() is None and is_running(self.pid, self._mark)
 
     def signal(self, number: int, *, whole: bool) -> None:
-        """Send a signal to the daemon, or to it and all that runs in its group."""
+        """Send a signal to the daemon, or to all processes in its group if ``whole``."""
         for pid in (self.pid, *(group_members(self.pid) if whole else ())):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def end(self) -> None:
-        """Kill it with its group."""
+        """Kill the daemon and all processes in its group."""
         self.signal(signal.SIGKILL, whole=True)
         if self._process is not None:
             self._process.wait(30)
@@ -100,7 +101,7 @@ class Daemon:
 
 @dataclass
 class Installation:
-    """All parts, and the records by which a round is judged."""
+    """All parts of the installation, and the records by which a round is judged."""
 
     operated: Operated
     daemons: tuple[Daemon, Daemon]
@@ -117,26 +118,26 @@ class Installation:
         return self.operated.settings.paths.supervisor / "supervisord.log"
 
     def worker(self) -> int | None:
-        """The process of the worker; None while there is none."""
+        """The process id of the worker; None while no worker runs."""
         programs = Supervisord(self.operated.settings.paths).programs().values()
         return next((each.pid for each in programs if each.alive and each.pid), None)
 
     def process_of(self, run: str) -> int | None:
-        """The process of a run; None while it is not recorded."""
+        """The process id of a run; None while it is not recorded."""
         launcher = self.instance.run_launcher
         assert isinstance(launcher, LocalRunLauncher)
         identity = launcher.recorded(run)
         return None if identity is None else identity.pid
 
     def change_code(self) -> None:
-        """A new version of the definition, which counts as before."""
+        """Write a new version of the definition, which counts as before."""
         self.version += 1
         self.definition.write_text(DEFINITION.format(group=self.operated.group, version=self.version))
 
 
 @contextmanager
 def installed(operated: Operated, server: PostgresServer, registry: str, dagster: str) -> Iterator[Installation]:
-    """Bring everything up, and end it."""
+    """Start the installation for this block, and stop it afterwards."""
     settings, folder = operated.settings, operated.settings.paths.dagster.parent.parent
     folder.mkdir(parents=True, exist_ok=True)
     settings.paths.dagster.mkdir(parents=True, exist_ok=True)

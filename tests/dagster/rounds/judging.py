@@ -1,4 +1,4 @@
-"""What must be true after each round."""
+"""The rules that must hold after each round, and the report of a round."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.dagster.rounds.installation import Installation
 from tests.dagster.rounds.play import Round
 
 _SPAWNED = re.compile(r"^(\S+ \S+),(\d+) INFO spawned: ")
-#: A line of Dagster's for each process of a run.
+#: Dagster writes this text to the log for each process that it starts for a run.
 _LAUNCHED = "Started process for run"
 
 
 def judged(round_: Round) -> list[str]:
-    """All that is wrong after a round, a line each."""
+    """All violations of the rules after a round, one line each."""
     here = round_.here
     found = broken_rules(round_.events, lambda holder: holder in round_.killed)
     found += _starts_without_hold(here, holds_of(round_.events), round_)
@@ -46,7 +46,7 @@ def judged(round_: Round) -> list[str]:
 
 
 def clears_of(here: Installation) -> Counter[str]:
-    """How often each key was cleared, by the registry's applies."""
+    """How often each key was cleared, according to the registry's applies."""
     found: Counter[str] = Counter()
     for each in here.registry.journal.applies(10_000, processor=here.operated.group):
         request = plans.decode(each.plan).request
@@ -58,7 +58,7 @@ def clears_of(here: Installation) -> Counter[str]:
 
 
 def starts_of(here: Installation, since: float) -> list[float]:
-    """When the supervisor started a worker, seconds since 1970, after ``since``."""
+    """The times at which the supervisor started a worker, in seconds since the epoch, from ``since`` on."""
     found = map(_SPAWNED.match, here.supervisor_log.read_text().splitlines())
     times = [datetime.fromisoformat(each[1]).astimezone().timestamp() + int(each[2]) / 1000 for each in found if each]
     return [each for each in times if each >= since]
@@ -84,7 +84,7 @@ def _twice_launched(round_: Round) -> list[str]:
 
 
 def described(round_: Round, seconds: float, wrong: list[str]) -> str:
-    """The line of a round, from which it can be replayed, and what was seen."""
+    """The report line of a round: its draw, from which it can be replayed, and what happened."""
     here, holds = round_.here, holds_of(round_.events)
     began = round_.events[0].at if round_.events else 0.0
     figures = {

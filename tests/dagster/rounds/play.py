@@ -1,4 +1,4 @@
-"""Plays one round: an operator works, somebody is struck, others go on, and the struck one may wake up."""
+"""Plays one round: an operator runs a command while a victim is killed or frozen, and other holders take over."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.dagster.rounds.draws import PARTITIONS, Draw
 from tests.dagster.rounds.history import Event, RunEvent
 from tests.dagster.rounds.installation import Daemon, Installation
 
-#: How long a round may take until all is quiet again, seconds.
+#: Maximum time until a round is quiet again, in seconds.
 ROUND_S = 600.0
-#: How long the operator waits for the processor to be free before the command is repeated all the same, seconds.
+#: The operator waits this long for the processor to be free; then the command is repeated anyway. In seconds.
 FREE_S = 90.0
-#: Pause between two looks at the registry, seconds.
+#: Pause between two reads of the registry's history, in seconds.
 LOOK_S = 0.02
-#: How many times one command is repeated.
+#: Maximum number of repetitions of one command.
 TIMES = 15
 
 FINISHED = tuple(
@@ -40,12 +40,12 @@ FINISHED = tuple(
 
 
 class NotQuiet(AssertionError):
-    """A round came to no end."""
+    """The round did not become quiet in time."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the operator, and what precedes it."""
+    """One command of the operator, and an action to take before it."""
 
     words: tuple[str, ...]
     before: Callable[[], None] = lambda: None
@@ -53,15 +53,15 @@ class Step:
 
 @dataclass
 class Round:
-    """One round, as it goes on."""
+    """The progress of one round."""
 
     here: Installation
     draw: Draw
     events: list[Event] = field(default_factory=list)
     runs: list[RunEvent] = field(default_factory=list)
-    #: What was seen, a line each.
+    #: Events of the round for the report, one line each.
     said: list[str] = field(default_factory=list)
-    #: Names of holders that were killed, and runs whose process was.
+    #: The holders that were killed, and the runs whose process was killed.
     killed: set[str] = field(default_factory=set)
     struck_at: float | None = None
     thawed: bool = False
@@ -77,7 +77,7 @@ class Round:
     _deadline: Deadline = field(default_factory=lambda: Deadline(ROUND_S))
 
     def play(self) -> None:
-        """All of it, until everything is quiet."""
+        """Play the round until no command, run or incident is open."""
         before = self.here.history.events()
         self._seq = self._first = before[-1].seq if before else 0
         runs = self.here.history.runs()
@@ -91,7 +91,7 @@ class Round:
         self._finish()
 
     def script(self) -> Sequence[Step]:
-        """The operator's commands."""
+        """The operator's commands in this round."""
         group, draw = self.here.operated.group, self.draw
         apply: dict[str, tuple[Step, ...]] = {
             "deploy": (Step(("deploy", group), self.here.change_code),),
@@ -111,7 +111,7 @@ class Round:
         }
         return apply[draw.verb]
 
-    # --- the operator --------------------------------------------------------------------------------------
+    # --- steps of the operator -----------------------------------------------------------------------------
 
     def _carry_out(self, step: Step) -> None:
         step.before()
@@ -126,7 +126,7 @@ class Round:
         raise NotQuiet(self._story(f"`{' '.join(step.words)}` was not done in {TIMES} tries"))
 
     def _command(self, step: Step) -> int | None:
-        """Run the command; None when its process was frozen on the way, and stays so."""
+        """Run the command. Returns its exit code, or None if its process was frozen."""
         process = self._operator = self.here.operated.command("apply", *step.words)
         while process.poll() is None and self._frozen is not process:
             self._look()
@@ -143,7 +143,7 @@ class Round:
         return any(each.id > since and each.verb == step.words[0] and each.outcome == "done" for each in applies)
 
     def _until_free(self) -> None:
-        """Wait until nobody holds the processor and its worker runs, or a broken-off apply is there to be resumed."""
+        """Wait until the processor has no holder and a running worker, or until an interrupted apply can be resumed."""
         free, deadline = self._is_free, Deadline(FREE_S)
         while not free() and not deadline.passed:
             self._look()
@@ -159,7 +159,7 @@ class Round:
             return False
         desired = registry.deployment(group)
         stopped = desired is not None and desired.desired == "stopped"
-        # recovery mends the worker, unless the apply that was broken off starts it itself
+        # recovery restarts the worker, unless the interrupted apply will start it
         mended_by_us = any(_starts(each.plan) for each in begun)
         return mended_by_us or stopped or self._runs()
 
@@ -171,7 +171,7 @@ class Round:
         self.here.operated.topics.alter(self.here.operated.changelog, {"segment.ms": "86400000"})
 
     def _reset(self) -> None:
-        """Set the group's offsets to the start, as somebody does by mistake."""
+        """Reset the group's offsets to the start, like an operator's mistake."""
         group = self.here.operated.group
         at = [TopicPartition(f"{group}-in", number, 0) for number in range(PARTITIONS)]
         admin = AdminClient({"bootstrap.servers": self.here.operated.topics.bootstrap})
@@ -180,17 +180,17 @@ class Round:
             try:
                 for answer in admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, at)]).values():
                     answer.result(10)
-            except Exception as busy:  # the group has a member for a moment yet
+            except Exception as busy:  # the group still has a member for a moment
                 self.said.append(f"offsets not reset yet: {busy}")
                 return False
             return True
 
         self._until(reset, "the group is empty, and its offsets are reset")
 
-    # --- what happens meanwhile ----------------------------------------------------------------------------
+    # --- events during the round ---------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read on; strike and thaw when their moment has come."""
+        """Read new events; kill or freeze the victim, or let it continue, when its moment has come."""
         time.sleep(LOOK_S)
         if self._deadline.passed:
             raise NotQuiet(self._story(f"no end in {ROUND_S:g} s"))
@@ -226,7 +226,7 @@ class Round:
                 return self._signs("incident") >= self.draw.at
 
     def _strike(self) -> None:
-        """Send SIGKILL or SIGSTOP."""
+        """Send SIGKILL or SIGSTOP to the victim."""
         number = signal.SIGKILL if self.draw.fault == "kill" else signal.SIGSTOP
         holder = next((each.holding for each in reversed(self.events) if each.holding), None)
         if isinstance(self._victim, Daemon):
@@ -237,7 +237,7 @@ class Round:
         else:
             pid = self._pid()
             if pid is None:
-                return  # at the next look
+                return  # the victim has no process yet; try again at the next look
             self._pids = (pid,)
             if self.draw.victim in ("operator", "recovery") and self.draw.fault == "kill" and holder is not None:
                 self.killed.add(holder)
@@ -279,7 +279,7 @@ class Round:
         return self.here.history.now_s() > self.struck_at + SILENT_S + 1.0
 
     def _go_on(self) -> None:
-        """Wake the frozen up; start a killed daemon again."""
+        """Continue a frozen victim, or restart a killed daemon."""
         self.thawed = True
         if self.draw.fault == "kill":
             if self._victim is not None:
@@ -298,7 +298,7 @@ class Round:
             self._hear_frozen()
 
     def _hear_frozen(self) -> None:
-        """Wait for the end of the operator's process that was frozen."""
+        """Wait until the operator's process that was frozen has ended."""
         process = self._frozen
         assert process is not None
         assert process.stdout is not None
@@ -313,7 +313,7 @@ class Round:
             self._worker_killed = True
             self.said.append(f"killed worker {pid}")
 
-    # --- the end -------------------------------------------------------------------------------------------
+    # --- steps at the end of the round ---------------------------------------------------------------------
 
     def _finish(self) -> None:
         if self.struck_at is not None and not self.thawed:

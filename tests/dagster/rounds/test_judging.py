@@ -1,4 +1,4 @@
-"""The judges of the rounds find what is wrong."""
+"""The judges of the rounds find each violation."""
 
 from __future__ import annotations
 

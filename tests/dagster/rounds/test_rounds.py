@@ -1,4 +1,4 @@
-"""Two Dagster daemons, an operator and the recovery sensor on one Postgres; each is killed or frozen in mid-apply."""
+"""Two Dagster daemons, an operator and recovery share a Postgres. Each is killed or frozen during an apply."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.dagster.rounds.play import Round
 from tests.parts.operated import Operated
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
-#: Rounds of one case; each case has an installation of its own.
+#: Number of rounds per test case; each case has a separate installation.
 SHARE = 5
 ROUNDS = 50
-#: Incidents without a deployment after which the operator deploys: more would count as a crash loop.
+#: After this many incidents the operator deploys again, because more of them would count as a crash loop.
 INCIDENTS = 3
 
 
@@ -31,7 +31,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def databases(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Databases of the registry and of Dagster; before ``operated``, which takes the first."""
+    """Databases of the registry and of Dagster. This fixture comes before ``operated``, which uses the first one."""
     registry, dagster = postgres.new_database(), postgres.new_database()
     place = f"{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{postgres.port}"
     monkeypatch.setenv("HOLDFAST_REGISTRY_URL", f"postgresql+psycopg://{place}/{registry}")
@@ -70,7 +70,7 @@ def test_one_holder_at_a_time_and_each_effect_once(here: Installation, first: in
 
 
 def deploy_after_incidents(here: Installation) -> None:
-    """Deploy a new version, as a person does who mends what crashed so often."""
+    """After several incidents, deploy a new version, like an operator who has corrected the crash."""
     group = here.operated.group
     desired = here.registry.deployment(group)
     assert desired is not None

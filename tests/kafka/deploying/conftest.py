@@ -1,4 +1,4 @@
-"""The project whose versions are deployed."""
+"""Fixture of a user's project, whose versions the tests deploy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's project with one processor, in versions that count, fail, hang, or have other stores."""
+"""A user's project with one processor. Its code comes in versions that count, fail, hang, or have other stores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ application.dataframe(application.topic("{group}-paid")).apply(both, stateful=Tr
 
 
 class Project:
-    """A user's project: one module, and the verbs as a new process would see them."""
+    """A user's project with one module. Each verb is opened as a new process would open it."""
 
     def __init__(self, stream: Stream, folder: Path, settings: Settings) -> None:
         self.stream, self.folder, self.settings = stream, folder, settings
@@ -123,7 +123,7 @@ class Project:
             registry.close()
 
     def counted(self, expected: dict[bytes, int]) -> None:
-        """Every message was counted once, whatever happened between them."""
+        """Wait until the changelog holds the expected counts, and assert that each output was sent once."""
         wait_for(lambda: self.stream.counts() == expected, f"counts of {expected}")
         self.stream.outputs_are_exact(expected)
 

@@ -1,4 +1,4 @@
-"""The words of every day in a terminal: they show their plan, ask, and apply what was shown."""
+"""The everyday commands in a terminal show a plan, ask for confirmation, and apply the plan that they showed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.mechanics.json_answers import compare
 
 
 def answered(words: list[str], answer: str) -> tuple[int, bool]:
-    """Type a command in a terminal and answer its question: its exit code, and whether it asked."""
+    """Run a command in a pseudo-terminal and answer its question. Returns the exit code and whether it asked."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "holdfast.orchestration.cli", *words]
     with subprocess.Popen(command, cwd=PROJECT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
         told = b""
-        with suppress(OSError):  # the terminal is gone with the command
+        with suppress(OSError):  # reading fails when the command has closed the terminal
             while part := os.read(ours, 4096):
                 told += part
                 if b"[y/N]" in told and answer:
@@ -52,7 +52,7 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     second = project.running_version()
     assert second != first
 
-    project.path.write_text("raise ValueError('typing')")  # the code of now can't be imported
+    project.path.write_text("raise ValueError('typing')")  # the current code can no longer be imported
     sys.modules.pop(project.module, None)
     assert answered(["rollback", name], "n") == (3, True)
     assert project.running_version() == second
@@ -80,7 +80,7 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
         (["explain", "stop", name], 2),
         (["stop", name, "--yes"], 0),
         (["apply", "list"], 0),
-        (["rehearse", name], 64),  # its error: nothing runs
+        (["rehearse", name], 64),  # this command must print an error as JSON, because no worker runs
     ):
         assert main([*words, "--json"]) == code
         compare(words, json.loads(capfd.readouterr().out))

@@ -1,4 +1,4 @@
-"""Deploying versions of a processor: real broker, supervisor and worker; what fails is rolled back by itself."""
+"""Deploying versions of a processor with a real broker, supervisor and worker; a version that fails is rolled back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) ->
     assert isinstance(project.plan().verdict, NothingToDo)
     project.counted({b"k0": 10, b"k1": 10})
 
-    # The files are gone, and the processor is killed: it comes back from its copy.
+    # The project's files are deleted and the processor is killed: the supervisor restarts it from the release's copy.
     registry = open_registry(project.settings)
     (known,) = registry.releases.newest(project.stream.group)
     registry.close()
@@ -76,12 +76,12 @@ def test_a_version_that_fails_is_rolled_back(
     version = project.deploy()
     project.counted({b"k0": 10, b"k1": 10})
     changed = "\n# changed\n" if parts[1] is not POISONED else ""
-    project.write(*parts, changed, options="prove=False,")  # a proof would find it before it is started
+    project.write(*parts, changed, options="prove=False,")  # a proof would find the fault before the version starts
     if parts[1] is not POISONED:
         project.path.write_text(project.path.read_text().replace('state.get("n", 0) + 1', '1 + state.get("n", 0)'))
     else:
         with project.verbs() as verbs:
-            # Its first message comes while nobody works: it is there when the new version starts.
+            # The first message arrives while no worker runs, so it waits for the new version.
             os.kill(project.client.status().pid, signal.SIGKILL)  # type: ignore[union-attr]
             project.stream.feed_numbers(20, keys=2)
             assert verbs.plan(Deploy(project.stream.group)).changes
@@ -100,7 +100,7 @@ def test_a_version_that_fails_is_rolled_back(
         project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # Mended, it is deployed, and goes on where the former one was.
+    # The corrected version is deployed and continues from the offsets of the former version.
     project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
     mended = project.deploy()
     assert mended != version
@@ -128,9 +128,9 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
     assert now is not None
     assert (now.pid, now.code_version, now.phase) == (before.pid, version, "running")
     assert project.outcomes() == ["failed", "done"]
-    project.counted({b"k0": 10, b"k1": 10})  # nothing went to Kafka
+    project.counted({b"k0": 10, b"k1": 10})  # the proof wrote nothing to Kafka
 
-    # An operator that is killed while the new version is proven leaves the running one as it is, and no process behind.
+    # An operator process that is killed during the proof leaves the running version unchanged, and no process behind.
     project.write(HEAD, NEVER_READY, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
     operator = subprocess.Popen(
         [sys.executable, "-m", "holdfast.orchestration.cli", "apply", "deploy", project.stream.group],
@@ -147,7 +147,7 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
     assert now is not None
     assert (now.pid, now.code_version) == (before.pid, version)
 
-    # Mended, it is proven and runs.
+    # The corrected version is proven and runs.
     project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(repr)\nframe.to_topic"))
     mended = project.deploy()
     assert project.running_version() == mended != version
@@ -160,7 +160,7 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
 
 
 def proof_of(registry: Registry, processor: str, version: str) -> str:
-    """The result of the proof of the version that runs."""
+    """The recorded proof result of the version that runs."""
     working = registry.releases.working(processor)
     assert working is not None
     assert working.code_version == version
@@ -171,7 +171,7 @@ def proof_of(registry: Registry, processor: str, version: str) -> str:
 
 
 def _one(offset: object) -> tuple[int, int]:
-    """The range of one offset."""
+    """The range of offsets that contains only this offset."""
     return int(str(offset)), int(str(offset)) + 1
 
 

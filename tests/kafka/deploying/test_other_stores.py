@@ -1,4 +1,4 @@
-"""Deploying versions with other stores: new, dropped and renamed ones, and tasks that are joined, over kills."""
+"""Deploying versions with other stores (new, dropped, renamed, shared by joined tasks) while workers are killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # It is known to its changelog from then on: no flag is needed to start again, not even with nothing on disk.
+    # The changelog now exists and names the store, so no flag is needed to start again, even with an empty disk.
     with project.verbs() as verbs:
         from holdfast.processors.lifecycle.plans.requests import Stop
 
@@ -68,7 +68,7 @@ def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # Wanted back, it does not fit what was read since.
+    # The store is used again, but its old content misses the input that was processed meanwhile.
     project.write(HEAD, TWO_STORES)
     plan = project.plan()
     assert isinstance(plan.verdict, Refused)
@@ -121,7 +121,7 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     clients = [ProcessorClient(project.stream.group, slot, project.settings.paths) for slot in ("0", "1")]
 
     def die(text: str) -> None:
-        """The operator dies while workers start, and so do the workers that run."""
+        """Simulate that the operator and the running workers are killed while new workers start."""
         if not text.startswith(project.stream.group):
             return
         for client in clients:
@@ -134,7 +134,10 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     rounds = 0
 
     def as_it_is_now(**request: object) -> str | None:
-        """The workers that were killed come back while the plan is read; then the next plan is confirmed."""
+        """Deploy by a fresh plan.
+
+        None if the plan became outdated because killed workers came back while it was made.
+        """
         try:
             return project.deploy(**request)
         except PlanStale:
@@ -157,5 +160,5 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     change(COUNTS)
     change(JOINED)
     change(COUNTS)
-    # Both slots have an old copy of the joined tasks, with a store that is dropped now.
+    # Both slots still have an old copy of the joined tasks, whose store is dropped now.
     change(JOINED, dropped=("both",))

@@ -1,4 +1,4 @@
-"""A broker behind the proxy, workers that reach it through the proxy, and workers that die at exact points."""
+"""Fixtures of a broker behind a proxy, workers that connect through the proxy, and workers that kill themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 
 class ProxiedBroker(TrackedBroker):
-    """Two listeners: one for tests, straight; one that is reached through the proxy only."""
+    """A broker with two listeners: a plain one for the tests, and one that is reached only through the proxy."""
 
     proxy: KafkaProxy
 
@@ -33,7 +33,7 @@ class ProxiedBroker(TrackedBroker):
         properties = self._folder / "server.properties"
         lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
         lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"
-        # The plain listener comes last: a restart takes its port from there.
+        # The plain listener is last in the list, because a restart reads the broker's port from there.
         lines["advertised.listeners"] = f"PROXIED://127.0.0.1:{self.proxy.port},{lines['advertised.listeners']}"
         lines["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
         properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
@@ -41,7 +41,7 @@ class ProxiedBroker(TrackedBroker):
 
 @dataclass
 class Site:
-    """A broker, straight and through the proxy."""
+    """A broker with its two addresses: direct, and through the proxy."""
 
     broker: ProxiedBroker
     address: BrokerAddress
@@ -66,9 +66,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def on_site(
     request: pytest.FixtureRequest, site: Site, stream_class: Any, unique: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Any]:
-    """A stream on the proxied broker, topics provisioned; ``through`` is the same through the proxy.
+    """A stream on the proxied broker, with its topics. ``through`` is the same stream with the proxy's address.
 
-    Its parameter is the number of partitions.
+    The fixture's parameter is the number of partitions.
     """
     partitions = getattr(request, "param", 2)
     stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state", partitions=partitions)
@@ -81,7 +81,7 @@ def on_site(
 
 @pytest.fixture
 def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Makes deployed workers of ``on_site`` that reach the broker through the proxy."""
+    """A factory of worker processes for ``on_site`` that reach the broker through the proxy."""
     made: list[Any] = []
 
     def make(slot: str = "0", home: str = "home", guarantee: str = "exactly-once") -> Any:
@@ -97,7 +97,7 @@ def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callabl
 
 @pytest.fixture
 def die_at(on_site: Any, tmp_path: Path) -> Callable[..., int]:
-    """Runs a worker that kills itself at a step of its n-th commit; returns its exit code."""
+    """Run a worker that kills itself at this step of its n-th commit; returns the worker's exit code."""
 
     def run(step: str, commit: int, guarantee: str = "exactly-once") -> int:
         script = Path(__file__).with_name("dying_worker.py")

@@ -1,7 +1,7 @@
-"""A worker that kills itself (SIGKILL) at an exact step of its commit cycle; else the counting application.
+"""A counting worker that kills itself (SIGKILL) at an exact step of its n-th commit.
 
-``python dying_worker.py <bootstrap> <group> <state_dir> <home> <guarantee> <step> <commit>``; the step is one of the
-guarantee's, ``in a replay`` (the n-th write of one, in its middle), or ``never``.
+Usage: ``python dying_worker.py <bootstrap> <group> <state_dir> <home> <guarantee> <step> <commit>``. The step is one
+of the guarantee's steps, ``in a replay`` (half-way through the n-th write of a restore), or ``never``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = (
     "between pieces of the local write",
     "after the local write",
 )
-#: At-least-once flushes its outputs first, by a producer of their own.
+#: At-least-once has two more steps, because it first flushes its outputs with a separate producer.
 STEPS_AT_LEAST_ONCE = ("before the outputs", "between outputs and changelogs", *STEPS[1:])
 
 
@@ -58,13 +58,13 @@ class DyingProducer(EngineProducer):
 
 
 class DyingPlainProducer(EngineProducer):
-    """Of the outputs at at-least-once: its flush comes before that of the changelogs."""
+    """The producer of outputs at at-least-once; it is flushed before the producer of the changelogs."""
 
     fuse: Fuse
 
     def flush(self, timeout_s):
         if self.fuse.commits + 1 == self.fuse.commit and self.fuse.step in STEPS_AT_LEAST_ONCE[:2]:
-            self.fuse.commits += 1  # the changelogs' flush counts, and won't come any more
+            self.fuse.commits += 1  # count here: the worker dies before the changelogs' flush, which counts commits
         self.fuse.at("before the outputs")
         super().flush(timeout_s)
         self.fuse.at("between outputs and changelogs")
@@ -74,7 +74,7 @@ class DyingMember(GroupConsumer):
     fuse: Fuse
 
     def poll(self, records_max, timeout_s):
-        """Few at a time, so that there are as many commits as the test counts on."""
+        """Poll small batches, so that the worker makes as many commits as the test counts on."""
         return super().poll(min(records_max, 100), timeout_s)
 
 
@@ -131,7 +131,7 @@ def count(value, state):
 
 
 def count_and_name(value, state):
-    """Outputs that name the message they stand for."""
+    """Output the count together with the message that produced it."""
     return {"n": count(value, state), "of": value}
 
 

@@ -1,7 +1,7 @@
-"""A proxy that understands Kafka's frames: single requests and replies meet their fate at exact points.
+"""A proxy that parses Kafka frames and can lose, delay or intercept one chosen request or reply.
 
-Every request begins with its size, api key, api version and correlation id; every reply with its size and the
-correlation id (the protocol guide's common headers). Nothing else is looked into.
+Every request begins with its size, api key, api version and correlation id. Every reply begins with its size and the
+correlation id (the protocol guide's common headers). The proxy reads no other field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 PRODUCE, OFFSET_FETCH, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 25, 26, 28
 
 
-#: How the broker answers an EndTxn whose transaction is not there any more.
+#: Errors with which the broker answers an EndTxn request whose transaction has already ended.
 REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
 
 
@@ -31,10 +31,10 @@ class Fate(Enum):
 
 @dataclass
 class Rule:
-    """What becomes of the n-th request (from 1) of one kind, counted from now on.
+    """The fault for the n-th request of one kind; counting starts at 1 when the rule is added.
 
-    With ``cut``, the client's connection breaks at once instead of keeping silent; where only the reply is to be lost,
-    it breaks when the reply comes.
+    With ``cut``, the client's connection breaks at once instead of staying silent. If only the reply is lost, the
+    connection breaks when the reply arrives.
     """
 
     api_key: int
@@ -45,18 +45,18 @@ class Rule:
     seen: int = 0
     struck: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
-    #: What the broker answered to a request that was held, set before ``answered``.
+    #: The broker's answer to a held request; set before ``answered``.
     answer: bytes = b""
     answered: threading.Event = field(default_factory=threading.Event)
 
     @property
     def error(self) -> int:
-        """The error in the answer to an EndTxn that was held: it follows the correlation id and the throttle time."""
+        """The error code in the answer to a held EndTxn; it follows the correlation id and the throttle time."""
         return int(struct.unpack_from(">h", self.answer, 8)[0])
 
 
 class KafkaProxy:
-    """Listens on a port of its own; ``upstream`` is set once the broker is there."""
+    """A proxy on a free port. The broker sets ``upstream`` to its own port when it is configured."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -78,7 +78,7 @@ class KafkaProxy:
         return rule
 
     def calm(self) -> None:
-        """No more faults; what a test's own call raised is raised here."""
+        """Stop all faults and release held requests. Raises the first error that a test's ``call`` raised."""
         with self._lock:
             for rule in self.rules:
                 rule.release.set()
@@ -154,11 +154,11 @@ class _Connection:
     def _call(self, rule: Rule) -> None:
         try:
             rule.call()
-        except BaseException as failure:  # the request goes on: a proxy that stands still would hide why
+        except BaseException as failure:  # forward the request all the same: a stuck proxy would hide the cause
             self._proxy.failures.append(failure)
 
     def _send_late(self, rule: Rule, frame: bytes) -> None:
-        """On a connection of its own: the client has closed the old one when its request timed out."""
+        """Send a held request over a new connection; the client closed the old one when its request timed out."""
         rule.release.wait()
         with socket.create_connection(("127.0.0.1", self._proxy.upstream), timeout=10) as late:
             late.sendall(frame)

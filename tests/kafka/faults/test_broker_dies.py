@@ -1,4 +1,4 @@
-"""The broker is killed (SIGKILL) in the middle of a commit, and comes back."""
+"""The broker is killed (SIGKILL) in the middle of a commit and restarted: no message is lost or doubled."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, TXN_OFFSET_C
 from tests.kafka.faults.verification import verify
 from tests.mechanics.tiers import variants
 
-#: The engine's transaction timeout, and what read_committed readers may be held back by it at the most, in seconds.
+#: The longest time that read_committed readers may wait, in seconds: the engine's transaction timeout plus a margin.
 READERS_WAIT_MAX_S = 15.0 + 15.0
 
 

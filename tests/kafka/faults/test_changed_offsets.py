@@ -1,4 +1,4 @@
-"""A group's offsets that somebody changed: refused, with nothing touched, until they are as the refusal says."""
+"""A worker refuses to start on group offsets that somebody changed, and touches nothing until they are restored."""
 
 import re
 
@@ -13,7 +13,10 @@ from tests.mechanics.tiers import variants
 
 @pytest.fixture
 def offsets(broker, stream):
-    """100 messages are counted and 100 more are there; sets the group's offsets by partition, None expires all."""
+    """Count 100 messages and feed 100 more.
+
+    Returns a function that sets the group's offsets, or deletes them for None.
+    """
     admin = AdminClient({"bootstrap.servers": broker})
     stream.feed_numbers(100)
     stream.application(slot="0").run(count=100, timeout=60)

@@ -1,4 +1,4 @@
-"""Topics that changed behind a processor's back: it stops and says so, and touches nothing."""
+"""Topics that are recreated or truncated behind a processor's back: it stops with an error and changes nothing."""
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -19,7 +19,7 @@ def admin(broker):
 
 @pytest.fixture
 def counted(stream):
-    """A stream of which 100 messages were counted."""
+    """A stream whose first 100 messages were counted."""
     stream.feed_numbers(100)
     stream.application(slot="0").run(count=100, timeout=60)
     return stream

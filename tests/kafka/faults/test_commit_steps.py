@@ -1,4 +1,4 @@
-"""kill -9 at every step of the commit cycle, at exact points: nothing is lost, nothing is doubled."""
+"""kill -9 at each exact step of the commit cycle: no message is lost or counted twice."""
 
 import shutil
 
@@ -8,7 +8,8 @@ from tests.kafka.faults.dying_worker import STEPS, STEPS_AT_LEAST_ONCE, count_an
 from tests.kafka.faults.verification import finish, verify, verify_at_least_once
 from tests.mechanics.tiers import variants
 
-#: Before the commit, a cold start shows most: all is restored. After it, a warm one: local state is behind, or torn.
+#: The harder start for each step. Before the commit it is a cold start, which restores all state. After the commit it
+#: is a warm start, because local state is behind or half-written.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]
 
 HARDEST = ("between offsets and commit", "between commit and local write", "between pieces of the local write")
@@ -17,7 +18,8 @@ HARDEST = ("between offsets and commit", "between commit and local write", "betw
 def each_step() -> list[object]:
     hardest = [(step, start == "cold") for step, start in zip(STEPS, EITHER, strict=True)]
     easier = [(step, not cold) for step, cold in hardest]
-    # The simulation dies at each of them in `make test`; on a real broker, those whose end Kafka or the disk decides.
+    # The simulation in `make test` covers every step. On a real broker, the steps that Kafka or the disk decides run
+    # first.
     first = sorted(hardest, key=lambda row: row[0] not in HARDEST)
     rows = [pytest.param(step, cold, id=f"{step}-{'cold' if cold else 'warm'}") for step, cold in first + easier]
     return variants(rows, tested=len(HARDEST))

@@ -1,4 +1,4 @@
-"""Connections that break in mid-commit: the client library sends again by itself, at once."""
+"""Connections that break in the middle of a commit: the client library reconnects and resends at once."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""An owner killed in mid-commit leaves a transaction open on its changelog, and offsets pending: its heir ends them.
+"""An owner that dies in its commit leaves an open transaction and pending offsets; its heir aborts them.
 
-It would else wait for the broker to do so, 15 s after they began or later. What is there of that commit is nobody's
-then: the heir goes on where the group's offsets are, and does it again.
+Otherwise the heir would wait at least 15 s until the broker aborts the transaction. The records of that commit are
+void: the heir continues from the group's committed offsets and processes those messages again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The verifier finds each kind of wrong that it is there for."""
+"""The verifier of the fault tests finds each kind of error: a lost message, a repeated output, wrong state."""
 
 import pytest
 from confluent_kafka import Producer
@@ -11,7 +11,7 @@ from tests.kafka.faults.dying_worker import count_and_name
 from tests.kafka.faults.verification import verify, verify_at_least_once
 from tests.mechanics.tiers import variants
 
-#: As the store keeps the count of key k1.
+#: The key under which the store keeps the count of message key k1.
 PLACE = key_prefix(b"k1") + b"n"
 
 
@@ -41,7 +41,7 @@ def change_the_database(stream, count=9):
 
 
 def lose_an_output(stream):
-    """The message is counted, in the changelog and in the database."""
+    """Count the message in the changelog and in the database, but send no output."""
     lose_a_message(stream)
     change_the_changelog(stream)
     change_the_database(stream, 11)

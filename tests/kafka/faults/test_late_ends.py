@@ -1,4 +1,4 @@
-"""Requests of a commit that arrive late, at the worst moments: in a later transaction, and after a rebalance."""
+"""Requests of a commit that arrive late: during a later transaction, or after a rebalance."""
 
 import os
 import re
@@ -10,15 +10,15 @@ from confluent_kafka import KafkaError
 from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, REFUSED, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
 
-#: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
+#: A client waits for an answer twice the transaction timeout. A short timeout keeps the test short.
 QUICK = {"transaction.timeout.ms": 4000}
 
 
 def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
-    """The client library sends it again by itself, and says nothing: what is late must meet another epoch."""
+    """The client library silently resends EndTxn, so a late EndTxn must meet another producer epoch."""
     on_site.feed_numbers(2000)
     late = site.proxy.on(END_TXN, Fate.HOLD, nth=3)
-    # The next transaction's records are there, its offsets are not.
+    # At this moment the next transaction has sent its records, but not yet its offsets.
     meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=lambda: arrive(late))
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert meets.struck.is_set()
@@ -30,13 +30,16 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
 
 @pytest.mark.thorough
 def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
-    """Unanswered offsets abort their transaction; its messages are done again. The one after that is met."""
-    on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that the late offsets are of those that came after
+    """Without an answer to its offsets, a transaction aborts and is retried.
+
+    The late offsets arrive in the next one.
+    """
+    on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that late offsets would overwrite newer ones
     seen = []
     late = site.proxy.on(TXN_OFFSET_COMMIT, Fate.HOLD, nth=3)
     for nth in (5, 6):
         site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=nth, call=lambda: seen.append(committed(on_site)))
-    # The third end is the abort, the fourth that of the second try.
+    # The third EndTxn is the abort, the fourth ends the retry, the fifth ends the next transaction.
     meets = site.proxy.on(END_TXN, Fate.CALL, nth=5, call=lambda: arrive(late))
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert meets.struck.is_set()
@@ -59,7 +62,7 @@ def test_a_zombies_end_that_arrives_after_the_rebalance_counts_and_its_successor
     on_site.feed_numbers(1000)
     waiting(end.struck.is_set, "its end to be on its way")
     os.kill(zombie.process.pid, signal.SIGSTOP)
-    # Only its successor asks from here on: the third time, because the pending offsets make it ask again.
+    # From here on only the successor fetches offsets. It asks repeatedly, because the group has pending offsets.
     site.proxy.on(OFFSET_FETCH, Fate.CALL, nth=3, call=end.release.set)
     successor = workers("1").start()
     waiting(end.answered.is_set, f"the end to have arrived; the successor's log ends: {successor.tail()}")
@@ -86,7 +89,7 @@ def committed(stream):
 
 
 def began_at(worker):
-    """The committed offsets, of all tasks together, that a worker's first tasks began with."""
+    """The sum of the committed offsets at which each task of a worker first ran."""
     began = {}
     for line in worker.log.read_text().splitlines():
         if "task runs" in line:

@@ -1,4 +1,4 @@
-"""Commits whose answer never comes: they happened, or they did not, or they arrive when nobody waits any more."""
+"""Commits whose answer is lost: the commit took effect, did not take effect, or takes effect late."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
 from tests.mechanics.tiers import variants
 
-#: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
+#: A client waits for an answer twice the transaction timeout. A short timeout keeps the test short.
 QUICK = {"transaction.timeout.ms": 4000}
 
 
 STEPS = {"end": END_TXN, "offsets": TXN_OFFSET_COMMIT}
-#: The hardest is the first: an end that happened, and was not answered.
+#: Hardest case first: the transaction ended, but the answer was lost.
 UNANSWERED = [(step, fate) for step in STEPS for fate in (Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD)]
 
 
@@ -24,7 +24,7 @@ def test_an_unanswered_step_of_a_commit_loses_and_doubles_nothing(site, on_site,
     rule = site.proxy.on(api_key, fate, nth=3)
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert rule.struck.is_set()
-    rule.release.set()  # what was held arrives now: it must end no later transaction
+    rule.release.set()  # the held request arrives now; it must not end a later transaction
     on_site.feed_numbers(1000)
     finish(on_site.through, waiting, commit_every=100, producer_extra_config=QUICK, slot="0")
     verify(on_site, on_site.state_dir)

@@ -1,4 +1,4 @@
-"""A broker that loses its leaders at a restart leaves markers out (KAFKA-20734); the worker ends what is left open."""
+"""A restarted broker without leaders leaves out transaction markers (KAFKA-20734); the worker writes them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.kafka.test_bad_world import committed, is_exact, restarted
 from tests.parts.brokers import HASTE
 
 KILLS = int(os.environ.get("HOLDFAST_TEST_KILLS", "20"))
-#: Many: for a longer time after the restart, partitions have no leader.
+#: Many partitions, so that they stay without a leader for longer after the restart.
 PARTITIONS, KEYS, EACH = 60, 200, 20_000
 
 
 def committed_so_far(stream):
-    """The committed offsets together; None while no broker answers."""
+    """The sum of the group's committed offsets; None while no broker answers."""
     with suppress(BrokerUnreachable):
         return committed(stream)
     return None
@@ -32,14 +32,15 @@ def committed_so_far(stream):
 def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
     own_broker, monkeypatch, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    # As brokers that others run, it comes back with its former registration. At first it has its former leaders: it
-    # completes what was ending, and aborts what has timed out. Then it has no leaders, and no marker arrives.
+    # This broker restarts with its former registration, as a broker outside of our control does. It first has its
+    # former leaders, so it completes ending transactions and aborts those that timed out. Then it has no leaders, so no
+    # marker arrives.
     monkeypatch.setattr(type(own_broker), "_decides_alone", False)
     monkeypatch.setitem(HASTE, "transaction.abort.timed.out.transaction.cleanup.interval.ms", 20)
     address = own_broker.address
     stream = stream_class(address.bootstrap, unique("bare"), tmp_path / "state", partitions=PARTITIONS)
     one = worker_class(stream, tmp_path / "home")
-    one.environment["TEST_INTERVAL"] = "0.05"  # so that most kills meet a commit
+    one.environment["TEST_INTERVAL"] = "0.05"  # commit often, so that most kills hit a commit
     one.environment["TEST_TRANSACTION_MS"] = "2000"
     chance = random.Random(20734)
     stream.create_source()
@@ -50,7 +51,7 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
         for kill in range(1, KILLS + 1):
 
             def met_open() -> bool:
-                """Whether a commit is under way; what a busy machine committed between two looks is fed again."""
+                """Whether a transaction is open. If all input is already committed, feed more."""
                 nonlocal fed
                 if committed_so_far(stream) == fed * EACH:
                     stream.feed_numbers(EACH, KEYS)
@@ -58,12 +59,13 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
                 return bool(open_transactions(stream.topics, [stream.sink]))
 
             one.waiting(met_open, "a transaction to be open")
-            time.sleep(chance.uniform(0.0, 0.3))  # a moment in a row of commits: no condition names it
+            # A random moment within a series of commits, which no condition can describe.
+            time.sleep(chance.uniform(0.0, 0.3))
             os.kill(own_broker.address.pid, signal.SIGKILL)
             waiting(lambda: own_broker.running() is None, "the broker to be gone")
             assert own_broker.start().bootstrap == address.bootstrap
-            # On a busy machine the broker may take longer than the worker waits for it: a supervisor starts it again.
-            # It may take longer than this test's own question, too.
+            # On a busy machine the broker may need longer than the worker waits, so the worker exits and is restarted.
+            # The test's own query may time out, too.
             waiting(
                 lambda: restarted([one], "cause=broker-away") and committed_so_far(stream) == fed * EACH,
                 f"all to be committed after kill {kill}",

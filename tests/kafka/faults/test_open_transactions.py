@@ -1,7 +1,7 @@
-"""A stranger's open transaction on the changelog while state is restored: it is waited for, and nothing is missed.
+"""A restore waits for another producer's open transaction on the changelog, and misses no committed record.
 
-Committed records lie above the open transaction. A restore that took the last stable offset for the end, or the end
-of partition that is told there, would miss them and count on from old state.
+Committed records lie above the open transaction. A restore must not stop at the last stable offset, or at the partition
+end that a consumer reports there. It would miss those records and count on from old state.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.kafka.faults.verification import verify
 
 
 class Stranger:
-    """Holds a transaction open on every partition of a stream's changelog."""
+    """A producer that holds a transaction open on every partition of a stream's changelog."""
 
     def __init__(self, stream):
         settings = {"bootstrap.servers": stream.bootstrap, "transactional.id": stream.group + "-stranger"}
@@ -37,7 +37,10 @@ class Stranger:
 
 @pytest.fixture
 def held(stream, waiting):
-    """200 messages are counted, the state of the last 100 above an open transaction; 100 more wait; no disk is left."""
+    """A stream whose changelog has an open transaction in its middle; local state is deleted.
+
+    200 messages are counted. The changelog records of the last 100 lie above the open transaction. 100 more wait.
+    """
     stranger = Stranger(stream)
     app = stream.application(slot="0")
     thread = threading.Thread(target=app.run)
@@ -58,7 +61,7 @@ def held(stream, waiting):
 
 @pytest.fixture
 def told_ends(monkeypatch):
-    """For each replayed partition, the ends that replays were told and then polled on from."""
+    """For each restored partition, the end offsets that the restore saw and after which it polled again."""
     seen, polled_on = {}, {}
     poll = ChangelogConsumer.poll
 
@@ -127,7 +130,7 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     changelog = changelog_topic(stream.group, "counts")
     stable = stream.topics.end_offsets(changelog, committed=True)
     ends = stream.topics.end_offsets(changelog, committed=False)
-    # What is left begins with the marker of the last commit below the open transaction.
+    # The unread rest begins with the marker of the last commit below the open transaction.
     left = [ends[number] - stable[number] + 1 for number in sorted(ends)]
     one = worker("0").start()
     waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")
@@ -184,14 +187,14 @@ def phases(worker):
 
 
 def noted(worker):
-    """How far the store of each task is on disk, by partition."""
+    """The changelog offset that each task's store has on disk, by partition."""
     status = worker.client.status()
     tasks = sorted(status.tasks, key=lambda task: task.task) if status is not None else []
     return [task.stores["counts"]["offset"] for task in tasks if task.stores]
 
 
 def restores(worker, what):
-    """A figure of each restore under way, by partition."""
+    """One figure (``what``) of each running restore, by partition."""
     status = worker.client.status()
     ours = status is not None and status.pid == worker.process.pid
     tasks = sorted(status.tasks, key=lambda task: task.task) if ours else []

@@ -1,4 +1,4 @@
-"""A restore that is killed again and again ends right: what it has is a whole prefix, and it goes on from there."""
+"""A restore that is killed five times keeps a complete prefix of the changelog, continues from it, and ends correct."""
 
 import shutil
 
@@ -12,7 +12,8 @@ KILLS = 5
 
 @pytest.mark.thorough
 def test_a_restore_killed_five_times_in_mid_way_ends_right(on_site, die_at, waiting, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # the whole changelog is to be replayed
+    # Without checkpoints, the restore replays the whole changelog.
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")
     keys = on_site.partitions * (BULK_RECORDS_MIN + 10_000)
     on_site.feed_numbers(keys + 5_000, keys)
     finish(on_site, waiting, slot="0")

@@ -1,4 +1,4 @@
-"""Members come and go: under load, and while state is being restored."""
+"""Workers join and leave the group under load and during restores: no message is lost or doubled."""
 
 import threading
 from collections import Counter
@@ -44,11 +44,11 @@ def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
 @pytest.mark.thorough
 def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, waiting, monkeypatch):
     messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
-    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # with one there would be nothing left to read
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # a checkpoint would leave nothing to restore
     stream.feed(messages)
     stream.application(slot="0").run(count=6000, timeout=60)
     stream.delete_local_state()
-    half_way = threading.Event()  # restores stop half-way, until all have come
+    half_way = threading.Event()  # restores stop half-way until all members have joined
     monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(Restorer, "step", _stopping(Restorer.step, half_way))
     apps = [stream.application(slot=str(number)) for number in range(3)]
@@ -67,7 +67,7 @@ def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, wa
         for app in apps:
             app.stop()
         for thread in threads:
-            if thread.ident is not None:  # it was started
+            if thread.ident is not None:  # join only threads that were started
                 thread.join(60)
     assert stream.counts() == Counter(key for key, _ in messages + messages)
     verify(stream)
@@ -78,13 +78,13 @@ def committed(stream):
 
 
 def running(worker):
-    """How many tasks a worker has that run."""
+    """The number of tasks that run in this worker."""
     status = worker.client.status()
     return 0 if status is None else sum(task.phase == "running" for task in status.tasks)
 
 
 def is_half_restored(app):
-    """Whether a restore of this worker has read some of its records, and not all."""
+    """Whether a restore of this worker has read some of its records, but not all."""
     worker = app._worker
     restores = [] if worker is None else list(worker.assignment.restoring.values())
     return any(_has_half(each) for each in restores)
@@ -95,7 +95,7 @@ def _has_half(task_restore):
 
 
 def _stopping(step, goes_on):
-    """Steps of a restore that stop half-way until the event is set."""
+    """Wrap ``Restorer.step``: restores pause half-way until the event ``goes_on`` is set."""
 
     def stopping(restorer, timeout_s):
         if not goes_on.is_set() and any(_has_half(each) for each in restorer.active.values()):

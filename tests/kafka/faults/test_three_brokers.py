@@ -1,4 +1,4 @@
-"""Three brokers, replication 3: a leader or a coordinator is killed in the middle of a commit."""
+"""Three brokers with replication factor 3: a leader or a coordinator is killed in the middle of a commit."""
 
 import threading
 
@@ -25,7 +25,7 @@ def three(tmp_path_factory, java, broker_jars):
 
 
 class Striking(EngineProducer):
-    """Tells the test between two steps of its n-th commit."""
+    """A producer that calls the test before a chosen step of its n-th commit."""
 
     strike: dict
 

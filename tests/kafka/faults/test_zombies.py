@@ -1,4 +1,4 @@
-"""A worker frozen beyond its session timeout at an exact point: its successor goes on, and it joins anew."""
+"""A worker is frozen for longer than its session timeout. Its successor takes over, and the worker rejoins later."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def freezing(value, state):
     ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
-    """At the first message nothing of the transaction is sent; at the last, outputs of those before it are."""
+    """Frozen at the first message, the worker has sent nothing. Frozen at the last, it has sent all other outputs."""
     workers = partial(workers, guarantee=guarantee)
     on_site.feed_numbers(1000)
     zombie = workers("0", home="zombie")
@@ -95,7 +95,7 @@ def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiti
     assert successor.terminate() == 0
     if guarantee == "exactly-once":
         verify(on_site)
-    else:  # what it had sent before it froze, its successor sent again
+    else:  # the successor sends again what the frozen worker had already sent
         expected = Counter(record.key for record in on_site.read(on_site.source))
         assert on_site.counts() == expected
         outputs = Counter((record.key, record.value) for record in on_site.read(on_site.sink))

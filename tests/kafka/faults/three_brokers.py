@@ -1,4 +1,4 @@
-"""Three brokers, replication 3, two in sync are enough: any one may die."""
+"""A cluster of three brokers with replication factor 3 and two in-sync replicas: any one broker may die."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSACTION_PARTITIONS = 4
 
 
 class Node(TrackedBroker):
-    """One of the three; its own clients' port, and everybody's controller ports."""
+    """One node of the cluster, with its client port and the controller ports of all nodes."""
 
     _decides_alone = False
 
@@ -68,7 +68,7 @@ class Node(TrackedBroker):
 
 
 class ThreeBrokers:
-    """A cluster of three nodes below one folder."""
+    """A cluster of three brokers, whose files lie in one folder."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
         controllers = {node: free_port() for node in NODES}
@@ -76,7 +76,7 @@ class ThreeBrokers:
         self.bootstrap = ""
 
     def start(self) -> None:
-        """Start those that don't run, all at once: one alone has no quorum."""
+        """Start all stopped nodes at the same time, because one node alone has no quorum."""
         failures: list[BaseException] = []
 
         def start(node: Node) -> None:
@@ -104,7 +104,7 @@ class ThreeBrokers:
             node.stop()
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition."""
+        """The node id of the partition's leader."""
         return self._partitions(topic)[partition].leader.id
 
     def whole(self, *topics: str) -> bool:
@@ -112,7 +112,10 @@ class ThreeBrokers:
         return all(len(part.isr) == len(NODES) for topic in topics for part in self._partitions(topic))
 
     def transaction_coordinator(self, transactional_id: str) -> int:
-        """The node that coordinates an id: Kafka takes Java's hash of the text, without its sign."""
+        """The node that coordinates a transactional id.
+
+        Kafka takes the non-negative Java hash of the id modulo the number of partitions.
+        """
         number = (_java_hash(transactional_id) & 0x7FFFFFFF) % TRANSACTION_PARTITIONS
         return self.leader("__transaction_state", number)
 

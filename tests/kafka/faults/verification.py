@@ -1,4 +1,4 @@
-"""The whole truth about one counting stream, recomputed from its committed input."""
+"""Compares one counting stream with results that are recomputed from its committed input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.engine.state.rocksdb import StateReader
 
 
 def finish(stream, waiting, **options) -> None:
-    """Run a clean worker in this process until all input is committed."""
+    """Run a worker without faults in this process until all input is committed."""
     total = sum(stream.topics.end_offsets(stream.source, committed=True).values())
     app = stream.application(**options)
     failures: list[BaseException] = []
@@ -38,9 +38,10 @@ def finish(stream, waiting, **options) -> None:
 
 
 def verify(stream, state_root: Path | None = None) -> None:
-    """Changelog, outputs, and (of stopped workers, below ``state_root``) RocksDB are what the input makes.
+    """Assert that changelog, outputs and local state equal what the input produces.
 
-    With several folders of one task, the one that is furthest is its last owner's.
+    Local state is the RocksDB of stopped workers, below ``state_root``. If several folders hold one task, the folder
+    with the highest offsets counts: it belongs to the task's last owner.
     """
     expected = dict(Counter(record.key for record in stream.read(stream.source)))
     assert stream.counts() == expected
@@ -50,7 +51,7 @@ def verify(stream, state_root: Path | None = None) -> None:
 
 
 def verify_at_least_once(stream, state_root: Path, repeated_max: int) -> None:
-    """State is exact; each message has an output that names it, and at most so many are there again."""
+    """Assert that state is exact, that each message has an output, and that at most ``repeated_max`` outputs repeat."""
     fed, outputs = stream.read(stream.source), stream.read(stream.sink)
     expected = dict(Counter(record.key for record in fed))
     assert stream.counts() == expected
@@ -61,7 +62,7 @@ def verify_at_least_once(stream, state_root: Path, repeated_max: int) -> None:
 
 
 def stored_counts(state_root: Path) -> dict[bytes, int]:
-    """The counts in the databases of stopped workers."""
+    """The counts in the databases of stopped workers; of several copies of a task, the newest counts."""
     furthest: dict[str, tuple[int, dict[bytes, int]]] = {}
     for folder in sorted(path for path in state_root.glob("*/*/*") if (path / "CURRENT").exists()):
         reader = StateReader(folder)

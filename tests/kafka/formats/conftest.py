@@ -1,4 +1,4 @@
-"""A schema registry that runs, and topics whose messages are written with it."""
+"""Fixtures of a real schema registry, and of topics whose messages use its schemas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schema
 
 @pytest.fixture
 def front(schema_registry: SchemaRegistryServer) -> Iterator[Front]:
-    """A way to the registry that a test may close."""
+    """A front for the registry that a test can close, so that the registry becomes unreachable."""
     made = Front(schema_registry.port)
     yield made.open()
     made.close()
@@ -35,7 +35,7 @@ def front(schema_registry: SchemaRegistryServer) -> Iterator[Front]:
 
 @dataclass
 class Shop:
-    """Topics of one test: `in`, `out` and `dead`, each with a prefix of its own."""
+    """The topics of one test, `in`, `out` and `dead`, under names with a common prefix; and an application on them."""
 
     broker: str
     group: str
@@ -77,7 +77,7 @@ class Shop:
         return list(read_range(self.broker, self.topic(name), 0, 0, end))
 
     def errors(self) -> list[str]:
-        """Why each dead letter is one."""
+        """The error text of each dead letter."""
         return [dict(record.headers or ())["holdfast.error"].decode() for record in self.records("dead")]  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""Avro on a real broker and a real registry, beside confluent-kafka's own (de)serializers."""
+"""The Avro formats on a real broker and registry are compatible with confluent-kafka's (de)serializers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ORDER = {
         {"name": "note", "type": ["null", "string"], "default": None},
     ],
 }
-#: Its next version: a field more, with a default.
+#: The schema's next version: one more field, with a default.
 ORDER_2 = {**ORDER, "fields": [*ORDER["fields"], {"name": "paid", "type": "boolean", "default": False}]}
-#: No version of it: a field that readers of the first have no value for.
+#: An incompatible schema: it has a field for which readers of the first version have no value.
 NOT_AN_ORDER = {**ORDER, "fields": [{"name": "total", "type": "string"}]}
 SETTINGS = SchemaRegistryClientConfig()
 
@@ -49,7 +49,7 @@ def read_by_them(shop: Shop, raw: bytes | None, headers: Any = None, part: str =
 
 
 def copy(shop: Shop, count: int, reader: Any = None, writer: Any = None, **options: Any) -> None:
-    """Read `in` and write `out`."""
+    """Run an application that copies this many messages from `in` to `out`."""
     app = shop.application(**options)
     reader = reader or AvroDeserializer(schema_registry_client_config=SETTINGS)
     writer = writer or AvroSerializer(ORDER, schema_registry_client_config=SETTINGS)

@@ -1,4 +1,4 @@
-"""kill -9 of workers that read and write with a schema registry, which goes away meanwhile and returns."""
+"""kill -9 of workers that read and write with a schema registry, which is unreachable for some time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.parts.schema_registry import Front, SchemaRegistryServer
 
 NUMBERS = [{"name": "id", "type": "long"}, {"name": "n", "type": "int"}]
 FIRST = {"type": "record", "name": "Order", "fields": NUMBERS}
-#: What later producers write: a field more.
+#: The schema of later producers, with one more field.
 NEWER = {**FIRST, "fields": [*NUMBERS, {"name": "note", "type": "string", "default": ""}]}
 COUNT, KEYS = 6_000, 20
 
 
 class Counted(Scenario):
-    """Each order with the number of orders of its key so far."""
+    """The topology outputs each order with the number of orders of its key so far."""
 
     head = f"""
 import json
@@ -63,7 +63,7 @@ def counted(value, state):
         self.killed.wait_running()
         self.feed(range(COUNT // 2), FIRST)
         yield Kill(self.committed, "some messages to be committed", loses_disk=True, meanwhile=self.take_away)
-        # The worker's cache is empty, and the messages that came meanwhile have another schema.
+        # The restarted worker has an empty schema cache, and the messages that arrived meanwhile have another schema.
         asked = len(self.front.requests)
         self.wait(lambda: len(self.front.requests) > asked, "the worker to ask for a schema")
         yield Kill(lambda: True, "nothing more, while it waits for the registry", meanwhile=self.bring_back)

@@ -1,4 +1,4 @@
-"""JSON Schema and Protobuf on a real broker and a real registry, beside confluent-kafka's own (de)serializers."""
+"""JSON Schema and Protobuf on a real broker and registry are compatible with confluent-kafka's (de)serializers."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def test_a_message_of_another_type_or_index_is_a_dead_letter(shop: Shop) -> None
     item = TheirWriter(Item, shop.client, CONF)(Item(sku="a"), context(shop, "in"))
     assert good is not None
     bad = [
-        bill,  # its bytes are an order's, too
+        bill,  # these bytes would also parse as an order
         item,
-        good[:5] + b"\x02\x28" + good[6:],  # index 20
-        good[:5] + b"\x04\x00\x12" + good[6:],  # index 0, then 9
+        good[:5] + b"\x02\x28" + good[6:],  # its message index 20 does not exist
+        good[:5] + b"\x04\x00\x12" + good[6:],  # its message index 0 exists, but has no nested message 9
         good[:5],
         good + b"\xff",
     ]

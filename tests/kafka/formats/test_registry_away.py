@@ -1,4 +1,7 @@
-"""A schema registry that is away, refuses or does not know: nothing is lost, and no message is blamed for it."""
+"""A schema registry that is unreachable, refuses requests or lacks a schema: no message is lost.
+
+A fault of the registry stops the worker or makes it wait; it never sends a message to the dead letters.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def sent(shop: Shop) -> list[Any]:
 
 @pytest.fixture
 def running(shop: Shop) -> Iterator[Callable[..., Any]]:
-    """Runs the copying application on a thread, until the test ends."""
+    """A function that starts the copying application on a thread; the fixture stops all of them."""
     threads: list[tuple[Any, threading.Thread]] = []
 
     def run(config: SchemaRegistryClientConfig, **options: Any) -> tuple[Application, list[BaseException]]:
@@ -168,11 +171,11 @@ def test_what_the_registry_does_not_know_goes_to_the_dead_letters_as_it_came(sho
     number = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "n", "type": "number"}
     other = shop.client.register_schema(shop.topic("json"), Schema(json.dumps(number), "JSON"))
     bad = [
-        b"\x00" + (2_000_000).to_bytes(4, "big") + good[5:],  # an id that nobody registered
-        b"\x00\xff\xff\xff\xff" + good[5:],  # an id that no registry has
-        b"\x01" + bytes(16) + good[5:],  # a guid that nobody registered
-        b"\x07" + good[1:],  # another first byte
-        b"\x00" + other.to_bytes(4, "big") + good[5:],  # a schema of another format
+        b"\x00" + (2_000_000).to_bytes(4, "big") + good[5:],  # refers to a schema id that is not registered
+        b"\x00\xff\xff\xff\xff" + good[5:],  # refers to a negative schema id, which no registry uses
+        b"\x01" + bytes(16) + good[5:],  # refers to a schema GUID that is not registered
+        b"\x07" + good[1:],  # begins with an unknown magic byte
+        b"\x00" + other.to_bytes(4, "big") + good[5:],  # refers to a schema of another format
         good[:-3],
         b"",
         b"{}",

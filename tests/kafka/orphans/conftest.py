@@ -1,4 +1,4 @@
-"""The fixture of what was left behind."""
+"""Makes the fixture of a removed processor's leftovers available to the tests of this folder."""
 
 from tests.kafka.orphans.leaving import left
 

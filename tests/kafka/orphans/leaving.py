@@ -1,4 +1,4 @@
-"""What a processor that is gone left on a real broker and on the disk."""
+"""Creates what a removed processor leaves on a real broker and on disk, for tests of orphans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 
 @dataclass
 class Left:
-    """What a processor that is neither defined nor deployed left: a changelog, a group, state and a checkpoint."""
+    """The leftovers of a processor that is not defined or deployed: a changelog, a group, state and a checkpoint."""
 
     group: str
     settings: Settings
@@ -54,7 +54,7 @@ class Left:
         return Archive(self.settings.archive_folder)
 
     def write(self, values: list[tuple[int, bytes | None, bytes | None]]) -> None:
-        """Records: partition, key, value; each with a timestamp and a header of its own."""
+        """Write records (partition, key, value) with distinct timestamps; every second record has headers."""
         producer = Producer({"bootstrap.servers": self.topics.bootstrap})
         for number, (partition, key, value) in enumerate(values):
             headers: Any = [("n", b"%d" % number), ("none", None)] if number % 2 else None
@@ -72,7 +72,7 @@ class Left:
         return self.verbs.plan(Clean(only))
 
     def apply(self, plan: Plan | None = None) -> Plan:
-        """Carry out a plan that was confirmed, or go on with it; without one, the present plan."""
+        """Carry out or resume a confirmed plan; without an argument, make a plan and carry it out. Returns the plan."""
         plan = plan or self.plan()
         self.carry_out(plan)
         return plan
@@ -97,7 +97,7 @@ ALL = ["checkpoint", "group", "state", "topic"]
 
 
 def signed_by(processor: str) -> bytes:
-    """A meta record that names the processor of its changelog; without a name, as older versions wrote it."""
+    """A meta record that names the changelog's processor. An empty name gives the form that older versions wrote."""
     fields = {} if not processor else {"processor": processor}
     return msgspec.json.encode({"version": 1, "inputs": {"in": 1}, "transaction": 1, "code_version": "v", **fields})
 

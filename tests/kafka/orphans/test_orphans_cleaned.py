@@ -1,4 +1,4 @@
-"""Orphans on a real broker: archived, kept for their grace, deleted, and a topic put back with every record."""
+"""Orphans on a real broker are archived, kept for a grace period, and deleted; an archived topic can be put back."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_got_an_owner_meanwhile_is_not_deleted(left: Left, monkeypatch: pyt
 
 
 def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else deletes the topic, the group's offsets expire, a folder is removed."""
+    """An apply succeeds although its topic, offsets or folder disappeared after the plan for another reason."""
     left.apply()
     left.now += timedelta(days=8)
     plan = left.plan()
@@ -187,7 +187,7 @@ def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: py
 
 
 def test_the_changelogs_of_another_installation_are_not_deleted(left: Left) -> None:
-    """It runs ``<group>-eu``, whose changelogs have names that fit our former processor too."""
+    """The other installation runs ``<group>-eu``, so its changelogs also match the name of the removed processor."""
     signed, older = (f"{left.group}-eu-{store}-changelog" for store in ("totals", "seen"))
     for topic, writer in ((signed, f"{left.group}-eu"), (older, "")):
         left.topics.create(TopicSpec(topic, 2, 1))

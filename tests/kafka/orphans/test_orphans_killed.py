@@ -1,4 +1,4 @@
-"""Archiving and deleting orphans, broken off anywhere: given again, it goes on, and nothing is lost."""
+"""Archiving and deleting orphans can be killed at any step: the same command resumes, and no record is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.parts.operated import Killed
 def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
     left: Left, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Each write of a small file, and each copy that gets its name, is a place to die right after."""
+    """The apply is killed right after each write of a small file and after each completed copy, one place at a time."""
     for name in ("archive", "delete"):
         plan = left.plan()
         places = 0
@@ -66,7 +66,7 @@ def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
 
 
 def killed_once(left: Left, plan_hash: str, trace: str) -> None:
-    """Run the command line's apply, and kill it as soon as the archive has a file or folder of that name."""
+    """Run the apply command as a process, and kill it once the archive contains a file or folder named ``trace``."""
     environment = {
         **os.environ,
         "HOLDFAST_HOME": str(left.settings.home),
@@ -150,7 +150,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
 
 @pytest.mark.thorough
 def test_a_deletion_that_takes_effect_after_the_plan_is_finished(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed apply asked for the topic's deletion; the brokers delete it when the next plan is made already."""
+    """A killed apply has requested the topic's deletion. The brokers delete the topic after the next plan is made."""
     left.apply()
     left.now += timedelta(days=8)
 

@@ -1,4 +1,4 @@
-"""Orphans that are tables, checkpoints in a store, or set aside in a slot that somebody has."""
+"""Orphaned tables, orphaned checkpoints in an object store, and state that was set aside in a slot still in use."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has the slot; nobody opens what was set aside beside its task."""
+    """A worker holds the slot, but no process opens the state that was set aside beside its task."""
     orphan = Orphan("state", str(left.state), left.group, "it was set aside", 1, aside=True)
     thing = kinds.thing_of("state", str(left.state), left.settings, left.topics)
     (left.state.parent / "lock").write_text(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""Topics that come back out of the archive of orphans."""
+"""Topics that are put back from the archive of orphans."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_damaged_archive_is_not_put_back(left: Left) -> None:
 def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State is what the changelog folds to: put back, with the group's offsets, counting goes on."""
+    """State can be rebuilt from the changelog: with the topic and the group's offsets put back, counting continues."""
     monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", stream.bootstrap)
     stream.feed_numbers(100)
@@ -77,7 +77,7 @@ def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
     shutil.rmtree(stream.state_dir)
     settings = load_settings(home=tmp_path / "home")
     settings.home.mkdir()
-    (settings.paths.exports(stream.group)).mkdir(parents=True)  # it is known by name
+    (settings.paths.exports(stream.group)).mkdir(parents=True)  # this folder makes the processor's name known
     registry = Registry(settings.registry)
     registry.migrate()
     now = datetime.now(UTC)

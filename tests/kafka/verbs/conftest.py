@@ -1,4 +1,4 @@
-"""The verbs' own fixture."""
+"""Makes the fixture of a processor under a supervisor available to the tests of the verbs."""
 
 from tests.parts.operated import operated
 

@@ -1,4 +1,4 @@
-"""A refused command names another command: that one, run as named, lets the first one pass."""
+"""A refusal names another command; after this command has run exactly as named, the refused command succeeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.parts.operated import Operated
 
 
 class Shell:
-    """The command line in this process, for one processor."""
+    """Runs `holdfast` commands in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -25,7 +25,7 @@ class Shell:
         assert code == 0, f"{command}: {printed.out}{printed.err}"
 
     def refused(self, command: str) -> list[str]:
-        """Run a command that must fail; the commands that its action names."""
+        """Run a command that must fail. Returns the commands that the error's action names."""
         assert main([*shlex.split(command), "--json"]) != 0, command
         error = json.loads(self._capsys.readouterr().out)["error"]
         named = re.findall(r"`holdfast ([a-z][^`]*)`", error["action"])
@@ -48,7 +48,7 @@ def test_what_a_refusal_names_lets_the_command_pass(operated: Operated, capsys: 
     shell.passes(stop)
     shell.passes(clear)
 
-    # all three need a worker, and name the same command
+    # all three commands need a running worker, so their refusals name the same command
     needy = [f"audit {group}", f"apply compact {group}", f"rehearse {group} --partition 0"]
     deploy = f"apply deploy {group}"
     assert [shell.refused(each)[-1] for each in needy] == [deploy] * 3

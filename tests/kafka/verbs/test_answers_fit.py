@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` about a processor that runs fits its schema."""
+"""The JSON output of commands about a running processor fits its schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.parts.operated import Operated
 
 
 class Json:
-    """Runs commands in this process, and compares what they print with their schemas."""
+    """Runs commands in this process, and compares their JSON output with its schema."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
@@ -66,7 +66,7 @@ def test_what_is_printed_about_a_running_processor_fits_its_schema(
     (incident,) = said("incidents list")
     said(f"incidents show {incident['id']}")
     said(f"incidents acknowledge {incident['id']}")
-    said(f"incidents retry {incident['id']}", code=64)  # it is open, so recovery works on it
+    said(f"incidents retry {incident['id']}", code=64)  # refused: the incident is open, so recovery already works on it
     assert said("apply list")
     assert {each["kind"] for each in said(f"history {name}")} >= {"apply", "incident"}
     said(f"stop {name} --yes")

@@ -1,4 +1,4 @@
-"""A store gets the rows of a table of the warehouse, where its messages' keys are; functions look them up."""
+"""A store is filled with the rows of a warehouse table, each in the partition of its message key, for lookups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ frame.apply(look_up, stateful=True, store="planes").to_topic(application.topic("
 
 
 def with_lookup(operated: Operated) -> None:
-    """The next version looks planes up in a store, which is new and empty."""
+    """Write the processor's next version, which looks up planes in a new, empty store."""
     operated.bring_up()
     (module,) = (each.target.partition(":")[0] for each in [operated.verbs.definition(operated.group)])
     file = Path(str(sys.modules[module].__file__))
@@ -63,7 +63,7 @@ def feed(operated: Operated, partitioner: str = "murmur2_random") -> None:
 
 
 def seen(operated: Operated) -> dict[str, bytes]:
-    """What the lookups gave, the newest for each key."""
+    """The newest lookup result of each key."""
     topic = f"{operated.group}-seen"
     return {
         record.key.decode(): record.value
@@ -140,7 +140,7 @@ def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated
     planes(operated, tailnum=["twice"] * KEYS)
     with pytest.raises(TableUnfit, match="two rows with tailnum 'twice'"):
         operated.do(fill(operated))
-    # keys are compared themselves: two with one hash are two keys
+    # two keys with equal hashes must stay two keys, because the keys themselves are compared
     planes(operated, tailnum=[*colliding_texts(), *(f"key-{number}" for number in range(2, KEYS))])
     assert f"{KEYS} entries differed or were missing and are set" in operated.do(fill(operated)).text
     planes(operated, tailnum=[None, *(f"key-{number}" for number in range(1, KEYS))])

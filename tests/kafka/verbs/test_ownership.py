@@ -1,4 +1,4 @@
-"""Whose a processor is: another installation has its group, or the registry here is an older copy of itself."""
+"""Ownership of a processor: another installation has its group, or the local registry is an older copy of itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_second_installation_may_not_deploy_a_group_that_lives_in_the_first(op
 
 
 def put_back(operated: Operated, copy: Path) -> None:
-    """The registry is the copy; what SQLite kept beside it is gone."""
+    """Replace the registry by the copy, and delete the other files that SQLite kept."""
     for file in operated.settings.home.glob("registry.db*"):
         file.unlink()
     shutil.copy(copy, operated.settings.paths.registry)
@@ -45,7 +45,7 @@ def copied(operated: Operated) -> Path:
 
 
 def planned(operated: Operated, request: Request) -> Plan:
-    """The plan of a new process: one that is open keeps the registry that is gone."""
+    """The plan that a new process makes; an open process would keep the deleted registry file."""
     with open_verbs(operated.settings, who="a test") as verbs:
         return verbs.plan(request)
 

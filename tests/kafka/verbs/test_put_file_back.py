@@ -1,4 +1,4 @@
-"""What a clear wrote to a file comes back from it, key for key."""
+"""The keys and values that a clear exported to a file can be put back from this file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.parts.operated import Operated, killing_at_stages
 
 
 def cleared(operated: Operated, *keys: str) -> Path:
-    """Clear these keys; the file that holds them."""
+    """Clear these keys. Returns the file with their former values."""
     return Path(undo_of(operated, *keys)[-2])
 
 
 def undo_of(operated: Operated, *keys: str) -> list[str]:
-    """Clear these keys; the words of the one command that the result prints as its undo."""
+    """Clear these keys. Returns the words of the undo command that the result prints."""
     done = operated.do(Clear(operated.group, ("counts",), Keys(keys)))
     _, _, command = done.notes[0].text.partition(". Undo: ")
     assert command.startswith("`")
@@ -52,7 +52,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     operated.processed(60)
     before = operated.logged()
     file = cleared(operated, "key-1", "key-2", "key-3")
-    operated.feed(keys=2, each=1)  # key-1 starts from nothing, key-0 from its count
+    operated.feed(keys=2, each=1)  # key-1 starts from zero, key-0 continues its count
     operated.processed(62)
     assert operated.logged()["key-1"] == 1
 
@@ -69,7 +69,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
     assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
 
-    # undone by the file of the present keys: key-1 is again what it was
+    # Putting back first exports the present values. Undo it with that file: key-1 gets its value from before.
     exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "adopt_table")
     assert [json.loads(line)["key"] for line in exported.read_text().splitlines()] == ["key-1"]
     capfd.readouterr()
@@ -79,7 +79,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     operated.processed(64)
     assert operated.logged() == {**before, "key-0": 5, "key-1": 2}
 
-    # a file that was changed, moved to another partition, or is none
+    # the file was changed: its keys moved to another partition, or it is invalid
     shown = operated.verbs.plan(request)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({**line, "partition": 1 - line["partition"]}) + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Keys are looked up in running workers, and in the local state of a stopped one."""
+"""Queries look up keys in running workers, and in the local state of a stopped worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_keys_are_found_where_they_live_with_the_offsets_that_they_hold(
     code, refused = asked(capfd, group, "--store", "countz", "--all")
     assert (code, refused["error"]["type"]) == (3, "PlanRefused")
 
-    # what may read the status of a worker sees no values
+    # a client without a token may read a worker's status, but must not get values
     endpoint = read_endpoint(operated.settings.paths.endpoint(group, "0"))
     assert endpoint is not None
     body = {"store": "counts", "all": True, "limit": 1}

@@ -1,6 +1,6 @@
-"""A random sequence of verbs on the real broker, with operators and a worker that are killed.
+"""A random sequence of verbs on a real broker, while operators and a worker are killed.
 
-The same in memory, thousands of times: ``tests/simulation/lifecycle.py``.
+``tests/simulation/lifecycle.py`` does the same in memory, thousands of times.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.parts.operated import Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 SEED = 7
-#: Nobody has this key.
+#: A changelog key that no message has.
 NOBODY = key_prefix(b"nobody") + b"n"
 KEYS = [f"key-{number}" for number in range(12)]
 
 
 class Sequence:
-    """One processor, what is asked of it, and how often each key should be counted."""
+    """One processor, the verbs that are applied to it, and the expected count of each key."""
 
     def __init__(self, operated: Operated, random: Random) -> None:
         self.operated = operated
@@ -38,7 +38,7 @@ class Sequence:
         self.counts: Counter[str] = Counter()
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        """An operator at the command line."""
+        """Start an operator's `holdfast apply` command as a process."""
         verb, *rest = words
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.orchestration.cli", "apply", verb, self.operated.group, *rest],
@@ -50,14 +50,14 @@ class Sequence:
         )
 
     def apply(self, *words: str, code: int = 0) -> str:
-        """Ask, and wait until it is through."""
+        """Run an apply command, and wait until it has ended."""
         process = self.begin(*words)
         said, _ = process.communicate(timeout=150)
         assert process.returncode == code, said
         return said
 
     def feed(self) -> None:
-        """Input arrives, and is counted."""
+        """Send random messages, and add them to the expected counts."""
         producer = Producer({"bootstrap.servers": self.operated.topics.bootstrap})
         for key in self.random.choices(KEYS, k=40):
             producer.produce(f"{self.operated.group}-in", b"1", key.encode())
@@ -69,13 +69,13 @@ class Sequence:
         self.counts = Counter({key: count for key, count in self.counts.items() if not key.startswith(prefix)})
 
     def check(self) -> None:
-        """What is running has counted everything, in its state and in its changelog."""
+        """Assert that the running processor has counted all messages, in its state and in its changelog."""
         self.operated.processed(self.sent.total())
         assert self.operated.logged() == dict(self.counts)
         (audit,) = self.operated.verbs.audit(self.operated.group, ())
         assert audit.differences == ()
 
-    # -- what is asked ---------------------------------------------------------------------------------------------
+    # -- the verbs ----------------------------------------------------------------------------------------------------
 
     def keys_go_while_it_runs(self) -> None:
         keys = self.random.sample(KEYS, 3)
@@ -124,7 +124,7 @@ class Sequence:
         self.apply("compact")
 
     def compact_for_real(self) -> None:
-        """The log cleaner leaves one record of each key."""
+        """Make the log cleaner compact the changelog to one record per key."""
         topics, changelog = self.operated.topics, self.operated.changelog
         eager = {"segment.ms": "1000", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.0"}
         topics.alter(changelog, eager)
@@ -132,7 +132,7 @@ class Sequence:
 
         def cleaned() -> bool:
             for number in topics.start_offsets(changelog):
-                # A delete of what nobody has closes a segment that is old enough, and stands after it.
+                # A delete of an unused key starts a new segment, so that the cleaner may compact the old one.
                 producer.produce(changelog, None, NOBODY, partition=number)
             assert producer.flush(30) == 0
             return all(self.is_clean(number, end) for number, end in topics.settled_end_offsets(changelog).items())
@@ -140,7 +140,7 @@ class Sequence:
         self.operated.wait_for(cleaned, "the cleaner")
 
     def is_clean(self, number: int, end: int) -> bool:
-        """Whether a partition of the changelog has one record of each key."""
+        """Whether a partition of the changelog has only one record of each key."""
         records = read_range(self.operated.topics.bootstrap, self.operated.changelog, number, 0, end)
         keys = [record.key for record in records if record.key != NOBODY]
         return len(keys) == len(set(keys))

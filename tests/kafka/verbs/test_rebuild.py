@@ -1,4 +1,4 @@
-"""A store built anew from its topic beside the running processor: every key counts once, whatever is killed."""
+"""A store is rebuilt from its topic while the processor runs: every key counts once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STAGES = [
 
 
 class Feed:
-    """Sends messages, and counts them by key in plain Python."""
+    """Sends messages and counts them by key, for comparison."""
 
     def __init__(self, operated: Operated) -> None:
         self._topic = f"{operated.group}-in"
@@ -57,7 +57,7 @@ class Feed:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Messages come while the body runs."""
+        """Send messages on a thread during the block."""
         over = threading.Event()
 
         def feed() -> None:
@@ -78,7 +78,7 @@ class Feed:
 
 
 def spoil(operated: Operated, keys: int = 9) -> None:
-    """Some keys lose what they had counted."""
+    """Clear some keys, so that their counts are wrong until the rebuild."""
     operated.do(Clear(operated.group, ("counts",), Keys(tuple(f"key-{number}" for number in range(keys)))))
 
 
@@ -92,7 +92,7 @@ def begun(operated: Operated) -> Feed:
 
 
 def outputs(operated: Operated) -> int:
-    """How many outputs readers of committed records see."""
+    """The number of outputs that a read_committed reader sees."""
     ends = operated.topics.settled_end_offsets(f"{operated.group}-out")
     reader = Consumer(
         {
@@ -116,7 +116,7 @@ def outputs(operated: Operated) -> int:
 
 
 def logged(operated: Operated, store: str) -> dict[str, int]:
-    """The counts by key, as a store's changelog folds."""
+    """The count of each key, from a store's changelog."""
     topic, found = f"{operated.group}-{store}-changelog", {}
     for number, end in operated.topics.settled_end_offsets(topic).items():
         records = read_range(operated.topics.bootstrap, topic, number, 0, end)
@@ -125,7 +125,7 @@ def logged(operated: Operated, store: str) -> dict[str, int]:
 
 
 def compact(operated: Operated, feed: Feed) -> None:
-    """Have the broker's cleaner take all that was overwritten from the changelog's closed segments."""
+    """Make the broker's cleaner remove all overwritten records in the changelog's closed segments."""
     topic, topics = operated.changelog, operated.topics
     soon = {"segment.ms": "1000", "min.compaction.lag.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
     topics.alter(topic, {**soon, "max.compaction.lag.ms": "1000"})

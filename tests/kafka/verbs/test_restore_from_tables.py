@@ -1,4 +1,4 @@
-"""State comes back from the warehouse: whatever was lost, and whatever is killed, every message counts once in it."""
+"""State is restored from the warehouse after any loss; every message counts once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def snapshot(operated: Operated, **changes: Any) -> SnapshotManifest:
 
 
 def begun(operated: Operated) -> SnapshotManifest:
-    """It works, a snapshot was taken when each key had come 20 times, and each has come 25 times by now."""
+    """Run the processor with 25 messages of each key. Returns a snapshot that was taken after 20 of them."""
     operated.bring_up()
     operated.feed(KEYS, 20)
     operated.processed(KEYS * 20)
@@ -59,7 +59,7 @@ def counted(each: int) -> dict[str, int]:
 
 
 def wipe(operated: Operated) -> None:
-    """Nothing of the processor is left in Kafka and on the disk but its inputs and what it was meant to be."""
+    """Stop the processor and delete its changelog, group and state; its input topics and deployment stay."""
     operated.do(Stop(operated.group))
     operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
     operated.topics.delete(operated.changelog)
@@ -68,7 +68,7 @@ def wipe(operated: Operated) -> None:
 
 
 def counts_on(operated: Operated) -> None:
-    """It has counted every message once, takes in more, and its state is what its changelog says."""
+    """Assert that every message was counted once, before and after new input, and that state equals the changelog."""
     operated.processed(KEYS * 25)
     assert operated.logged() == counted(25)
     operated.feed(KEYS, 2)
@@ -105,7 +105,7 @@ def test_after_all_was_wiped_it_goes_on_as_if_nothing_had_happened(operated: Ope
     begun(operated)
     wipe(operated)
     restored(operated)
-    assert operated.logged() == counted(20)  # stopped, as it was found
+    assert operated.logged() == counted(20)  # the processor was stopped before the restore, so it stays stopped
     operated.do(Deploy(operated.group))
     counts_on(operated)
 
@@ -132,7 +132,7 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
 
 
 def of_the_history(manifest: SnapshotManifest) -> SnapshotManifest:
-    """The manifest of a past version: the history knows no input offsets."""
+    """The manifest of a past version, which has no input offsets, because the history does not know them."""
     parts = tuple(replace(part, inputs={}, sources={}) for part in manifest.partitions)
     return replace(manifest, source=HISTORY, partitions=parts)
 
@@ -204,7 +204,8 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(operated)
-    operated.do(Stop(operated.group))  # so that the processes that are killed are those that the restore starts
+    # Start new processes first, so that only processes that the restore starts are killed.
+    operated.do(Stop(operated.group))
     operated.do(Deploy(operated.group))
     plan = operated.verbs.plan(Restore(operated.group, at="latest"))
     struck: set[str] = set()
@@ -222,7 +223,7 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
 
 
 def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
-    """Each stage is killed once after it took effect, before that is noted; loading also in the middle."""
+    """Kill each stage once after it took effect, but before that is recorded; also kill the load in its middle."""
     execution = operated.verbs._execution
     send = Loader.send
 
@@ -250,7 +251,7 @@ def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: s
 
 
 def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
-    """Whoever starts a worker by hand on a changelog that is not whole is refused."""
+    """A worker that somebody starts by hand on an incomplete changelog is refused."""
     if "by hand" in struck or "after set_positions" in struck:
         return
     struck.add("by hand")
@@ -309,7 +310,7 @@ def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
     snapshot(operated, raw='{"version": 1, "snapshot_id"')
     assert "there is no snapshot" in refusal(operated, at="no-such-tag").sentence
     unreadable = operated.verbs.plan(Restore(operated.group, at="latest"))
-    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest whose manifest can be read
+    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest snapshot whose manifest can be read
     files = list((operated.settings.paths.warehouse / "data").rglob("*.parquet"))
     for file in files:
         file.unlink()
@@ -378,7 +379,7 @@ def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_hap
 
 
 def copy_topic(source: Topics, topic: str, target: Topics) -> None:
-    """Each record gets the offset that it had."""
+    """Copy a topic to another broker. Each record keeps its offset."""
     target.create(TopicSpec(topic, PARTITIONS, 1))
     producer = Producer({"bootstrap.servers": target.bootstrap})
     for number, end in source.end_offsets(topic, committed=True).items():

@@ -1,4 +1,7 @@
-"""A processor in one, four and two workers, under load, with kills: each message counts once, and state moves first."""
+"""A processor scales between one, two and four workers under load and kills: each message counts once.
+
+A new worker fetches its state before it gets partitions.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def wide(operated: Operated) -> Operated:
 
 
 class Feed:
-    """Sends messages until it is told to stop; ``sent`` has their number by key."""
+    """Sends messages during the block; ``sent`` counts them by key."""
 
     def __init__(self, operated: Operated) -> None:
         self.sent: Counter[str] = Counter()
@@ -77,13 +80,13 @@ def statuses(operated: Operated, slots: int) -> dict[str, ProcessorStatus | None
 
 
 def share(operated: Operated, slots: int) -> list[int]:
-    """How many running tasks each worker has."""
+    """The number of running tasks in each worker."""
     found = statuses(operated, slots).values()
     return [0 if each is None else sum(task.phase == "running" for task in each.tasks) for each in found]
 
 
 def outputs(operated: Operated) -> Counter[str]:
-    """The number of committed outputs by key."""
+    """The number of committed outputs of each key."""
     topic = f"{operated.group}-out"
     reader = Consumer(
         {"bootstrap.servers": operated.topics.bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
@@ -102,7 +105,7 @@ def outputs(operated: Operated) -> Counter[str]:
 
 
 class Silence:
-    """Watches the group's commits; prints how long a partition with input was without one."""
+    """Watches the group's commits, and prints the longest time that a partition with input had no commit."""
 
     def __init__(self, operated: Operated) -> None:
         self._operated = operated
@@ -122,7 +125,7 @@ class Silence:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Print the longest silence while the block runs."""
+        """Measure the block, and print the longest time that a partition had no commit."""
         began, self._longest = time.monotonic(), 0.0
         yield
         print(f"{what}: {time.monotonic() - began:.1f} s, a partition was silent for up to {self._longest:.1f} s")
@@ -148,7 +151,7 @@ def test_one_worker_becomes_four_and_two_under_load_with_kills(wide: Operated) -
         wide.processed(2_000)
         scale(4)
         assert sorted(share(wide, 4)) == [1, 1, 2, 2]
-        # the state came before the partitions: the tasks of the new workers replayed a tail
+        # the state arrived before the partitions, so the new workers' tasks replayed only a tail
         assert any("fetches state" in line for line in heard), heard
         for slot in ("1", "2", "3"):
             status = statuses(wide, 4)[slot]
@@ -209,7 +212,7 @@ def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
             wide.verbs.apply(plan, confirmed=plan.hash)
     assert wide.verbs.registry.deployment(wide.group).slots == ("0", "1")  # type: ignore[union-attr]
     assert sum(share(wide, 3)) == PARTITIONS
-    # the partitions of the third worker are read, audited and cleared like all others
+    # the third worker's partitions can be read, audited and cleared like all other partitions
     found = wide.verbs.query(wide.group, "counts", Everything(), 1_000)
     assert len(found.places) == PARTITIONS
     assert not any(each.differences or each.unowned for each in wide.verbs.audit(wide.group, ("counts",)))

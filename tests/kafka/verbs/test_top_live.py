@@ -1,4 +1,4 @@
-"""``holdfast top`` on a processor that runs: as plain text, as JSON, and once it is gone."""
+"""``holdfast top`` on a running processor, as plain text and as JSON, and after the processor has died."""
 
 import json
 import os

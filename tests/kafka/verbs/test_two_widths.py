@@ -1,4 +1,4 @@
-"""A processor of two streams whose topics have different partition counts: verbs ask each store for what it has."""
+"""A processor with two streams of different partition counts: verbs ask each store only for its own partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs on a real processor: what explain said is what happened, and nothing comes back."""
+"""The verbs on a real processor have the effects that explain has shown, and deleted state does not come back."""
 
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted
     done = operated.verbs.resume(record.id)
     said = done.notes[-1].text
     assert said.startswith("0 keys deleted")
-    undo = exported_by(said)  # of the run that was killed: it has what that one deleted
+    undo = exported_by(said)  # the file of the killed run, which holds the keys that it deleted
     assert '"key-1"' in undo.read_text()
     assert operated.logged() == {"key-0": 6, "key-1": 2, "key-2": 6}
-    again = operated.do(plan.request)  # another apply is another effect
+    again = operated.do(plan.request)  # another apply of the same request clears again
     assert operated.logged() == {"key-0": 6, "key-2": 6}, again.text
 
 
@@ -261,10 +261,11 @@ def test_a_transaction_that_hangs_on_a_changelog_is_found_and_ended(operated: Op
 
 
 def cut(operated: Operated) -> None:
-    """Kafka deletes all that the changelog has, by a policy that is repaired at once."""
+    """Make Kafka delete all records of the changelog, by a cleanup policy that is repaired at once."""
     ends = operated.topics.settled_end_offsets(operated.changelog)
     cuts = [TopicPartition(operated.changelog, number, end) for number, end in ends.items() if end]
-    operated.topics.alter(operated.changelog, {"cleanup.policy": "compact,delete"})  # else nobody may cut it
+    # Kafka refuses to delete records of a topic that is only compacted.
+    operated.topics.alter(operated.changelog, {"cleanup.policy": "compact,delete"})
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for future in admin.delete_records(cuts).values():
         future.result(30)
@@ -301,7 +302,7 @@ def test_a_changelog_that_lost_its_beginning_is_filled_from_the_worker_that_work
 
 
 def widen(operated: Operated) -> None:
-    """The changelog gets a partition that its source does not have."""
+    """Add a partition to the changelog that its source does not have."""
     wider = [NewPartitions(operated.changelog, PARTITIONS + 1)]
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for future in admin.create_partitions(wider).values():
@@ -310,7 +311,7 @@ def widen(operated: Operated) -> None:
 
 
 def lose(operated: Operated) -> None:
-    """The changelog is deleted."""
+    """Delete the changelog."""
     operated.topics.delete(operated.changelog)
 
 

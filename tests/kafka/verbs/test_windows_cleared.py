@@ -1,4 +1,4 @@
-"""Windows of a running processor are cleared by time, and a whole window store is; both come back and go on."""
+"""Windows of a running processor are cleared by time, and a whole window store is cleared; both can be put back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Rest
 from tests.oracles.fold import fold_changelog
 from tests.parts.operated import PARTITIONS, Operated, exported_by, killing_at_stages
 
-#: A whole number of windows since 1970: 2023-07-22T04:26:40.
+#: A multiple of the window size since the epoch: 2023-07-22T04:26:40.
 T, MINUTE = 1_690_000_000_000 // 60_000 * 60_000, 60_000
 KEYS = 12
 DEFINITION = """
@@ -36,7 +36,7 @@ minutes.to_topic(application.topic("{group}-out"))
 
 
 def feed(operated: Operated, *minutes: int) -> None:
-    """A message of each key in each of these minutes."""
+    """For each of these minutes, send one message of each key."""
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap, "partitioner": "murmur2_random"})
     for minute in minutes:
         for number in range(KEYS):
@@ -46,7 +46,7 @@ def feed(operated: Operated, *minutes: int) -> None:
 
 
 def stored(operated: Operated) -> dict[tuple[int, bytes], bytes]:
-    """By partition and changelog key, the stored values."""
+    """The stored values, by partition and changelog key."""
     changelog, found = f"{operated.group}-minutes-changelog", {}
     for number, end in operated.topics.settled_end_offsets(changelog).items():
         records = read_range(operated.topics.bootstrap, changelog, number, 0, end)
@@ -56,7 +56,7 @@ def stored(operated: Operated) -> dict[tuple[int, bytes], bytes]:
 
 
 def minutes_of(state: dict[tuple[int, bytes], bytes]) -> Counter[int]:
-    """How many keys have a window in each minute."""
+    """The number of keys that have a window in each minute."""
     found = (window_of(split_key(key)[1]) for _, key in state)
     return Counter((window[0] - T) // MINUTE for window in found if window is not None)
 
@@ -84,7 +84,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     operated.wait_for(lambda: sent(operated) == {0: KEYS, 1: KEYS}, "two minutes to be closed")
     operated.wait_for(lambda: minutes_of(stored(operated)) == {0: KEYS, 1: KEYS, 2: KEYS}, "three minutes to be stored")
 
-    # of all keys: the windows of the second and the third minute, the second half of the one, the first of the other
+    # Clear the windows of all keys that overlap this range: it begins in the second minute and ends in the third.
     request = Clear(group, ("minutes",), Windows(T + 90_000, T + 150_000))
     plan = operated.verbs.plan(request)
     assert plan.keys == KEYS
@@ -99,7 +99,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     assert stored(operated) == before
     assert operated.verbs.audit(group, ())[0].differences == ()
 
-    # of one key and one moment, by command; its window was open
+    # Clear the window of one key at one moment, by command; this window is still open.
     capfd.readouterr()
     moment = ["--window", "2023-07-22T04:28:10"]
     assert main(["apply", "clear", group, "--store", "minutes", *moment, "--key", "key-3", "--yes"]) == 0
@@ -107,7 +107,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     assert main(["plan", "clear", group, "--window", "yesterday"]) == 64
     assert "`2026-11-25T14:00..2026-11-25T15:00`" in "".join(capfd.readouterr())
 
-    # the whole store, with its index and its time, of a stopped processor; then it goes on
+    # Clear the whole store of a stopped processor, with its index and its stream time. Then start the processor.
     operated.do(Stop(group))
     before = stored(operated)
     done = operated.do(Clear(group, ("minutes",), Everything()))

@@ -1,4 +1,4 @@
-"""Stream time follows the offsets: that of the snapshot after a restore to it, that of the store after a backfill."""
+"""Stream time is part of the state: a restore sets it to the snapshot's, and a backfill keeps the store's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     at_snapshot = stream_time_s(operated)
     assert at_snapshot is not None
     assert (T + 2 * MINUTE) / 1000 <= at_snapshot < (T + 3 * MINUTE) / 1000
-    # the first is late, the second in time, as long as stream time is in the third minute
+    # With stream time in the third minute, the first message is late, and the second is in time.
     feed(operated, 0, 2, 5)
     live = {0: KEYS, 1: KEYS, 2: 2 * KEYS}
     operated.wait_for(lambda: sent(operated) == live, "the third minute to be closed")
@@ -48,7 +48,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     operated.do(Backfill(group, "minutes", source="topic"))
     assert stored(operated) == ended
     assert stream_time_s(operated) == time_s
-    feed(operated, 2, 6)  # the first is late
+    feed(operated, 2, 6)  # the first message is late
     operated.wait_for(lambda: sent(operated)[5], "the next minute to be closed")
     operated.processed(8 * KEYS)
     operated.wait_for(lambda: sent(operated) == {**again, 5: KEYS}, "the next minute to be closed for all keys")

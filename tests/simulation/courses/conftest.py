@@ -1,4 +1,4 @@
-"""One runner of courses for all cases of a file."""
+"""Fixture: one runner of simulated operation, which all test cases of a file share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Courses of operation, part five of seven: files are what `make test-thorough` spreads over its parts."""
+"""Runs random sequences of operators' commands and failures, file 5 of 7; `make test-thorough` spreads the files."""
 
 from __future__ import annotations
 

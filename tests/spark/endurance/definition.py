@@ -1,10 +1,10 @@
-"""The processor of the endurance run: it counts the messages of each key since the key was last given up."""
+"""The processor of the endurance run. It counts the messages of each key; a message can reset its key."""
 
 from __future__ import annotations
 
 STORE = "counts"
 PARTITIONS = 2
-#: The module that a worker imports. A message that gives its key up deletes the state.
+#: Source of the module that a worker imports. A message with `gone` deletes the state of its key.
 DEFINITION = """
 from pydantic import BaseModel
 from holdfast import Application

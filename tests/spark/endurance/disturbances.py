@@ -1,4 +1,4 @@
-"""What happens to the processor and to Spark while snapshots are taken: one after the other, drawn from a seed."""
+"""Disturbs the processor and Spark while snapshots are taken; the disturbances are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.spark.endurance.lives import CLEAR, REBUILD, RESEED, RESTORE, REWIND,
 from tests.spark.endurance.publisher import Publisher
 from tests.spark.endurance.surroundings import KEYS, PATIENCE_S, Run
 
-#: How often each is drawn, beside the others.
+#: The weight of each disturbance in the random choice.
 WEIGHTS = {
     "kill the driver": 3,
     "kill an executor": 4,
@@ -43,7 +43,10 @@ WEIGHTS = {
 
 @dataclass
 class Disturbances:
-    """Draws and does; ``before_a_life_ends`` is called before a changelog is deleted, and gives restorable versions."""
+    """Draws and carries out disturbances.
+
+    ``before_a_life_ends`` is called before a changelog is deleted; it returns the versions that can be restored.
+    """
 
     run: Run
     publisher: Publisher
@@ -55,11 +58,11 @@ class Disturbances:
 
     @staticmethod
     def beginning(group: str) -> tuple[Request, ...]:
-        """What starts the processor."""
+        """The requests that create the processor's topics and start it."""
         return Provision(group), Deploy(group)
 
     def one(self) -> str:
-        """Do one; its name, or an empty text where there was nothing to do."""
+        """Carry out one random disturbance. Returns its name, or "" if there was nothing to disturb."""
         return self.do(self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
 
     def do(self, name: str) -> str:
@@ -79,10 +82,10 @@ class Disturbances:
             self.counts[name] += 1
         return name if done else ""
 
-    # -- kill -9 -------------------------------------------------------------------------------------------------------
+    # -- disturbances by kill -9 ---------------------------------------------------------------------------------------
 
     def kill_the_driver(self) -> bool:
-        """Its Python process, or its JVM."""
+        """Kill the driver's Python process or its JVM."""
         return self._kill(self.publisher.pids())
 
     def kill_an_executor(self) -> bool:
@@ -104,7 +107,7 @@ class Disturbances:
                 return True
         return False
 
-    # -- commands ------------------------------------------------------------------------------------------------------
+    # -- disturbances by owner commands --------------------------------------------------------------------------------
 
     def clear_keys(self) -> bool:
         keys = frozenset(f"k{self.rng.randrange(KEYS)}" for _ in range(self.rng.randrange(1, 40)))
@@ -165,7 +168,7 @@ class Disturbances:
         assert wait_until(gone, PATIENCE_S, every_s=0.2), "the group still has members"
 
     def _do(self, request: Request) -> None:
-        """Plan, and carry out; what is broken off goes on, as the error says."""
+        """Plan and carry out a request. If it is interrupted, resume it as the error message says."""
         plan = self.run.verbs.plan(request)
         try:
             self.run.verbs.apply(plan, confirmed=plan.hash)

@@ -1,11 +1,12 @@
-"""``make endurance``: snapshots on a real broker beside clears, rebuilds, restores and ``kill -9``.
+"""``make endurance``: takes snapshots on a real broker during clears, rebuilds, restores and ``kill -9``.
 
-For so many seconds a processor counts a source topic, and snapshots of it are taken one after the other on a standalone
-Spark cluster. Meanwhile its keys are cleared, its store is rebuilt, its changelog is lost, its input is read again, an
-earlier version is restored; driver, executor and worker are killed with ``kill -9``. What happens is drawn from a seed.
+A processor counts a source topic for the given number of seconds. Snapshots of it are taken one after the other on a
+standalone Spark cluster. Meanwhile keys are cleared, the store is rebuilt, the changelog is lost, the input is read
+again, and earlier versions are restored. Driver, executor and worker are killed with ``kill -9``. A seed draws the
+order.
 
-Every published version is compared with what DuckDB folds from the source topic, up to the version's input offsets. A
-stranger's program, ``docs/verify.py``, compares each with its changelog, its manifest and its base.
+Every published version is compared with a fold of the source topic in DuckDB, up to the version's input offsets.
+The independent program ``docs/verify.py`` compares each version with its changelog, its manifest and its base.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from tests.spark.endurance.disturbances import WEIGHTS, Disturbances
 from tests.spark.endurance.surroundings import PATIENCE_S, Feed, Run, surroundings
 from tests.spark.endurance.verdicts import Verdicts
 
-#: Between two disturbances, at most so many snapshots are published; then so many seconds pass, at most, so that what
-#: strikes the next snapshot strikes it at any of its steps.
+#: Maximum number of snapshots between two disturbances, and maximum pause in seconds after them. The random pause lets
+#: a disturbance hit the next snapshot at any of its steps.
 QUIET_MAX, BREAK_IN_MAX_S = 3, 5.0
-#: Versions are checked at least so often, seconds.
+#: Maximum time between two checks of new versions, in seconds.
 CHECK_EVERY_S = 60.0
 
 
 def main() -> int:
-    """Run as the command line asks."""
+    """Run with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.endurance.endurance_run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=1800.0, help="of load; it starts and ends beside that")
     parser.add_argument("--versions", type=int, default=0, help="the load goes on until so many versions are verified")
@@ -46,7 +47,8 @@ def main() -> int:
     parser.add_argument("--bootstrap", default="", help="a broker; without it, one is started")
     parser.add_argument("--folder", type=Path, help="an empty folder for all files; without it, a temporary one")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it started is ended first
+    # A normal exit stops the started processes first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = given.seed or random.SystemRandom().randrange(1, 1_000_000)
     with ExitStack() as opened:
@@ -58,7 +60,7 @@ def main() -> int:
 
 
 def conditions() -> str:
-    """What the run is made on."""
+    """The machine, its load, the Python version and the time of the run."""
     return (
         f"{os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[0]:.1f}, "
         f"Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -66,7 +68,7 @@ def conditions() -> str:
 
 
 def endure(run: Run, seed: int, seconds: float, versions: int) -> int:
-    """Load, disturb, check; 0 if every version is right."""
+    """Feed, disturb and check. Returns 0 if every version is correct."""
     rng = random.Random(seed)
     feed = Feed(run.topics.bootstrap, run.source, random.Random(rng.random()))
     feed.start()
@@ -79,7 +81,7 @@ def endure(run: Run, seed: int, seconds: float, versions: int) -> int:
     verdicts.publisher.start()
     verdicts.await_first()
     began, checked = time.monotonic(), time.monotonic()
-    # each once, in an order of the seed, and then as they are drawn
+    # each disturbance once in random order, then weighted random choices
     waiting = rng.sample(list(WEIGHTS), len(WEIGHTS))
     while time.monotonic() < began + seconds or waiting or len(verdicts.folded) < versions:
         verdicts.pause(rng.randrange(QUIET_MAX + 1), rng.uniform(0.0, BREAK_IN_MAX_S))

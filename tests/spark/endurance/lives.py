@@ -1,12 +1,13 @@
-"""What a changelog says of commands: from which input offset on each key counts, at each offset of the changelog.
+"""Derives from a changelog where the count of each key starts (its floor), at each offset of the changelog.
 
-A command of the owner commits apart: its transactions do not move the input offsets, or move them back. While a command
-runs, such a transaction is the command's; at any other time there must be none.
+A floor is an input offset: only records from it on count. A changelog's life lasts from its creation to its deletion.
+An owner command commits separately: its transactions keep the input offsets, or move them back. Such a transaction
+belongs to the running command; without a running command there must be none.
 
-    clear            deletes keys: they count from the input offset of that transaction on
-    clear, rewound   deletes all keys, and the last transaction moves the input to 0: all keys count from 0 on
-    rebuild          sets and deletes keys as the whole input gives them: they count from 0 on
-    reseed, restore  write the state into a changelog of another topic id, which begins another life
+    clear            deletes keys: they count from the input offset of that transaction
+    clear, rewound   deletes all keys, and the last transaction moves the input to 0: all keys count from 0
+    rebuild          sets and deletes keys as the whole input gives them: they count from 0
+    reseed, restore  write the state into a recreated topic with another topic id, which is the next life
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CLEAR, REWIND, REBUILD, RESEED, RESTORE = "clear", "rewind", "rebuild", "reseed"
 
 @dataclass(frozen=True)
 class Action:
-    """A command that ran; ``keys`` are those that it may delete, None for any."""
+    """A command that ran. ``keys`` are the keys that it may delete; None allows any key."""
 
     kind: str
     keys: frozenset[str] | None = None
@@ -36,7 +37,7 @@ class Action:
 
 @dataclass
 class Floors:
-    """From which input offset on records count, of one partition: of each key, and of all others."""
+    """The input offsets from which records of one partition count: for single keys, and for all other keys."""
 
     others: int = 0
     keys: dict[str, int] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Floors:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One committed transaction of a partition: its last offset, input offset, and keys (True: deleted)."""
+    """One committed transaction of a partition: its last offset, its input offset, and its keys (True: deleted)."""
 
     offset: int
     input: int
@@ -53,15 +54,15 @@ class Transaction:
 
 @dataclass
 class Life:
-    """A changelog from its creation to its deletion: the floors at its begin, and what commands changed since."""
+    """One life of a changelog, from creation to deletion: the floors at its start, and the changes by commands."""
 
     topic_id: str
     begin: dict[int, Floors]
-    #: By partition: the offset of the transaction, its keys (None: all), and from where they count.
+    #: For each partition: the offset of the transaction, its keys (None: all), and their new floor.
     events: dict[int, list[tuple[int, frozenset[str] | None, int]]] = field(default_factory=dict)
 
     def floors(self, partition: int, end: int) -> Floors:
-        """The floors of a version with this end."""
+        """The floors of a version that ends at this changelog offset."""
         found = copy.deepcopy(self.begin[partition])
         for offset, keys, floor in self.events.get(partition, []):
             if offset < end:
@@ -73,7 +74,7 @@ class Life:
 
 
 class Lives:
-    """Follows the changelog of a store through all its lives."""
+    """Follows the changelog of a store through all its lives, that is, each time it is recreated."""
 
     def __init__(self, topics: Topics, changelog: str, source: str) -> None:
         self._topics, self._changelog, self._source = topics, changelog, source
@@ -83,21 +84,21 @@ class Lives:
         self.begin({number: Floors() for number in range(PARTITIONS)})
 
     def begin(self, floors: dict[int, Floors]) -> None:
-        """Another life has begun: the topic was created again."""
+        """Note that the topic was created again, which starts another life."""
         self.lives.append(Life(self._topics.describe([self._changelog])[self._changelog].topic_id, floors))
         self._at = dict.fromkeys(range(PARTITIONS), 0)
         self._inputs = dict.fromkeys(range(PARTITIONS), 0 if len(self.lives) == 1 else None)
 
     def now(self) -> dict[int, Floors]:
-        """The floors at the newest offsets."""
+        """The floors at the newest changelog offsets."""
         return {number: self.lives[-1].floors(number, self._at[number]) for number in range(PARTITIONS)}
 
     def of(self, topic_id: str) -> Life:
-        """The life of a changelog."""
+        """The life of the changelog with this topic id."""
         return next(life for life in self.lives if life.topic_id == topic_id)
 
     def advance(self, action: Action | None = None) -> None:
-        """Read on to the end; what commits apart is the action's."""
+        """Read the changelog to its end; transactions that commit separately belong to ``action``."""
         for number, end in self._topics.settled_end_offsets(self._changelog, 60.0).items():
             for each in self._transactions(number, end):
                 self._take(number, each, action)
@@ -141,6 +142,6 @@ class Lives:
 
 
 def topic_ids(parts: Collection[Any]) -> str:
-    """The one topic id of a version's partitions."""
+    """The topic id that all partitions of a version share."""
     (found,) = {part.topic_id for part in parts}
     return str(found)

@@ -1,4 +1,4 @@
-"""DuckDB's word on a version: the source topic, folded up to the version's input offsets, is what the table holds."""
+"""Compares a version's table with a fold of the source topic in DuckDB, up to the version's input offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RECORDS = pa.schema(
         ("gone", pa.bool_()),
     ]
 )
-#: Records count from the floor of their key, or else of their partition, up to the version's end.
+#: Sums the records of each key, from the key's or else the partition's floor up to the version's end.
 _FOLD = """
 WITH counted AS (
     SELECT r.* FROM source r JOIN ends e USING (part) LEFT JOIN floors f USING (part, key)
@@ -38,7 +38,7 @@ FROM counted JOIN given_up g USING (part, key) WHERE pos > coalesce(g.since, -1)
 
 
 class Oracle:
-    """The records of the source topic in DuckDB, read as far as they are asked for."""
+    """The records of the source topic in DuckDB; they are read as far as a comparison needs them."""
 
     def __init__(self, topics: Topics, source: str) -> None:
         self._topics, self._source = topics, source
@@ -50,11 +50,11 @@ class Oracle:
 
     @property
     def records(self) -> int:
-        """Records that were read."""
+        """The number of records that were read."""
         return sum(self._read.values())
 
     def differences(self, manifest: SnapshotManifest, floors: dict[int, Floors], table: Any) -> list[Any]:
-        """Rows that only the fold or only the table has, the first few; none if they agree."""
+        """The first few rows that only the fold or only the table has; empty if they agree."""
         ends = {part.partition: part.inputs.get(self._source, 0) for part in manifest.partitions}
         self._read_up_to(ends)
         vectors = [(number, end, floors[number].others) for number, end in ends.items()]
@@ -86,14 +86,14 @@ class Oracle:
             self._read[number] = end
 
     def put(self, rows: Sequence[tuple[int, int, str, int, int, bool]]) -> None:
-        """Add records: partition, offset, key, id, amount, and whether the key is given up."""
+        """Add records: partition, offset, key, id, amount, and whether the record resets its key."""
         columns = map(pa.array, zip(*rows, strict=True), _RECORDS.types)
         self._duck.register("more", pa.table(list(columns), schema=_RECORDS))
         self._duck.execute("INSERT INTO source SELECT * FROM more")
 
 
 def _held(table: Any) -> Any:
-    """The rows of a version, whose JSON says what the typed columns say."""
+    """The rows of a version; asserts that the typed columns equal the JSON column."""
     wanted = ("store_partition", "message_key", "n", "total", "last")
     for text, *typed in zip(*(table[name].to_pylist() for name in ("json", "n", "total", "last")), strict=True):
         assert json.loads(text) == dict(zip(("n", "total", "last"), typed, strict=True)), f"{text} is typed as {typed}"

@@ -1,4 +1,4 @@
-"""The thread that takes snapshots without a pause, maintains and looks back, and starts killed drivers again."""
+"""The thread that continuously takes snapshots, maintains tables, makes past versions, and restarts killed drivers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from tests.spark.endurance.publishing_driver import PublishingDriver
 
-#: Of the requests so many are maintenance, and so many past versions.
+#: The shares of requests that are maintenance, and that make past versions; the others are snapshots.
 MAINTENANCE_SHARE, PAST_SHARE = 0.06, 0.15
-#: Errors that a snapshot may end with while its owner is killed, cleared, rebuilt or has another changelog: it is
-#: refused, or its executor was killed. An audit that fails, or a history that is unclear, is never one of them.
+#: Errors with which a snapshot may end while its owner is killed, cleared, rebuilt or gets another changelog: the
+#: snapshot is refused, or its executor was killed. A failed audit or an unclear history is never allowed.
 REFUSALS = frozenset(
     {
         "ProcessorSilent",
@@ -35,7 +35,7 @@ REFUSALS = frozenset(
 
 
 class Publisher(threading.Thread):
-    """Asks the driver for one thing after the other until it is told to end."""
+    """Sends one request after the other to the driver until ``finish`` is called."""
 
     def __init__(self, start: Callable[[], PublishingDriver], rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -43,9 +43,9 @@ class Publisher(threading.Thread):
         self.driver: PublishingDriver | None = None
         self.counts: Counter[str] = Counter()
         self.failed: list[str] = []
-        #: Snapshots that were published, or found published.
+        #: The number of published snapshots, including those that a restarted driver found already published.
         self.published = 0
-        #: Held while what is being read may be expired.
+        #: Held while maintenance may expire versions, so that a reader of versions can wait.
         self.maintaining = threading.Lock()
         self._ended = threading.Event()
         self._began = time.time()
@@ -59,7 +59,7 @@ class Publisher(threading.Thread):
             self.failed.append(repr(failure))
 
     def abandon(self) -> None:
-        """Leave no process behind, whatever state the run is in: a driver may just be starting."""
+        """Kill the driver and its JVM in any state of the run, even while a driver starts."""
         self._ended.set()
         drivers = [pid for pid, told in _children(os.getpid()) if PublishingDriver.module in told]
         for pid in [*(jvm for driver in drivers for jvm, _ in _children(driver)), *drivers]:
@@ -67,14 +67,14 @@ class Publisher(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
 
     def pids(self) -> list[int]:
-        """The driver's process and its JVM; empty while there is none."""
+        """The process ids of the driver and its JVM; empty without a driver."""
         driver = self.driver
         if driver is None or driver.process.poll() is not None:
             return []
         return [driver.pid, *(pid for pid, told in _children(driver.pid) if "org.apache.spark.deploy" in told)]
 
     def settled(self) -> str:
-        """Without any disturbance, a snapshot by a new driver succeeds; its id. Only once the thread has ended."""
+        """Take one snapshot with a new driver, without disturbances. Returns its id. Call it only after ``finish``."""
         self.abandon()
         if self.driver is not None:
             self.driver.process.wait(60)
@@ -84,7 +84,7 @@ class Publisher(threading.Thread):
         return str(said["answer"]["id"])
 
     def finish(self, patience_s: float) -> None:
-        """End after what is under way; the driver stays."""
+        """Stop after the current request; the driver keeps running."""
         self._ended.set()
         self.join(patience_s)
         assert not self.is_alive(), "the publisher does not end"
@@ -119,7 +119,7 @@ class Publisher(threading.Thread):
             self.driver.process.kill()
             self.driver.process.wait(60)
             self.driver = None
-        elif "error" in said and len(self.pids()) < 2:  # its JVM was killed
+        elif "error" in said and len(self.pids()) < 2:  # the driver's JVM was killed
             self._hear(kind, None)
         elif "answer" in said:
             source = said["answer"].get("source")
@@ -132,7 +132,7 @@ class Publisher(threading.Thread):
 
 
 def _children(parent: int) -> list[tuple[int, str]]:
-    """Id and command of the processes that a process has started, and that live."""
+    """Process id and command line of the running child processes of a process."""
     command = ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(parent)]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     listed = [line.split(maxsplit=2) for line in told]

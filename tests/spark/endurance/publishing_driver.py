@@ -1,6 +1,7 @@
-"""A Spark driver that publishes, maintains and looks back, as runs in Dagster do; a test tells it, and kills it.
+"""A Spark driver process that publishes snapshots, maintains tables and makes past versions, as Dagster runs do.
 
-``python -m tests.spark.endurance.publishing_driver BOOTSTRAP PROCESSOR``; the settings are those of its environment.
+``python -m tests.spark.endurance.publishing_driver BOOTSTRAP PROCESSOR`` reads requests from a test, which may also
+kill it. Its environment holds the settings.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from holdfast.infra.errors import HoldfastError
 from tests.spark.driver import Driver
 from tests.spark.endurance.definition import STORE
 
-#: Maintenance believes that it is so much later: versions without a tag and branches of killed runs have expired.
+#: Maintenance runs with a clock that is this much later, so that untagged versions and branches of killed runs expire.
 LATER = timedelta(hours=30)
 
 
 class PublishingDriver(Driver):
-    """The other end."""
+    """The test's side: starts the process and sends it requests."""
 
     module = "tests.spark.endurance.publishing_driver"
 
 
 class Publishing:
-    """What the process does; the same resources and functions as in the assets."""
+    """The requests that the process carries out, with the same resources and functions as the assets."""
 
     def __init__(self, processor: str) -> None:
         from holdfast.assets.publishing import StorePublisher

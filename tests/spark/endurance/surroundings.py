@@ -1,4 +1,4 @@
-"""Where the run happens: a home, a processor under a supervisor, a source that is fed, a standalone Spark cluster."""
+"""The environment of the run: home folder, supervised processor, feed for its source, standalone Spark cluster."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.spark.tuning import COMPILED_ONCE, INTERPRETED
 
 PATIENCE_S = 240.0
 KEYS = 600
-#: Messages a second, and the share of them that give their key up.
+#: Messages per second, and the share of messages that reset their key.
 PACE, GONE_SHARE = 120.0, 0.12
-#: Every name stays, so that every version can be verified at the end; the rest is as eager as settings allow.
+#: Keep every tagged version, so that all can be verified at the end; otherwise maintenance deletes as early as allowed.
 KEPT = {"KEEP_SNAPSHOTS": "100000", "KEEP_VERSIONS_HOURS": "1", "COMPACT_EVERY": "6", "LEFTOVERS_HOURS": "24"}
 
 
 class Feed(threading.Thread):
-    """Feeds numbered messages at a steady pace until it is told to end."""
+    """Feeds numbered messages at a steady rate until ``finish`` is called."""
 
     def __init__(self, bootstrap: str, topic: str, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -62,7 +62,7 @@ class Feed(threading.Thread):
         assert self.failed is None, self.failed
 
     def _send(self, feeder: Feeder) -> None:
-        # some keys are had often, most of them seldom
+        # Some keys are frequent, most of them are rare.
         key = f"k{min(int(self._rng.expovariate(1 / 120)), KEYS - 1)}"
         value = {"id": self.sent, "amount": self._rng.randrange(-50, 1000), "gone": self._rng.random() < GONE_SHARE}
         feeder.send(self._topic, key.encode(), msgspec.json.encode(value), int(time.time() * 1000))
@@ -71,7 +71,7 @@ class Feed(threading.Thread):
 
 @dataclass
 class Run:
-    """The parts of a run."""
+    """The parts of one run, for the other modules of this folder."""
 
     group: str
     settings: Settings
@@ -79,7 +79,7 @@ class Run:
     topics: Topics
     cluster: Cluster
     folder: Path
-    #: Registers what is called when all of it is ended.
+    #: Registers a function that is called when the run ends.
     at_end: Callable[[Callable[[], None]], object]
 
     @property
@@ -104,7 +104,7 @@ class Run:
         )
 
     def wait_running(self, but: int | None = None) -> int:
-        """Wait until the worker runs, in another process than ``but``; its process."""
+        """Wait until the worker runs in a process other than ``but``. Returns the process id."""
 
         def running() -> bool:
             status = self.client.status()
@@ -116,7 +116,7 @@ class Run:
         return int(status.pid)
 
     def caught_up(self) -> bool:
-        """Whether all that was fed is committed."""
+        """Whether all messages that were fed are committed."""
         committed = self.topics.committed_offsets(self.group)
         ends = self.topics.end_offsets(self.source, committed=True)
         return all(committed.get(Partition(self.source, number), 0) >= end for number, end in ends.items())
@@ -124,7 +124,7 @@ class Run:
 
 @contextmanager
 def surroundings(bootstrap: str, folder: Path, group: str) -> Iterator[Run]:
-    """Everything started; nothing deployed yet. All of it is ended afterwards."""
+    """Start everything except the processor; stop all of it at the end of the block."""
     module = f"definition_{group.replace('-', '_')}"
     (folder / f"{module}.py").write_text(DEFINITION.format(group=group))
     (folder / "cluster").mkdir()

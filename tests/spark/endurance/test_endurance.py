@@ -1,4 +1,4 @@
-"""The endurance run in small: each disturbance at least once, and every published version is right."""
+"""A short endurance run: each disturbance happens at least once, and every published version is correct."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.infra.settings import PROJECT
 from tests.spark.endurance.disturbances import WEIGHTS
 
 SECONDS, VERSIONS = 60, 8
-#: What a loaded machine may need for starting, catching up and verifying beside the load.
+#: The time that a loaded machine may need to start, catch up and verify, in seconds.
 PATIENCE_S = 1500
 
 

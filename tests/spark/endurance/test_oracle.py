@@ -1,4 +1,4 @@
-"""What judges the endurance run sees each kind of wrong version."""
+"""The comparison of the endurance run detects each kind of wrong version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.endurance.lives import Floors
 from tests.spark.endurance.oracle import Oracle
 from tests.unit.processors.snapshots.test_manifest import MANIFEST, PART
 
-#: Partition, offset, key, id, amount, given up.
+#: Columns: partition, offset, key, id, amount, and whether the record resets its key.
 RECORDS = [
     (0, 0, "a", 0, 5, False),
     (0, 1, "a", 1, 6, False),
@@ -42,7 +42,7 @@ def manifest(first: int, second: int) -> SnapshotManifest:
 
 @pytest.fixture
 def oracle() -> Oracle:
-    made = Oracle(cast(Topics, None), "in")  # the records are put, not read
+    made = Oracle(cast(Topics, None), "in")  # records are added by hand, not read from Kafka
     made.put(RECORDS)
     made._read = {0: 5, 1: 2}
     return made

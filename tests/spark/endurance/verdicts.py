@@ -1,4 +1,4 @@
-"""Judges every published version: by DuckDB from the source, and by the stranger's verifier from the changelog."""
+"""Judges every published version: DuckDB compares it with the source, ``docs/verify.py`` with the changelog."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tests.spark.endurance.publisher import Publisher
 from tests.spark.endurance.surroundings import PATIENCE_S, Run
 from tests.spark.verifying import verify
 
-#: Why the stranger may be unsure of a version.
+#: Texts of ``docs/verify.py`` that explain why it can't verify a version completely.
 DOUBTS = ("which is gone", "has expired", "may be compacted")
 
 
 class Verdicts:
-    """All versions so far, and what was found of them. The first difference ends the run."""
+    """All versions so far and their verdicts. The first difference ends the run."""
 
     def __init__(self, run: Run, rng: random.Random) -> None:
         self.run = run
         self.lives = Lives(run.topics, run.changelog, run.source)
         self.oracle = Oracle(run.topics, run.source)
         self.publisher = Publisher(run.driver, rng)
-        #: Tag -> manifest, of all versions that were seen.
+        #: The manifest of each version that was seen, by tag.
         self.versions: dict[str, SnapshotManifest] = {}
-        #: Tags of versions that are the fold of the source; and of those that the stranger agrees with.
+        #: Tags of the versions that equal the fold of the source, and of those that ``docs/verify.py`` confirms.
         self.folded: set[str] = set()
         self.agreed: set[str] = set()
         self.unsure: set[str] = set()
-        #: What the stranger last said of each version that it was unsure of.
+        #: The newest explanation of ``docs/verify.py`` for each version that it could not verify completely.
         self._doubts: dict[str, str] = {}
 
     def line(self) -> str:
-        """The numbers in a line."""
+        """The numbers of the run in one line."""
         past = sum(manifest.from_history for manifest in self.versions.values())
         return (
             f"{len(self.versions)} versions ({past} past ones), {len(self.folded)} equal the fold of "
@@ -48,12 +48,12 @@ class Verdicts:
         )
 
     def doubts(self) -> dict[str, int]:
-        """Why the stranger is unsure of versions, with their number; the first reason of each counts."""
+        """The number of versions that ``docs/verify.py`` can't verify completely, by their first reason."""
         left = [self._doubts[name] for name in self.unsure - self.agreed]
         return dict(Counter(next((why for why in DOUBTS if why in said), said) for said in left))
 
     def hash(self) -> str:
-        """Of all versions: their ids, offsets and fingerprints."""
+        """A hash over the ids, offsets and fingerprints of all versions."""
         told = [
             (tag, [(part.partition, part.end, part.fingerprint.hex, dict(part.inputs)) for part in manifest.partitions])
             for tag, manifest in sorted(self.versions.items())
@@ -61,9 +61,9 @@ class Verdicts:
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def pause(self, snapshots: int, seconds: float) -> None:
-        """Let the publisher publish so many more, and then work for so long; it must not fail.
+        """Let the publisher publish this many snapshots, then work for some seconds; it must not fail.
 
-        On a busy machine it may have to do with fewer: the next disturbance is not put off for ever.
+        On a busy machine it may publish fewer: a timeout limits the wait for the next disturbance.
         """
         wanted = self.publisher.published + snapshots
         wait_until(lambda: self.publisher.failed or self.publisher.published >= wanted, PATIENCE_S, every_s=0.05)
@@ -71,12 +71,12 @@ class Verdicts:
         assert not self.publisher.failed, self.publisher.failed
 
     def await_first(self) -> None:
-        """Wait for the first version."""
+        """Wait for the first published version."""
         ready = lambda: bool(self.publisher.failed or self._new())  # noqa: E731
         assert wait_until(ready, PATIENCE_S, every_s=0.5), "no version was published"
 
     def before_a_life_ends(self) -> dict[str, SnapshotManifest]:
-        """Verify while the changelog is still there; the versions that can be restored."""
+        """Verify all versions before the changelog is deleted. Returns the versions that can be restored."""
         self.check_published()
         self._ask_the_stranger()
         return {
@@ -86,14 +86,14 @@ class Verdicts:
         }
 
     def check_published(self) -> None:
-        """Compare the versions that are new with the fold of the source."""
+        """Compare the new versions with the fold of the source."""
         assert not self.publisher.failed, self.publisher.failed
         new = self._new()
         self.lives.advance()
         for tag, manifest in new.items():
             self.versions[tag] = manifest
             if manifest.from_history:
-                continue  # it is between two commits of the worker, where no input offset is known
+                continue  # a past version lies between two commits of the worker, so its input offsets are unknown
             life = self.lives.of(topic_ids(manifest.partitions))
             floors = {part.partition: life.floors(part.partition, part.end) for part in manifest.partitions}
             table = load_table(self.run.settings, self.run.group, STORE)
@@ -104,7 +104,7 @@ class Verdicts:
             self.folded.add(tag)
 
     def finish(self, patience_s: float) -> None:
-        """Let all of it come to rest; one more snapshot, and every version is judged once more by the stranger."""
+        """Wait until the worker and the publisher are idle, take one more snapshot, and verify every version again."""
         self.run.wait_running()
         assert wait_until(self.run.caught_up, patience_s, every_s=0.2), "the worker does not catch up"
         self.publisher.finish(patience_s)
@@ -117,7 +117,7 @@ class Verdicts:
         assert not missing, missing
 
     def _new(self) -> dict[str, SnapshotManifest]:
-        """The published versions that were not seen yet, by their tag."""
+        """The published versions that were not seen yet, by tag."""
         try:
             table = load_table(self.run.settings, self.run.group, STORE)
         except TableUnknown:
@@ -128,7 +128,7 @@ class Verdicts:
         return {tag: SnapshotManifest.decode(str(text)) for tag, text in texts.items()}
 
     def _ask_the_stranger(self) -> None:
-        with self.publisher.maintaining:  # what it reads is not expired meanwhile
+        with self.publisher.maintaining:  # maintenance must not expire versions during the verification
             said = verify(self.run.settings, self.run.topics.bootstrap, self.run.changelog, self.run.table)
         assert said.code == 0, said.output
         for name, checks in said.versions.items():

@@ -1,4 +1,4 @@
-"""What may happen to a modelled store, each with all promises checked after it, and how often it is drawn."""
+"""The actions on a modelled store and their weights; all promises are checked after each action."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tests.spark.model.runs import Run, alone, together
 from tests.spark.model.seams import Killed
 from tests.spark.model.upkeep import check_upkeep, kept_names
 
-#: A snapshot makes about this many commits to tables.
+#: A snapshot makes about this many table commits.
 COMMITS = 18
 
 
 @dataclass
 class Actions:
-    """What happens to one life; ``tell`` gets a line for each thing."""
+    """The actions of one store's life; ``tell`` logs a line for each action."""
 
     life: Life
     tell: Callable[[str], None]
-    #: Whether the newest checkpoints are published.
+    #: Whether a snapshot of the newest checkpoints is published.
     published: bool = False
 
     def begin(self, first: Any, second: Any) -> None:
-        """The first snapshot."""
+        """Write the first records and take the first snapshot."""
         self.life.owner.commit(0, first)
         self.life.owner.commit(1, second)
         self.checkpoints(0.0, first)
         self.snapshot(Wanted.AUTO)
 
-    # -- what happens to the store -----------------------------------------------------------------------------------
+    # -- actions on the store ---------------------------------------------------------------------------------------
 
     def live(self, first: Any, second: Any, event: str, pause: float) -> None:
         self.life.owner.commit(0, first)
@@ -52,7 +52,7 @@ class Actions:
         self.life.owner.commit(1, second)
 
     def happen(self, event: str) -> None:
-        """Something that the owner does not notice, or that it goes through."""
+        """Apply an event to the changelog or the owner."""
         life = self.life
         match event:
             case "clean":
@@ -71,7 +71,7 @@ class Actions:
                 life.owner.commit(0, [(0, {"a": "aborted"}, 0), (1, {"a": "aborted"}, 0)], commit=False)
 
     def checkpoints(self, apart: float, between: Any) -> None:
-        """A checkpoint of each partition; with a time between them in which both go on."""
+        """Take a checkpoint of each partition. With a time between them, both partitions change in between."""
         life, self.published = self.life, False
         life.checkpoint(0)
         if apart:
@@ -81,7 +81,7 @@ class Actions:
             life.clock.advance(apart / 2)
         life.checkpoint(1)
 
-    # -- what Holdfast does ------------------------------------------------------------------------------------------
+    # -- actions of Holdfast ----------------------------------------------------------------------------------------
 
     def work(self, changes: Any, between: Any, wanted: Wanted, apart: float, tag: bool) -> None:
         self.life.owner.commit(len(changes) % PARTITIONS, changes)
@@ -91,7 +91,7 @@ class Actions:
             self.life.tag_time()
 
     def stale(self, changes: Any, event: str, pause: float, between: bool) -> None:
-        """A snapshot of checkpoints that are old by then; the changelog changed since, or ``between`` them."""
+        """Take a snapshot of old checkpoints; the changelog changed since, or ``between`` the two checkpoints."""
         life, self.published = self.life, False
         life.owner.commit(1, changes)
         life.checkpoint(0)
@@ -106,7 +106,10 @@ class Actions:
         self.snapshot(Wanted.AUTO, sure=False)
 
     def mend(self, number: int, values: Any) -> None:
-        """A database is mended by hand, twice: no record says so, so a snapshot corrects the history at one offset."""
+        """Change a value in the database only, twice.
+
+        No changelog record has it, so a snapshot must correct the history.
+        """
         life = self.life
         for value in values[:2]:
             life.owner.mend(0, number, value, drawn.USUAL_MS)
@@ -119,11 +122,11 @@ class Actions:
         rows = past.state_at(life.spark, life.processor, STORE, at).select("store_partition", "key", "value").collect()
         seen = content_of({**row.asDict(), "key": bytes(row["key"]), "value": bytes(row["value"])} for row in rows)
         compare("past", seen, life.owner.held_at(at), f"the state at {at}")
-        life.owner.rebuild()  # the former changelog lacks what was mended
+        life.owner.rebuild()  # the former changelog lacks the changed values
         self.published = False
 
     def meddled(self, changes: Any, event: str, pause: float) -> None:
-        """Things happen between the plan of a snapshot and its writing."""
+        """Change the changelog between the plan of a snapshot and its write."""
         self.life.owner.commit(0, changes)
         self.checkpoints(0.0, changes)
 
@@ -150,7 +153,7 @@ class Actions:
         dies_at: int | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """A snapshot of the newest checkpoints. It must not be refused if these are ``sure`` to be fresh."""
+        """Take a snapshot of the newest checkpoints. If they are ``sure`` to be fresh, it must not be refused."""
         life = self.life
         try:
             plan = life.plan(wanted)
@@ -179,7 +182,7 @@ class Actions:
         check(life, every_tag=False)
 
     def race(self, other: str, changes: Any, turns: list[int], dies_at: int | None, keep: Any) -> None:
-        """Two runs beside each other."""
+        """Run a snapshot at the same time as another run."""
         life = self.life
         life.owner.commit(0, changes)
         self.checkpoints(0.0, changes)
@@ -190,7 +193,7 @@ class Actions:
             newer = life.plan(Wanted.AUTO)
         seen = life.tables.seen(STORE)
         kept = kept_names(life, seen, keep) if seen is not None else set()
-        newest = life.taken[life.newest or plan.snapshot_id]  # whose moment the history reaches
+        newest = life.taken[life.newest or plan.snapshot_id]  # the history reaches the time of this snapshot
         at = round(min(point.taken_at for point in newest.points.values()) - 0.001, 4)
         second: Callable[[], object] = {
             "maintenance": lambda: life.maintain(keep, beside=True),
@@ -210,7 +213,7 @@ class Actions:
         able = [run for run in alive if not isinstance(run.failure, NotCovered)]
         refused = [str(run.failure) for run in able if run.failure is not None]
         done = life.newest != before or len(refused) < len(able) or not able
-        if not done and runs[0].died:  # it had moved the history before it died; the refusal says to run again
+        if not done and runs[0].died:  # the dead run had already moved the history, so the refusal asks to run again
             self.snapshot(Wanted.AUTO)
             done = life.newest != before
         require("two runs", done and (other != "past" or runs[1] not in able or not runs[1].failure), refused)
@@ -219,7 +222,10 @@ class Actions:
         check(life, every_tag=other == "maintenance")
 
     def past(self, back: int, offset: float, dies_at: int | None, changes: Any) -> None:
-        """A version of a past moment; the history reaches it, if ``changes`` are published before."""
+        """Make a version of a past moment.
+
+        With ``changes``, a snapshot before it makes sure that the history reaches it.
+        """
         life = self.life
         if changes:
             life.owner.commit(1, changes)
@@ -237,7 +243,7 @@ class Actions:
     def maintain(self, age: float, keep: Any, dies_at: int | None, tag: bool) -> None:
         life = self.life
         life.clock.advance(age)
-        if tag:  # of a store that was quiet since
+        if tag:  # the time tag of a store without newer changes
             life.tag_time()
         seen = life.tables.seen(STORE)
         if seen is None:
@@ -250,9 +256,9 @@ class Actions:
         check(life, every_tag=True)
 
     def restore(self, at: int | Literal["latest"], inputs: Inputs, then: str) -> None:
-        """A restore of the newest snapshot, or of a tag, counted from the newest one's commit.
+        """Restore the newest snapshot, or a tag; tags are counted from the newest one's commit.
 
-        The store goes on from it, or the restore stays unfinished.
+        Then the store continues from the restored state, or the restore stays unfinished.
         """
         life = self.life
         seen = life.tables.seen(STORE)
@@ -271,7 +277,7 @@ class Actions:
             self.published = False
 
     def end(self) -> None:
-        """Whatever happened, a snapshot of fresh checkpoints is published, and every tag can be read."""
+        """Publish a snapshot of fresh checkpoints, and check that every tag can be read."""
         if not self.published:
             self.checkpoints(0.0, [])
             self.snapshot(Wanted.AUTO)
@@ -280,7 +286,7 @@ class Actions:
 
 Drawn = dict[str, st.SearchStrategy[Any]]
 _dies = st.sampled_from([None] * 8 + list(range(1, 9)))
-#: Each action, with what is drawn for it and how often it comes.
+#: Each action with its weight and the arguments that are drawn for it.
 ACTIONS: dict[str, tuple[int, Drawn]] = {
     "work": (
         4,

@@ -1,7 +1,7 @@
-"""A changelog in memory: what Kafka would hold of it, and what a committed read of a range would give.
+"""A changelog topic in memory: the records that Kafka would hold, and the result of a committed read of a range.
 
-Offsets, aborted records and markers are as the broker makes them. The cleaner removes at once whatever Kafka may remove
-at some time: everything that a later record of its key replaces, and deletions, each only beyond its lag.
+Offsets, aborted records and markers are as the broker makes them. The cleaner removes at once everything that Kafka may
+remove eventually: records that a later record of their key replaces, and deletes, each only beyond its lag.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from holdfast.assets.spark.changelog import PartitionRange
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
 HOUR = 3600.0
-#: Kafka's names: ``min.compaction.lag.ms`` as processors set it, and ``delete.retention.ms`` as it is by default.
+#: Kafka's settings: ``min.compaction.lag.ms`` as processors set it, and the default of ``delete.retention.ms``.
 LAG_S, RETENTION_S = HOUR, 24 * HOUR
 
 
 class OffsetsLost(Exception):
-    """A read of offsets that the topic does not have; Spark's source fails there, too."""
+    """A read of offsets that the topic does not have; Spark's Kafka source fails there, too."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A committed record."""
+    """A committed record of the changelog."""
 
     offset: int
     at: float
@@ -34,14 +34,14 @@ class Record:
 
 @dataclass(slots=True)
 class Log:
-    """One partition of one life of the topic."""
+    """One partition of the topic, from a creation of the topic to its deletion."""
 
     start: int = 0
     end: int = 0
     records: list[Record] = field(default_factory=list)
 
     def append(self, at: float, entries: Sequence[tuple[bytes, bytes | None]], *, commit: bool) -> None:
-        """Write a transaction: its records, the meta record, and the marker."""
+        """Append a transaction: its records, the meta record, and the marker."""
         for key, value in entries:
             if commit:
                 self.records.append(Record(self.end, at, key, value))
@@ -49,7 +49,7 @@ class Log:
         self.end += 2
 
     def clean(self, now: float) -> None:
-        """Compact everything but the active part."""
+        """Compact all records that are older than the compaction lag."""
         cleanable = [each for each in self.records if each.at < now - LAG_S]
         last = {each.key: each.offset for each in cleanable}
         first_dirty = cleanable[-1].offset + 1 if cleanable else 0
@@ -61,13 +61,13 @@ class Log:
         ]
 
     def truncate(self, start: int) -> None:
-        """Delete the records before an offset."""
+        """Delete the records of the partition before an offset."""
         self.start = max(self.start, min(start, self.end))
         self.records = [each for each in self.records if each.offset >= self.start]
 
 
 class MemoryChangelog:
-    """The topic of a store's changelog; ``life`` counts how often it was created."""
+    """The topic of a store's changelog; ``life`` counts how often the topic was created."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic, self.life = topic, 1
@@ -75,21 +75,21 @@ class MemoryChangelog:
 
     @property
     def topic_id(self) -> str:
-        """The id that the broker gave this life of the topic."""
+        """The topic id that the broker gave at the newest creation of the topic."""
         return f"id-{self.life}"
 
     def recreate(self) -> None:
-        """Delete the topic and create it again, without a record."""
+        """Delete the topic and create it again, empty."""
         self.life += 1
         self.logs = [Log() for _ in self.logs]
 
     def look(self) -> ChangelogNow:
-        """The facts as ``gathering.changelog_now`` reads them."""
+        """The changelog's facts, in the form that ``gathering.changelog_now`` returns."""
         ends = {number: LogPartition(log.start, log.end) for number, log in enumerate(self.logs)}
         return ChangelogNow(self.topic, self.topic_id, ends, RETENTION_S, LAG_S)
 
     def frame(self, spark: Any, ranges: Sequence[PartitionRange]) -> Any:
-        """What ``read_changelog`` gives of these ranges.
+        """The rows that ``read_changelog`` would return for these ranges.
 
         Raises:
             OffsetsLost: The topic lacks some of these offsets.
@@ -109,11 +109,11 @@ class MemoryChangelog:
 
 
 def blob(value: bytes | None) -> str:
-    """Bytes in SQL."""
+    """A SQL literal for these bytes."""
     return "CAST(NULL AS BINARY)" if value is None else f"X'{value.hex()}'"
 
 
 def values(spark: Any, names: str, rows: Sequence[str], like: str) -> Any:
-    """Rows of SQL values as a DataFrame, which needs no Spark job; ``like`` is a row with the types of all."""
+    """A DataFrame of SQL values, which needs no Spark job. ``like`` is a row that gives the types of an empty one."""
     where = "" if rows else " WHERE false"
     return spark.sql(f"SELECT * FROM VALUES {', '.join(rows) or like} AS t({names}){where}")

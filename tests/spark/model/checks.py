@@ -1,9 +1,9 @@
-"""What holds after each step of a modelled life, in plain Python over the rows that pyiceberg reads.
+"""The promises that hold after each step of a modelled life, checked in plain Python on rows read by pyiceberg.
 
-table      main is the fold of the owner's commits at the vector of its newest snapshot
-history    it has each change once, and folds to the content of every tag of a snapshot
-typed      each typed column is what the value's JSON says
-tags       every tag can be read, and has the content that it names
+table      main equals the fold of the owner's commits at the offset vector of its newest snapshot
+history    it has each change once, and folds to the content of every snapshot's tag
+typed      each typed column equals the field in the value's JSON
+tags       every tag can be read, and shows the content that it names
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ HISTORY = f"{STORE}_history"
 _FIXED = {name for name, _, _ in COLUMNS}
 _LOGGED = ("put", "delete")
 _DELETED = ("delete", "base_delete")
-#: Times that a timestamp column can hold, milliseconds since 1970: the years 1 to 9999.
+#: Event times that a timestamp column can hold, in milliseconds since the epoch: the years 1 to 9999.
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 
 
 class PromiseBroken(AssertionError):
-    """The tables are not what the model says; ``promise`` names what they broke."""
+    """The tables differ from the model; ``promise`` names the promise that is broken."""
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(f"{promise}: {detail}")
@@ -41,13 +41,13 @@ class PromiseBroken(AssertionError):
 
 
 def require(promise: str, holds: bool, detail: object = "") -> None:
-    """Raise PromiseBroken unless it holds."""
+    """Raise PromiseBroken if the promise does not hold."""
     if not holds:
         raise PromiseBroken(promise, str(detail))
 
 
 def check(life: Life, *, every_tag: bool) -> None:
-    """Check everything; tags whose version was read before are read again with ``every_tag``."""
+    """Check all promises. Versions that were read before are read again only with ``every_tag``."""
     seen = life.tables.seen(STORE)
     if seen is None:
         return
@@ -65,7 +65,7 @@ def check(life: Life, *, every_tag: bool) -> None:
 
 
 def check_main(life: Life, seen: Seen) -> None:
-    """The published table is one of the snapshots that may be the newest, whole."""
+    """Main shows the complete content of a snapshot that may be the newest."""
     found = seen.published()
     shown = life.tables.main(STORE)
     if found is None:
@@ -82,7 +82,7 @@ def check_main(life: Life, seen: Seen) -> None:
 
 
 def check_order(seen: Seen) -> None:
-    """Main never goes back: not to an older generation, nor within one to an earlier offset."""
+    """Main never moves to an older generation, nor to an earlier offset within a generation."""
     line, at = [], seen.head
     while at is not None and at in seen.versions:
         manifest = seen.manifest(at)
@@ -96,7 +96,7 @@ def check_order(seen: Seen) -> None:
 
 
 def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
-    """The manifest has the checkpoints' vector, of one life of the changelog."""
+    """The manifest has the checkpoints' offsets, and all its partitions have the same topic id."""
     points = life.taken[manifest.snapshot_id].points
     for part in manifest.partitions:
         point = points[part.partition]
@@ -107,14 +107,14 @@ def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
 
 
 def check_history(rows: Iterable[Row]) -> None:
-    """Each change of the changelog is there once."""
+    """The history has each change of the changelog at most once."""
     logged = [(row["generation"], row["store_partition"], row["offset"]) for row in rows if row["op"] in _LOGGED]
     twice = sorted(each for each in set(logged) if logged.count(each) > 1)
     require("history", not twice, f"there twice: {twice[:5]}")
 
 
 def check_tag(life: Life, seen: Seen, tag: str, version: int, changes: list[Row]) -> None:
-    """A tag's version can be read, is what its name says, and what the history says of it."""
+    """The version of a tag can be read, and equals the content that the tag's name and the history give."""
     require("tags", version in seen.versions, f"{tag} is of an expired version")
     manifest = seen.manifest(version)
     require("tags", manifest is not None, f"{tag} has no manifest")
@@ -128,7 +128,7 @@ def check_tag(life: Life, seen: Seen, tag: str, version: int, changes: list[Row]
 
 
 def expected(life: Life, tag: str, manifest: SnapshotManifest) -> Content:
-    """What a tag has to show."""
+    """The content that a tag must show."""
     means = life.times.get(tag) if tag.startswith(TIME_TAG) else None
     if tag.startswith(SNAPSHOT_TAG):
         require("tags", tag == SNAPSHOT_TAG + manifest.snapshot_id, f"{tag} is on {manifest.snapshot_id}")
@@ -142,7 +142,7 @@ def expected(life: Life, tag: str, manifest: SnapshotManifest) -> Content:
 
 
 def fold(life: Life, rows: list[Row], manifest: SnapshotManifest) -> Content:
-    """What the history says that the store held at a version's vector, or at its moment."""
+    """The store's content at a version's offset vector, or at its moment, computed from the history."""
     found: dict[tuple[int, bytes], tuple[tuple[Any, ...], Row]] = {}
     for row in rows:
         if _is_of(life, row, manifest):
@@ -166,24 +166,24 @@ def _is_of(life: Life, row: Row, manifest: SnapshotManifest) -> bool:
 
 
 def content_of(rows: Iterable[Row]) -> Content:
-    """The rows as the owner has them."""
+    """The rows of a table as a dict, in the form that the owner's model uses."""
     pairs = [((row["store_partition"], row["key"]), row["value"]) for row in rows]
     require("table", len(pairs) == len(dict(pairs)), "a key is there twice")
     return dict(pairs)
 
 
 def compare(promise: str, seen: Content, wanted: Content, where: str = "main") -> None:
-    """Require the same content."""
+    """Require that both contents are equal."""
     differing = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
     shown = [f"{key}: {seen.get(key)!r}, expected {wanted.get(key)!r}" for key in differing[:3]]
     require(promise, not differing, f"{where} has {'; '.join(shown)} ({len(differing)} keys)")
 
 
-# -- typed columns ---------------------------------------------------------------------------------------------------
+# -- typed columns ---------------------------------------------------------------------------------------------
 
 
 def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
-    """Each typed column is what the JSON says; a value with a time that none can be has none."""
+    """Each typed column equals the JSON; a value whose event time is out of range has no typed columns."""
     if life.schema is None:
         return
     for row in rows:
@@ -195,13 +195,13 @@ def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
 
 
 def is_said(typed: Mapping[str, Any], said: Any) -> bool:
-    """Whether typed columns are what the JSON says."""
-    if loose(typed) == loose({"content": said}):  # the column of values that are no objects
+    """Whether the typed columns equal the JSON value."""
+    if loose(typed) == loose({"content": said}):  # a separate column holds values that are not objects
         return True
     if not isinstance(said, Mapping):
         return False
     found = loose(typed)
-    # A column has the name in JSON, or that with four digits where another name has the column.
+    # A column has the JSON name, or this name with four digits if another JSON name takes the column.
     names = {column: name for name in said for column in (column_name(name), _with_digits(name))}
     return bool(
         found.keys() <= names.keys()
@@ -215,7 +215,7 @@ def _with_digits(name: str) -> str:
 
 
 def loose(value: Any) -> Any:
-    """A value as a wider type has it: no nulls, numbers as floats, and texts as the JSON that they may be."""
+    """A value as a wider column type shows it: without nulls, numbers as floats, JSON texts parsed."""
     if isinstance(value, Mapping):
         found = {name: loose(each) for name, each in value.items()}
         return {name: each for name, each in found.items() if each is not None}

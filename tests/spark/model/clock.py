@@ -1,6 +1,7 @@
-"""The clock of a modelled life. Days pass in no time, and the commits of Iceberg are shown by it.
+"""The clock of a modelled life: days pass at once, and Iceberg's commit times are translated to it.
 
-Iceberg stamps each commit with the machine's clock. ``shown`` says when that was by this one, and ``real`` the reverse.
+Iceberg stamps each commit with the machine's clock. ``shown`` converts such a time to this clock, ``real`` converts
+back.
 """
 
 from __future__ import annotations
@@ -8,39 +9,39 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-#: 2026-03-02, a moment that all machines' clocks are past.
+#: 2026-03-02, which is in the past on all machines.
 BEGIN = 1_772_409_600.0
-#: What a second of the machine's counts for; so no commit is later than the next mark.
+#: How far this clock moves per second of the machine's clock: so little that no commit reaches the next mark.
 _SLOWER = 1e-6
 
 
 class Clock:
-    """Seconds since 1970 that move by ``advance`` alone, a whole number of milliseconds each time."""
+    """A clock in seconds since the epoch, which only ``advance`` moves, in whole milliseconds."""
 
     def __init__(self) -> None:
         self._now = BEGIN
         self._marks = [(_real_now(), BEGIN)]
 
     def time(self) -> float:
-        """Now."""
+        """The current time, in seconds since the epoch."""
         return self._now
 
     def moment(self) -> datetime:
-        """Now, with a zone."""
+        """The current time, with a time zone."""
         return datetime.fromtimestamp(self._now, UTC)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is committed from now on is of later."""
+        """Move the clock; later commits get later times."""
         self._now = round(self._now + seconds, 3)
         self._marks.append((_real_now(), self._now))
 
     def shown(self, real: float) -> float:
-        """The moment of a commit that the machine's clock stamped ``real``."""
+        """This clock's time for a commit that the machine's clock stamped ``real``."""
         at, shown = next((mark for mark in reversed(self._marks) if mark[0] <= real), self._marks[0])
         return shown + max(0.0, real - at) * _SLOWER
 
     def real(self, shown: float) -> float:
-        """The machine's time up to which commits are older than this moment."""
+        """The machine's time that separates commits before this moment from later ones."""
         if shown <= BEGIN:
             return 0.0
         at, begin = next(mark for mark in reversed(self._marks) if mark[1] < shown)
@@ -49,5 +50,5 @@ class Clock:
 
 
 def _real_now() -> float:
-    """Iceberg's stamps are whole milliseconds, so marks are, too."""
+    """The machine's time in whole milliseconds, as in Iceberg's commit times."""
     return int(time.time() * 1000) / 1000

@@ -1,4 +1,4 @@
-"""The world of modelled lives: a small Spark with a warehouse in memory, and the product on the model's edges."""
+"""Fixtures for random action sequences (lives): a small Spark with a warehouse in memory, and the patched product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.model import seams
 from tests.spark.model.life import World
 from tests.spark.tuning import INTERPRETED
 
-#: Few rows and one task at a time: whatever costs more than the work itself is off.
+#: Properties for few rows and one task at a time: features that cost more than the work itself are off.
 SMALL = {
     **INTERPRETED,
     "spark.sql.shuffle.partitions": "1",
@@ -37,19 +37,19 @@ STATIC = {
 }
 
 
-#: Java's second compiler halves the CPU of a life where a test process runs hundreds of them. For fifty it costs more
-#: than it saves.
+#: Java's second compiler halves the CPU time of a life when a process runs hundreds of lives. For fifty lives it costs
+#: more than it saves.
 FIFTY_LIVES = {"spark.driver.defaultJavaOptions": f"{BRIEF} -XX:ReservedCodeCacheSize=256m"}
 
 
 def small_spark(home: Path, *, fifty_lives: bool = False) -> Settings:
-    """Settings of a Spark with a warehouse below this folder."""
+    """Settings of a Spark session with a warehouse below this folder."""
     java = FIFTY_LIVES if fifty_lives else {}
     return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC, **java}})
 
 
 def world_on(settings: Settings, spark: object, edges: seams.Seams, *, fifty_lives: bool = False) -> World:
-    """The world on a session, with a second session for the runs beside."""
+    """The shared world on a Spark session, with a second session for concurrent runs."""
     other = spark.newSession()  # type: ignore[attr-defined]
     for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
         other.conf.set(name, value)
@@ -63,7 +63,7 @@ def world(pytestconfig: pytest.Config) -> Iterator[World]:
     memory = Path("/dev/shm")
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    SharedJvm.stop()  # it has other properties
+    SharedJvm.stop()  # stop the JVM that other Spark tests share, because it has other properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         fifty_lives = pytestconfig.getoption("--tier") != "thorough"
         settings = small_spark(Path(folder), fifty_lives=fifty_lives)

@@ -1,4 +1,4 @@
-"""What hypothesis draws for a modelled life: values, changes, times and pauses."""
+"""Hypothesis strategies for modelled lives: values, changes, times and pauses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.spark.model.changelog import HOUR
 from tests.spark.model.owner import DELETED
 
 DAY = 24 * HOUR
-#: An ordinary event time, and the strange ones: the epoch, before it, nanoseconds, the least number.
+#: An ordinary event time, and unusual ones: the epoch, before the epoch, nanoseconds, the smallest integer.
 USUAL_MS, STRANGE_MS = 1_700_000_000_000, [0, -1, -86_400_000, 1_700_000_000_000_000_000, -(2**63)]
-#: Names of JSON. The last one is a fixed column's, too.
+#: Names of JSON fields. The last one is also the name of a fixed column.
 NAMES = [
     *("a", "b"),
     "offset" if promised.NAMES_OF_FIXED_COLUMNS else "c",
@@ -28,7 +28,7 @@ _kinds = _leaves | st.lists(_leaves, max_size=2) | st.dictionaries(st.sampled_fr
 
 
 def changes(names: Sequence[str] = NAMES) -> st.SearchStrategy[list[tuple[int, object, int]]]:
-    """Some changes of one transaction: a key's number, its value or ``DELETED``, and the event time."""
+    """The changes of one transaction: a key's number, its value or ``DELETED``, and the event time."""
     objects = st.dictionaries(st.sampled_from(names), _kinds, min_size=1, max_size=2)
     if not promised.VALUES_OF_ANY_KIND:
         objects = objects.map(lambda drawn: {**drawn, "n": 1})
@@ -37,17 +37,18 @@ def changes(names: Sequence[str] = NAMES) -> st.SearchStrategy[list[tuple[int, o
     return st.lists(st.tuples(st.integers(0, 4), values, times), min_size=1, max_size=3)
 
 
-#: Times between two things: mostly within a compaction lag; beyond it, beyond what keeps deletions, and full snapshots.
+#: Pauses between two actions: mostly within the compaction lag, some beyond it, beyond the retention of deletes, or
+#: beyond the interval of full snapshots.
 pauses = st.sampled_from([1.0] * 3 + [60.0, 0.3 * HOUR, 2 * HOUR, 13 * HOUR, DAY, 4 * DAY])
-#: Times before maintenance, which differ in what is kept.
+#: Pauses before maintenance; they differ in what maintenance keeps.
 ages = st.sampled_from([1.0, 2 * HOUR, 13 * HOUR, DAY, 2 * DAY, 4 * DAY])
-#: Between the checkpoints of two partitions.
+#: Pauses between the checkpoints of two partitions.
 apart = st.sampled_from([0.0, 0.0, 60.0, 0.3 * HOUR])
 wanted = st.sampled_from([Wanted.AUTO] * 4 + [Wanted.CHECKPOINT, Wanted.CHANGELOG])
-#: What happens to the changelog without its owner, or to the owner.
+#: Events that change the changelog without its owner, or that happen to the owner.
 EVENTS = ["nothing", "nothing", "clean", "truncate", "rebuild", "clear", "lose files", "abort"]
 events = st.sampled_from(EVENTS)
-#: Ages that differ within the pauses.
+#: Maintenance settings whose ages lie within the range of the pauses.
 keeps = st.builds(
     MaintenanceSettings,
     keep_snapshots=st.sampled_from([1, 1, 2]),

@@ -1,4 +1,4 @@
-"""One modelled life: a store, its owner, its tables, and what the model says that each version must be."""
+"""One modelled life, a sequence of actions on a store: the store, its owner, its tables, and the expected versions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.spark.model.reading import Tables
 from tests.spark.model.seams import Seams, source_of
 
 STORE = "s"
-#: Full snapshots follow each other after this, seconds.
+#: A full snapshot is due this many seconds after the last one.
 FULL_EVERY_S = 3 * 86_400.0
 
 
 class Claims:
-    """Remembers what was claimed and finished, as the registry does."""
+    """Keeps claimed and finished snapshots in memory, as a stand-in for the registry."""
 
     def __init__(self) -> None:
         self.claimed: set[str] = set()
@@ -46,7 +46,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot as its checkpoints have it: the vector, and what the store held there."""
+    """A planned snapshot: its checkpoints, and the store's content at their offsets."""
 
     points: Mapping[int, StorePoint]
     content: Content
@@ -54,39 +54,40 @@ class Taken:
 
 @dataclass(slots=True)
 class World:
-    """What all lives of a test process share."""
+    """The objects that all lives of a test process share."""
 
     spark: Any
-    #: The session of a second run.
+    #: The Spark session for a second, concurrent run.
     other: Any
     catalog: Any
     seams: Seams
-    #: The folder of the tables' files.
+    #: The folder of the tables' data files.
     data: Path
-    #: Things that happen to one store, its first snapshot among them, at most; a life of a course has its own number.
+    #: Maximum number of actions on one store, including its first snapshot; a life with a course has its own number.
     steps: int
     lives: int = 0
 
 
 @dataclass
 class Life:
-    """A store's life so far. ``note`` gets a line for each thing that happened."""
+    """The life of one store. ``note`` logs a line for each action."""
 
     world: World
     schema: StoreSchema | None
     note: Callable[[str], None]
     clock: Clock = field(default_factory=Clock)
     claims: Claims = field(default_factory=Claims)
-    #: Snapshot id -> what it has to hold, of all that were ever planned.
+    #: The expected content of every snapshot that was ever planned, by snapshot id.
     taken: dict[str, Taken] = field(default_factory=dict)
-    #: The newest published snapshot; while runs are under way, or just died, it may be one of ``unsure``.
+    #: The id of the newest published snapshot. While runs are unfinished, or after one died, it may also be one of
+    #: ``unsure``.
     newest: str | None = None
     unsure: set[str] = field(default_factory=set)
-    #: Tag of a time partition -> the moment that it shows, or the snapshot.
+    #: For the tag of a time partition: the moment that it shows, or the snapshot id.
     times: dict[str, float | str] = field(default_factory=dict)
-    #: Whether main has the columns of its newest snapshot: no other run changed them since.
+    #: Whether main's columns are those of its newest snapshot, because no other run changed them since.
     shape_known: bool = True
-    #: Versions that an unfinished restore reads.
+    #: The versions that an unfinished restore reads.
     needed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -99,28 +100,28 @@ class Life:
 
     @property
     def spark(self) -> Any:
-        """The session."""
+        """The Spark session of this life's runs."""
         return self.world.spark
 
     @property
     def table(self) -> str:
-        """The table's full name."""
+        """The full name of the store's table."""
         return table_name(self.processor, STORE)
 
     def forget(self) -> None:
-        """The life is over: its files are deleted, because they are in memory."""
+        """Delete the files of this life, because they are in memory."""
         shutil.rmtree(self.world.data / self.processor, ignore_errors=True)
 
     def checkpoint(self, partition: int, *, files: bool = True) -> None:
-        """The owner takes a checkpoint of a partition."""
+        """Let the owner take a checkpoint of a partition."""
         self.owner.checkpoint(partition, files=files)
         point, content = self.owner.points[partition]
         self.world.seams.checkpoints[point.path] = partition, content
 
-    # -- snapshots ---------------------------------------------------------------------------------------------------
+    # -- checkpoints and snapshots -----------------------------------------------------------------------------------
 
     def plan(self, wanted: Wanted) -> SnapshotPlan:
-        """The product's plan of a snapshot of the newest checkpoints."""
+        """The product's plan for a snapshot of the newest checkpoints."""
         points = {number: point for number, (point, _) in sorted(self.owner.points.items())}
         facts = SnapshotFacts(
             processor=self.processor,
@@ -141,7 +142,7 @@ class Life:
         return plan
 
     def write(self, plan: SnapshotPlan, *, beside: bool = False) -> None:
-        """Write a planned snapshot, ``beside`` another run; it may be published even if this ends by an exception."""
+        """Write a planned snapshot, ``beside`` another run. It may be published even if this raises an exception."""
         self.unsure.add(plan.snapshot_id)
         spark = self.world.other if beside else self.spark
         result = steps.write_snapshot(spark, plan, source_of(self.log), self.claims, schema=self.schema)
@@ -149,26 +150,26 @@ class Life:
         self.note(f"{manifest.source} snapshot {manifest.snapshot_id} gen {manifest.generation}: {manifest.why}")
 
     def published(self) -> str | None:
-        """The snapshot that main shows."""
+        """The id of the snapshot that main shows."""
         seen = self.tables.seen(STORE)
         found = seen.published() if seen is not None else None
         return None if found is None else found[1].snapshot_id
 
     def branches(self, *, but: str = "") -> set[str]:
-        """The table's branches, without those of one snapshot's attempts."""
+        """The table's branches, without the branches of one snapshot's attempts."""
         seen = self.tables.seen(STORE)
         found = seen.branches if seen is not None else {}
         return {name for name in found if not but or not name.startswith(branch_name(but))}
 
     def settle(self) -> None:
-        """No run is under way: what main has now is the newest, and nothing else becomes it."""
+        """Accept main's snapshot as the newest, now that no run is unfinished."""
         found = self.published()
         if found in {self.newest, *self.unsure}:
             self.newest = found
         self.unsure = set()
 
     def tag_time(self) -> None:
-        """The running time partition shows the newest snapshot, as the snapshot asset does it."""
+        """Tag the newest snapshot for the current time partition, as the snapshot asset does."""
         seen = self.tables.seen(STORE)
         found = seen.published() if seen is not None else None
         if found is None:
@@ -178,15 +179,15 @@ class Life:
             versions.set_tag(self.spark, self.table, tag, found[0])
             self.times[tag] = found[1].snapshot_id
 
-    # -- the past ----------------------------------------------------------------------------------------------------
+    # -- past versions ----------------------------------------------------------------------------------------------
 
     @staticmethod
     def window(at: float) -> str:
-        """The key of the time partition of a moment."""
+        """The key of the time partition that contains a moment."""
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d-%H:%M")
 
     def write_past(self, at: float, *, beside: bool = False) -> past.PastVersion | None:
-        """A version of a moment; None if its window has another one."""
+        """Make a version of a past moment. None if its time partition already has another version."""
         key = self.window(at)
         if self.times.setdefault(time_tag(key), at) != at:
             return None
@@ -194,9 +195,9 @@ class Life:
         self.note(f"past version at {at}: base {made.manifest.base}, made {made.made}")
         return made
 
-    # -- maintenance -------------------------------------------------------------------------------------------------
+    # -- maintenance of the tables -----------------------------------------------------------------------------------
 
     def maintain(self, keep: MaintenanceSettings, *, beside: bool = False) -> None:
-        """Maintenance at this moment."""
+        """Run maintenance at the current time of the clock."""
         spark = self.world.other if beside else self.spark
         maintenance.maintain_store(spark, self.processor, STORE, keep, self.clock.moment(), self.needed)

@@ -1,4 +1,4 @@
-"""The state machine: what may happen to a store, drawn by hypothesis, with all promises checked after each step."""
+"""The hypothesis state machine: it draws actions on a store and checks all promises after each action."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tests.spark.model.actions import ACTIONS, WEIGHED, Actions
 from tests.spark.model.checks import PromiseBroken
 from tests.spark.model.life import Life, World
 
-#: Lives of one case, and cases of one file: each file may go to another test process, and has a JVM there.
+#: Number of lives (action sequences) per test case, and of cases per file. Each file may run in another test process,
+#: with its own JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: Lives of the case in `make test`.
+#: Number of lives (action sequences) of the case in `make test`.
 SHORT = 3
-#: Seconds that a case may take; a life takes seven of CPU.
+#: Maximum seconds of a case; each of its action sequences takes about seven seconds of CPU.
 PATIENCE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A life that broke a promise, or in which the product failed: which, how, and what had happened."""
+    """A life in which a promise was broken or the product failed, with the actions that led to it."""
 
     sequence: int
     promise: str
@@ -38,15 +39,15 @@ class Failure:
     told: tuple[str, ...]
 
     def text(self) -> str:
-        """For people."""
+        """The failure as text: its sequence number, the broken promise, and the actions that led to it."""
         return "\n".join([f"sequence {self.sequence} broke {self.promise!r}: {self.detail}", *self.told])
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens in a directed life: its actions in order, and the values that are given and not drawn, by name.
+    """The course of a directed life: its actions in order, and fixed values by argument name.
 
-    A name may have its action before it (``crash.dies_at``), and be given what else is drawn for it.
+    A name may be qualified by its action (``crash.dies_at``). A strategy as the value restricts what is drawn.
     """
 
     actions: tuple[str, ...]
@@ -54,16 +55,16 @@ class Course:
 
 
 class Ended(Exception):
-    """The first failure ends the run."""
+    """Raised to end the run at its first failure."""
 
 
 def stop() -> None:
-    """End the run. Hypothesis repeats what failed; it raises here again, so hypothesis finds it the same."""
+    """End the run. Hypothesis replays a failing case: it raises here again, so hypothesis sees the same failure."""
     raise Ended
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A store's life. The class variables are set by ``run``."""
+    """The life of one store as a state machine. ``run`` sets the class variables."""
 
     world: ClassVar[World]
     failures: ClassVar[list[Failure]]
@@ -83,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
         second=drawn.changes(),
     )
     def begin(self, inferred: bool, booked: bool, first: Any, second: Any) -> None:
-        """A store with its first snapshot."""
+        """Make a store with its first snapshot."""
         inferred = self.given.get("inferred", inferred)
         life = Life(self.world, INFERRED if inferred else None, self.told.append)
         self.world.seams.booked = booked
@@ -92,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go(self, data: Any) -> None:
-        """One of the actions, as often as it weighs, or the next one of the course."""
+        """Run one action: a weighted random one, or the next one of the course."""
         names = WEIGHED if self.course is None else self.course.actions[self.gone : self.gone + 1]
         self.gone += 1
         if names:
@@ -115,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.actions.life.forget()
 
     def act(self, name: str, given: dict[str, Any]) -> None:
-        """Do something, and note it; a failure ends this life, not the run."""
+        """Run an action and log it. A failure ends this life, but not the run."""
         if self.failures and self.course is not None:
             stop()
         if self.failed:
@@ -132,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def run(world: World, number: int, sequences: int, *, course: Course | None = None) -> list[Failure]:
-    """The failures among so many lives from a seed; the first one alone in lives of a course."""
+    """The failures among this many random lives; with a course, the run ends at the first failure."""
 
     class Machine(StoreMachine):
         pass
@@ -140,7 +141,7 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
     Machine.world, Machine.failures, Machine.course = world, [], course
     limits = settings(
         max_examples=sequences,
-        # hypothesis counts the first snapshot, too
+        # hypothesis counts the first snapshot as a step, too
         stateful_step_count=world.steps if course is None else 1 + len(course.actions),
         deadline=None,
         database=None,
@@ -150,7 +151,8 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
         report_multiple_bugs=False,
     )
     with suppress(Ended, Flaky), pytest.MonkeyPatch.context() as patch:
-        # half of all lives would repeat others but for one value, which finds little here, where a life takes seconds
+        # Half of the lives would repeat others except for one value. That finds little here, where each life takes
+        # seconds.
         patch.setattr(ConjectureRunner, "generate_mutations_from", lambda self, data: None, raising=False)
         run_state_machine_as_test(seed(number)(Machine), settings=limits)
     return Machine.failures

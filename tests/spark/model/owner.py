@@ -1,4 +1,4 @@
-"""The owner of a modelled store: what its partitions held after each commit, and the checkpoints that it took."""
+"""A model of the store's owner: the content of its partitions after each commit, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.spark.model.changelog import MemoryChangelog
 from tests.spark.model.clock import Clock
 
 PARTITIONS = 2
-#: The input topic that the owner reads, and its id.
+#: The name and id of the input topic that the owner reads.
 INPUT, INPUT_ID = "in", "id-of-in"
-#: (partition, changelog key) -> stored bytes.
+#: A store's content: (partition, changelog key) -> stored bytes.
 Content = dict[tuple[int, bytes], bytes]
-#: Stands for no value; values are objects.
+#: Stands for a deleted value; it is a text, because drawn values are objects.
 DELETED = "(deleted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a partition held from a moment on: content, changelog end and input position, of one commit."""
+    """The content, changelog end and input position of a partition after one commit."""
 
     at: float
     topic_id: str
@@ -33,12 +33,12 @@ class Held:
 
 @dataclass(slots=True)
 class Owner:
-    """Two partitions of a store; every commit is remembered."""
+    """The owner of a store with two partitions; it keeps the state after every commit."""
 
     log: MemoryChangelog
     clock: Clock
     past: list[list[Held]] = field(default_factory=list)
-    #: Partition -> its newest checkpoint, and what it holds.
+    #: The newest checkpoint of each partition, and the content at this checkpoint.
     points: dict[int, tuple[StorePoint, Mapping[bytes, bytes]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Owner:
         self._note(partition, content, now.input + (1 if commit else 0))
 
     def mend(self, partition: int, number: int, value: Any, event_ms: int) -> None:
-        """Change a key in the database alone."""
+        """Change a key in the database only, without a changelog record."""
         self.clock.advance(0.002)
         now = self.past[partition][-1]
         content = {key: held for key, held in now.content.items() if key != changelog_key(number)}
@@ -70,7 +70,10 @@ class Owner:
         self._note(partition, content, now.input)
 
     def rebuild(self, content: Content | None = None, inputs: Mapping[int, int] | None = None) -> None:
-        """The changelog is deleted. A new one begins with the present content, or with another, at other positions."""
+        """Recreate the changelog.
+
+        It starts with the present content, or with other content at other input positions.
+        """
         self.log.recreate()
         for number in range(PARTITIONS):
             now = self.past[number][-1]
@@ -83,7 +86,7 @@ class Owner:
             self._note(number, held, now.input if inputs is None else inputs[number])
 
     def checkpoint(self, partition: int, *, files: bool) -> None:
-        """Take a checkpoint of one partition; without ``files`` they are on another machine."""
+        """Take a checkpoint of one partition; without ``files``, its files are on another machine."""
         self.clock.advance(0.002)
         now = self.past[partition][-1]
         point = StorePoint(
@@ -100,11 +103,11 @@ class Owner:
         self.points[partition] = point, now.content
 
     def lose_files(self) -> None:
-        """The checkpoints' files are gone from this machine."""
+        """Lose the checkpoints' files on this machine."""
         self.points = {number: (replace(point, files=False), held) for number, (point, held) in self.points.items()}
 
     def held_at(self, at: float) -> Content:
-        """What the store held at a moment: all commits up to and with it."""
+        """The store's content at a moment, including commits at exactly this moment."""
         found = ([each for each in commits if each.at <= at][-1:] for commits in self.past)
         return {(number, key): value for number, each in enumerate(found) for key, value in _of(each).items()}
 

@@ -1,4 +1,7 @@
-"""Reads the tables of a modelled life as a stranger does: by pyiceberg, each version once unless files may be gone."""
+"""Reads the tables of a modelled life independently, by pyiceberg.
+
+Each version is read once, unless files may change.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The versions and references of a table."""
+    """The versions, tags and branches of a table."""
 
     name: str
     head: int | None
-    #: Version -> (its parent, the machine's time of its commit, its summary).
+    #: For each version: its parent, the machine's time of its commit, and its summary.
     versions: dict[int, tuple[int | None, float, dict[str, str]]]
     tags: dict[str, int]
     branches: dict[str, int]
 
     def manifest(self, version: int) -> SnapshotManifest | None:
-        """The manifest of a version; None if it is no snapshot's."""
+        """The manifest of a version; None if the version is not a snapshot."""
         text = self.versions[version][2].get(MANIFEST_PROPERTY)
         return None if text is None else SnapshotManifest.decode(text)
 
     def published(self) -> tuple[int, SnapshotManifest] | None:
-        """The newest snapshot in main's line."""
+        """The newest snapshot among main and its ancestors, with its manifest."""
         at = self.head
         while at is not None and at in self.versions:
             manifest = self.manifest(at)
@@ -40,18 +43,18 @@ class Seen:
 
 
 class Tables:
-    """The tables of one life's namespace."""
+    """The tables of one life's namespace, with a cache of the rows of each version."""
 
     def __init__(self, catalog: Any, namespace: str) -> None:
         self._catalog, self._namespace = catalog, namespace
         self._rows: dict[tuple[str, int], list[Row]] = {}
 
     def forget(self) -> None:
-        """Files may be gone now: read all again."""
+        """Clear the cache, because files may have been deleted."""
         self._rows.clear()
 
     def seen(self, name: str) -> Seen | None:
-        """The versions and references of a table; None if there is no such table."""
+        """The versions, tags and branches of a table; None if the table does not exist."""
         try:
             metadata = self._load(name).metadata
         except NoSuchTableError:
@@ -70,7 +73,7 @@ class Tables:
         return Seen(name, metadata.current_snapshot_id, found, kinds["tag"], kinds["branch"])
 
     def rows(self, name: str, version: int | None) -> list[Row]:
-        """All rows and columns of a version, by the columns that it had."""
+        """All rows of a version, with the columns that the version had."""
         if version is None:
             return []
         if (name, version) not in self._rows:
@@ -79,7 +82,7 @@ class Tables:
         return self._rows[name, version]
 
     def main(self, name: str) -> list[Row]:
-        """All rows of main, by the columns that the table has now: what a reader gets."""
+        """All rows of main, with the table's present columns, as a reader gets them."""
         return self._load(name).scan().to_arrow().to_pylist()  # type: ignore[no-any-return]
 
     def _load(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Restores in a modelled life: the product's plan of one, and the rows that it would load."""
+"""Restores in a modelled life: the product's plan of a restore, and the rows that it would load."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.spark.model.life import STORE, Life
 from tests.spark.model.owner import INPUT, PARTITIONS, Content
 from tests.unit.processors.lifecycle.worlds import world_of
 
-#: What a restore does with the input positions.
+#: The input positions after a restore: the snapshot's, the snapshot's in copied input topics, or unchanged.
 Inputs = Literal["snapshot", "copied", "stay"]
-#: The input topics have this many records.
+#: The number of records in the input topics.
 _INPUT_END = 1_000_000
 
 
@@ -32,16 +32,16 @@ def _count(value: Any, state: State) -> Any:
 
 
 def topology_of(processor: str) -> Topology:
-    """A processor with this one store."""
+    """The topology of a processor with this one store."""
     application = Application(consumer_group=processor)
     application.dataframe(application.topic(INPUT)).apply(_count, stateful=True, store=STORE)
     return application.topology()
 
 
 def restore(life: Life, at: str, inputs: Inputs) -> tuple[Content, dict[int, int], int] | None:
-    """Plan a restore and read its rows, as its stages do; returns content, input positions and the version.
+    """Plan a restore and read its rows, as its stages do. Returns content, input positions and the version.
 
-    ``at`` is a tag, or ``latest``. None if the restore is refused, as it has to be.
+    ``at`` is a tag, or ``latest``. Returns None if the restore is refused, and asserts that the refusal is right.
     """
     seen = life.tables.seen(STORE)
     assert seen is not None

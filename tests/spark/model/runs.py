@@ -1,4 +1,4 @@
-"""Runs of Holdfast that die between two commits, and runs beside each other that take turns at their commits."""
+"""Runs of Holdfast that die between two commits, and concurrent runs that take turns at their commits."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tests.spark.model.seams import Killed, Seams
 
 @dataclass
 class Run:
-    """One run; ``dies_at`` is the number of the commit before which it dies, if it does."""
+    """One run of Holdfast. It dies before the commit with the number ``dies_at``, if this is set."""
 
     does: Callable[[], object]
     dies_at: int | None = None
     commits: int = 0
-    #: The commit that it was about to make when it died.
+    #: The commit that the run was about to make when it died.
     died_before: str = ""
     failure: BaseException | None = None
     ended: bool = False
 
     def before_commit(self, words: str) -> None:
-        """Die, if it is time; the dead commit nothing, whatever their handlers try."""
+        """Die if it is time. A dead run can't commit anything later, whatever its exception handlers try."""
         self.commits += 1
         if self.dies_at is not None and self.commits >= self.dies_at:
             self.died_before = self.died_before or words[:60]
             raise Killed
 
     def whole(self) -> None:
-        """Run to the end."""
+        """Run to the end, and keep the error."""
         try:
             self.does()
         except Killed as death:
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def died(self) -> bool:
-        """Whether it was killed, not refused."""
+        """Whether the run was killed, as opposed to refused."""
         return isinstance(self.failure, Killed)
 
 
@@ -57,16 +57,16 @@ def _hooked(seams: Seams, hook: Callable[[str], None]) -> Iterator[None]:
 
 
 def alone(seams: Seams, run: Run) -> Run:
-    """One run, to its end or its death."""
+    """Run one run to its end or its death."""
     with _hooked(seams, run.before_commit):
         run.whole()
     return run
 
 
 def together(seams: Seams, runs: Sequence[Run], turns: Sequence[int]) -> None:
-    """Runs beside each other: before each of its commits, a run waits for its turn.
+    """Run several runs concurrently: before each of its commits, a run waits for its turn.
 
-    ``turns`` says for how many commits each goes on before the next; it is repeated.
+    ``turns`` is the number of commits that each run makes before the next one's turn; the list is repeated.
     """
     hub = getcurrent()
     threads = {greenlet(run.whole, parent=hub): run for run in runs}

@@ -1,7 +1,7 @@
-"""What a modelled life does in less time than the product, with the same outcome: thousands of lives are run.
+"""Makes modelled lives faster without another outcome, because thousands of lives are run.
 
-py4j asks the JVM for each name in it at each use, and the JVM then looks through all jars for names that none has. The
-answers do not change while a JVM runs, so they are kept.
+py4j asks the JVM for a Java name at each use, and the JVM searches all jars for names that do not exist. The answers do
+not change while a JVM runs, so this module caches them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
 def keep_names(patch: pytest.MonkeyPatch) -> None:
-    """Keep what py4j was told about classes, packages and static methods."""
+    """Cache py4j's lookups of classes, packages and static methods."""
     for kind in (JVMView, JavaPackage, JavaClass):
         patch.setattr(kind, "__getattr__", _kept(kind.__getattr__))
 

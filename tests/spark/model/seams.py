@@ -1,6 +1,6 @@
-"""Where the model holds the product: reads of Kafka and of checkpoints' files, the clock, and each commit to a table.
+"""The places where the model replaces parts of the product: reads of Kafka and checkpoint files, clock, table commits.
 
-Everything else that runs in a modelled life is the product.
+All other code in a modelled life is the product's own.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from tests.spark.model.changelog import MemoryChangelog, blob, values
 from tests.spark.model.clock import Clock
 from tests.spark.model.savings import keep_names
 
-#: What these words begin changes a table or its references.
+#: SQL statements that begin with one of these words change a table or its references.
 _CHANGING = ("ALTER", "CALL", "CREATE", "DELETE", "DROP", "MERGE")
 _LOG = "log of the model"
 
 
 class Killed(BaseException):
-    """The run is dead; no handler of the product catches it."""
+    """Kills a run; a BaseException, so that no handler of the product catches it."""
 
 
 class Seams:
-    """The edges of the life that runs now."""
+    """The replaced parts for the life that runs now."""
 
     def __init__(self) -> None:
         self.clock = Clock()
-        #: A checkpoint's path -> partition and content.
+        #: For the path of each checkpoint: its partition and content.
         self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
-        #: Called before each commit to a table, with the words of it.
+        #: Called before each table commit, with the statement's text.
         self.before_commit: Callable[[str], None] = lambda words: None
-        #: Whether the views and the table of snapshots are written, too. Most lives do without, because it takes time.
+        #: Whether the history's views and the table of snapshots are written, too. Most lives skip them to save time.
         self.booked = True
 
     def begin(self, clock: Clock) -> None:
-        """Another life begins."""
+        """Reset the replaced parts for another life."""
         self.clock = clock
         self.checkpoints.clear()
         self.before_commit = lambda words: None
 
 
 def source_of(log: MemoryChangelog) -> ChangelogSource:
-    """The changelog as the product's source."""
+    """The changelog in memory as the product's source of records."""
     return ChangelogSource("", {_LOG: log}, log.look)
 
 
 @contextmanager
 def held() -> Iterator[Seams]:
-    """The product on the model's edges."""
+    """Patch the product to use the model's parts within this block."""
     seams = Seams()
     with pytest.MonkeyPatch.context() as patch:
         keep_names(patch)
@@ -108,7 +108,7 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
         versions, "new_branch_name", lambda snapshot_id, now: names.new_branch_name(snapshot_id, seams.clock.moment())
     )
     patch.setattr(maintenance, "expire_versions", expire_versions)
-    # files that no version has are deleted by their age on the disk, which no clock of ours moves
+    # Orphan files are deleted by their age on disk, which the model's clock can't change.
     patch.setattr(maintenance, "remove_leftovers", lambda spark, table, older_than: {})
 
 

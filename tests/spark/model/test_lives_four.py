@@ -1,4 +1,4 @@
-"""Random lives of stores on real tables, part four: after each step the tables are what a plain model says."""
+"""Random action sequences on a store with real tables, part four: after each step, the tables equal a plain model."""
 
 from __future__ import annotations
 

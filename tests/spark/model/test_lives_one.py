@@ -1,4 +1,4 @@
-"""Random lives of stores on real tables, part one: after each step the tables are what a plain model says."""
+"""Random action sequences on a store with real tables, part one: after each step, the tables equal a plain model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_tables_are_what_the_model_says_whatever_happens(world: World, number: i
 
 @pytest.mark.thorough
 def test_lives_find_a_planted_bug(world: World) -> None:
-    """One that is found soon, in this file's JVM; all of them are planted by `test_planted_in_warehouse.py`."""
+    """This bug is found quickly, in this file's JVM. `test_planted_in_warehouse.py` plants all bugs."""
     bug = next(each for each in BUGS if each.name == "9: any event time is made a timestamp")
     assert bug.failures(world)

@@ -1,4 +1,4 @@
-"""The model is worth what it finds: each bug that the warehouse had, put back, breaks a promise in some life."""
+"""The model finds real bugs: each former bug of the warehouse is planted again and must break a promise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.model.warehouse_bugs import BUGS, SEED, SEQUENCES_MAX, PlantedI
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 
-#: Lives of each course without a bug.
+#: The number of action sequences of each course that are run without a bug.
 SEQUENCES_SOUND = 3
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation-warehouse.md"
 

@@ -1,4 +1,4 @@
-"""What maintenance must keep and what it must drop, by the names of tags and branches and by what they stand for."""
+"""Checks what maintenance keeps and drops, by the names of tags and branches and by their versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUARANTINE = f"{STORE}_quarantine"
 
 
 def kept_names(life: Life, seen: Seen, keep: MaintenanceSettings) -> set[str]:
-    """The tags and branches of the table that stay."""
+    """The tags and branches of the table that maintenance must keep."""
     now = life.clock.time()
     made = {tag: life.clock.shown(seen.versions[version][1]) for tag, version in seen.tags.items()}
     newest_first = sorted(seen.tags, key=made.__getitem__, reverse=True)
@@ -50,12 +50,12 @@ def _begin(tag: str) -> float:
 
 
 def _dead(branch: str, now: float, keep: MaintenanceSettings) -> bool:
-    """Branches are named ``audit_<snapshot>-<seconds>-<random>``."""
+    """Whether a branch is old enough to drop; branches are named ``audit_<snapshot>-<seconds>-<random>``."""
     return branch.startswith(BRANCH) and now - int(branch.split("-")[-2]) > keep.leftovers_hours * HOUR
 
 
 def check_upkeep(life: Life, before: Seen, kept: set[str], *, exactly: bool) -> None:
-    """After maintenance: what had to stay is there, and ``exactly`` that."""
+    """After maintenance, all names in ``kept`` exist; with ``exactly``, no other name exists."""
     after = life.tables.seen(STORE)
     assert after is not None
     names = {*after.tags, *after.branches}
@@ -71,7 +71,7 @@ def check_upkeep(life: Life, before: Seen, kept: set[str], *, exactly: bool) -> 
 
 
 def check_quarantine(life: Life, seen: Seen, *, nothing_else: bool) -> None:
-    """Each tagged snapshot has its unreadable values in quarantine; what was never published has none."""
+    """Each tagged snapshot has its unreadable values in quarantine; unpublished attempts have none."""
     table = life.tables.seen(QUARANTINE)
     rows = life.tables.rows(QUARANTINE, table.head) if table is not None else []
     counted = Counter(row["attempt"] for row in rows)

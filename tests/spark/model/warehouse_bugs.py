@@ -1,4 +1,4 @@
-"""Bugs to plant in the warehouse: each is one that it had, and a patch that puts it back. The model has to find it."""
+"""Bugs to plant in the warehouse: each is a former bug, with a patch that brings it back. The model must find it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.spark.model.life import World
 from tests.spark.model.machine import Course, Failure, run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-#: Where the search for a bug begins, and its most lives.
+#: The first seed of the search for a bug, and the maximum number of lives.
 SEED, SEQUENCES_MAX = 1, 40
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedInWarehouse:
-    """A bug: what is wrong, how to make it so, and the course of the lives in which it is looked for."""
+    """A bug: its description, its patch, and the course of the lives that search for it."""
 
     name: str
     plant: Patch
@@ -42,13 +42,13 @@ class PlantedInWarehouse:
 
     @contextmanager
     def growing(self) -> Iterator[None]:
-        """The warehouse with the bug."""
+        """Run the block with the bug in the warehouse."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
             yield
 
     def failures(self, world: World) -> list[Failure]:
-        """The first failure among lives of its course, or none."""
+        """The first failure among lives of the bug's course; empty if none fails."""
         with self.growing():
             return run(world, SEED, SEQUENCES_MAX, course=self.course)
 
@@ -93,7 +93,7 @@ def _generation_falls(patch: pytest.MonkeyPatch) -> None:
 def _widened_is_null(patch: pytest.MonkeyPatch) -> None:
     opened = steps.open_branch
     patch.setattr(steps, "open_branch", lambda work, rows: opened(work, rows) or True)
-    for module in (steps, branch_audit):  # the audit would see it
+    for module in (steps, branch_audit):  # both audits would otherwise find the bug
         patch.setattr(module, "typed_hash", lambda schema: None)
 
 
@@ -226,16 +226,16 @@ def _course(actions: str, **given: Any) -> Course:
     return Course(tuple(actions.split()), given)
 
 
-#: The commits of a snapshot between the branch of its table and the publish.
+#: The numbers of the commits that a snapshot makes between the branch of its table and the publish.
 BRANCHED = st.integers(4, 9)
-#: A run dies with a fresh branch of an old version, and maintenance comes soon.
+#: A run dies with a new branch of an old version, and maintenance follows soon.
 OLD_HEAD = {"pause": 4 * DAY, "again": False, "crash.dies_at": st.integers(3, 5), "age": st.sampled_from([1.0, HOUR])}
-#: A run dies with values in quarantine, and maintenance comes when its branch is dead.
+#: A run dies with values in quarantine, and maintenance runs once its branch counts as dead.
 NEVER_PUBLISHED = {
-    **{"inferred": True, "again": False},  # without columns, no value is unreadable
+    **{"inferred": True, "again": False},  # without typed columns, no value is unreadable
     **{"crash.dies_at": st.integers(6, 12), "age": 2 * DAY, "maintain.dies_at": None},
 }
-#: A restore of the oldest snapshot, which nothing but that restore keeps, stays unfinished.
+#: A restore of the oldest snapshot stays unfinished; nothing but this restore keeps that snapshot.
 READ_OLD = {
     **{"wanted": Wanted.FULL, "work.tag": False, "restore.at": -1, "inputs": "snapshot", "then": "unfinished"},
     **{"age": 4 * DAY, "maintain.tag": False, "maintain.dies_at": None},

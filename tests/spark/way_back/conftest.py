@@ -1,4 +1,4 @@
-"""A processor under a supervisor, beside a session of Spark."""
+"""Fixtures of a supervised processor, beside a Spark session."""
 
 from tests.parts.operated import operated
 

@@ -1,4 +1,4 @@
-"""The way back of a store whose values are not JSON: an exported file, and a snapshot by Spark after all was wiped."""
+"""A store whose values are not JSON is restored after a wipe: from an exported file, and from a snapshot by Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots as Spark writes them, and the way back: all of a processor is wiped, and it ends as if nothing had been."""
+"""A processor is wiped and restored from a snapshot by Spark. It ends with the same state as without the wipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = 40
 
 
 class Claims:
-    """Nobody else takes snapshots here."""
+    """A registry that grants every claim, because no other run takes snapshots here."""
 
     def claim_snapshot(self, *told: Any) -> bool:
         return True
@@ -56,7 +56,7 @@ def snapshot(session: Any, operated: Operated) -> SnapshotManifest:
 
 
 def wipe(operated: Operated) -> None:
-    """Nothing of the processor is left in Kafka and on the disk but its inputs."""
+    """Delete everything of the processor in Kafka and on disk, except its input topics."""
     operated.do(Stop(operated.group))
     operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
     operated.topics.delete(operated.changelog)
@@ -65,7 +65,7 @@ def wipe(operated: Operated) -> None:
 
 
 def counted(each: int, but: int = 0) -> dict[str, int]:
-    """Each key so often; the first few were cleared when they had come 15 times."""
+    """Each key with this count. The first ``but`` keys have 15 less, because they were cleared at 15."""
     return {f"key-{number}": each - (15 if number < but else 0) for number in range(KEYS)}
 
 
@@ -91,14 +91,15 @@ def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_
     assert isinstance(refused, Refused)
     assert f"has no input offset of {operated.group}-in[0] and 1 more: it was made from the history" in refused.sentence
     assert f"snap-{merged.snapshot_id}" in refused.action
-    operated.do(Restore(operated.group, at="latest"))  # not the past version, though it is the last one written
+    # Restores the newest published snapshot, not the past version that was written last.
+    operated.do(Restore(operated.group, at="latest"))
     before = counted(15)
     assert operated.logged() == {key: before[key] for key in list(before)[7:]}
     operated.do(Deploy(operated.group))
     operated.processed(KEYS * 18)
     assert operated.logged() == counted(18, but=7)
 
-    again = snapshot(session, operated)  # of another changelog now
+    again = snapshot(session, operated)  # a snapshot of the recreated changelog
     assert again.rows == KEYS
     operated.do(Restore(operated.group, at=f"snap-{full.snapshot_id}"))
     operated.processed(KEYS * 18)

@@ -1,4 +1,4 @@
-"""The topic of a global table is upstream of its processor, also where the processor reads or writes it as a stream."""
+"""A global table's topic is upstream of its processor, even if the processor also reads or writes it as a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is recorded for a change that a run makes."""
+"""Which name is recorded as the author of a change that a Dagster run makes."""
 
 from __future__ import annotations
 

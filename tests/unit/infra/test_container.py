@@ -1,4 +1,7 @@
-"""Dockerfile, compose.yaml and the files that they mount fit each other and the code. No container engine is needed."""
+"""Dockerfile, compose.yaml and the mounted files agree with each other and with the code.
+
+No container engine is needed.
+"""
 
 from __future__ import annotations
 
@@ -107,11 +110,12 @@ def test_prometheus_reads_the_targets_that_the_platform_writes(tmp_path: Path) -
     paths = Paths(tmp_path)
     paths.run.mkdir()
     (paths.run / "fleet-0.json").write_text(json.dumps({"pid": 1, "url": "http://127.0.0.1:4711", "token": "x"}))
-    (paths.run / "routes-0.json").write_text("{")  # a worker that is writing
+    (paths.run / "routes-0.json").write_text("{")  # a worker that is writing its file now
     follow(paths, lambda: True)
     written = paths.run / "scrape-targets.json"
     assert json.loads(written.read_text()) == [{"targets": ["127.0.0.1:4711"]}]
-    assert scrape_targets(paths.run) == [{"targets": ["127.0.0.1:4711"]}]  # its own file is no worker
+    # scrape-targets.json is in the same folder and must not count as a worker
+    assert scrape_targets(paths.run) == [{"targets": ["127.0.0.1:4711"]}]
     (paths.run / "fleet-0.json").unlink()
     follow(paths, lambda: True)
     assert json.loads(written.read_text()) == []
@@ -125,7 +129,7 @@ def test_the_check_of_the_platform_asks_its_page(status: int | None, code: int) 
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log no requests."""
 
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         port = server.server_port

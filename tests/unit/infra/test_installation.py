@@ -1,4 +1,4 @@
-"""Extras: the code's table is that of pyproject.toml; what is missing is told with the line that installs it."""
+"""Optional dependencies: the code's table equals pyproject.toml, and an error shows the command that installs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.infra.installation import EXTRAS, ExtraMissing, missing_in, naming
 
 PROJECT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-#: Module -> distribution, where the names differ.
+#: Module to distribution, for modules whose distribution has another name.
 DISTRIBUTION = {
     "yaml": "pyyaml",
     "markdown_it": "markdown-it-py",
@@ -26,7 +26,7 @@ DISTRIBUTION = {
     "google.protobuf": "confluent-kafka[protobuf]",
     **dict.fromkeys(("authlib", "cachetools"), "confluent-kafka[schemaregistry]"),
 }
-#: Set before anything is imported: the program behaves as an installed wheel without these modules.
+#: Runs before any import. It simulates an installed wheel without these modules.
 WITHOUT = """
 import sys
 for name in {modules!r}:
@@ -39,7 +39,7 @@ installation.SET_UP = "python -m holdfast.infra.machine"
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The distributions; of the core's Kafka client, an extra brings further libraries."""
+    """The names of the distributions. Only ``confluent-kafka`` keeps its extras: they bring further libraries."""
     kept = {re.split("[<>=]", line)[0] for line in requirements}
     return {name if name.startswith("confluent-kafka[") else name.split("[")[0] for name in kept}
 
@@ -63,7 +63,7 @@ def test_no_library_is_in_two_extras_or_in_the_core() -> None:
 
 
 def test_the_lock_fits_every_range() -> None:
-    """Development and demo use versions that the package allows."""
+    """The locked versions, which development and the demo use, satisfy the version ranges of the package."""
     from packaging.requirements import Requirement
 
     locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (PROJECT / "requirements.lock").read_text(), re.M))
@@ -92,7 +92,7 @@ def test_the_line_is_pip_for_a_wheel_and_set_up_in_a_checkout(monkeypatch: pytes
 
 
 def test_a_command_that_needs_several_extras_names_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the core alone, `holdfast up` asked for one extra after the other."""
+    """With the core alone, `holdfast up` named one missing extra at a time."""
     monkeypatch.setattr(installation, "CHECKOUT", None)
     installation.check_extras("operate", "columns")
     for module in ("sqlalchemy", "supervisor", "numpy"):

@@ -1,4 +1,4 @@
-"""Logs go to what is stderr at the moment, and secrets never into them."""
+"""Logs go to the current `sys.stderr`, and never contain secrets."""
 
 import io
 import sys

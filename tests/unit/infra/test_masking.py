@@ -1,4 +1,4 @@
-"""No text that is shown holds a secret: by what it looks like, and by what the settings said is one."""
+"""Shown texts contain no secret. A secret is recognized by its form, or because a setting contains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A home folder belongs to one project, and can be written."""
+"""A home folder belongs to one project and must be writable."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_a_second_project_on_a_home_is_refused_with_both_names(tmp_path: Path) -
         refused.value
     )
     assert refused.value.exit_code == EXIT_BAD_CONFIGURATION
-    claim_home(project(tmp_path / "one", home))  # its own again
-    claim_home(load_settings(home=home, project=None))  # an operator without a project
+    claim_home(project(tmp_path / "one", home))  # the owner may claim its home again
+    claim_home(load_settings(home=home, project=None))  # a command without a project may use any home
 
 
 def test_a_home_in_its_project_moves_with_it(tmp_path: Path) -> None:
     claim_home(project(tmp_path / "one", ".holdfast"))
     (tmp_path / "one").rename(tmp_path / "moved")
-    project(tmp_path / "one", "elsewhere")  # the former place has another project now
+    project(tmp_path / "one", "elsewhere")  # the old folder now contains another project
     claim_home(load_settings(project=tmp_path / "moved"))
 
 

@@ -1,4 +1,4 @@
-"""Plain HTTP reads no certificates, and TLS is still verified."""
+"""Plain HTTP loads no certificates, and TLS connections are still verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition, and retrying a call: how each ends."""
+"""Helpers that wait for a condition or retry a call: when they return, and when they raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to a webhook: what each answer means, and that its URL is told nobody."""
+"""Messages to a webhook: what each HTTP answer means, and that no text shows the webhook's URL, which is a secret."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_date_is_as_many_seconds_as_it_is_away(away: timedelta) -> None:
 
 
 class Hostile:
-    """A TCP server that answers each request with the same bytes, then with one byte at a time, for ever."""
+    """A TCP server that answers each request with fixed bytes, and then sends one byte at a time without end."""
 
     def __init__(self) -> None:
         self.answer = b""

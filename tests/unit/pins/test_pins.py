@@ -1,4 +1,4 @@
-"""Refactorings leave alone what deployed processors, shown plans and programs rely on."""
+"""A refactoring must not change versions of deployed processors, hashes of plans, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.combinations.grammar import SOURCES, STEPS
 from tests.unit.pins.what_is_pinned import answers, examples, pinned, plans, version_of_code
 
-#: A change that is meant: write the files again, and tell users in the changelog what looks changed to them.
+#: For an intended change: write the files again, and note in the changelog which processors or plans will look changed.
 MEANT = "If this is meant: `python -m tests.unit.pins.what_is_pinned`, and a line in the changelog"
 
 

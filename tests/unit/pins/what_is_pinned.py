@@ -1,10 +1,10 @@
-"""What a change of structure may not change: versions of deployed processors, hashes of plans, JSON for programs.
+"""What a refactoring must not change: versions of deployed processors, hashes of plans, JSON for programs.
 
-A processor whose ``code_version`` changes without a change of its code looks changed to an operator, and is deployed
-again.
-``test_pins.py`` compares these values with the files beside this one. A change that is meant writes them again:
+A processor whose ``code_version`` changes although its code is the same looks changed to an operator, who deploys it
+again. ``test_pins.py`` compares these values with the JSON files in this folder. After an intended change, write the
+files again:
 
-python -m tests.unit.pins.what_is_pinned
+    python -m tests.unit.pins.what_is_pinned
 """
 
 from __future__ import annotations
@@ -29,30 +29,33 @@ from tests.combinations.topology import built
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 FOLDER = Path(__file__).parent
-#: Topologies of the net: enough that each step of its grammar is in several.
+#: How many random topologies to draw: enough that several of them contain each step of the grammar.
 DRAWN = 150
 GROUP = "pinned"
 
 
 def version_of(topology: Topology) -> dict[str, str]:
-    """The version of a processor, and a hash of its description with what the version leaves out, as typed columns."""
+    """The version of a processor, and a hash of its description, including parts that are not in the version."""
     described = asdict(topology)
     for store, spec in zip(described["stores"], topology.stores, strict=True):
-        store.pop("uses")  # its lines are made of these
+        store.pop("uses")  # left out: the columns of the description are computed from it
         store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
 def drawn() -> list[dict[str, Any]]:
-    """Declarations of the net with their versions. Their code is pinned, too: the net may draw others later."""
+    """Random declarations with their versions.
+
+    Their code is stored as well, because later versions may draw other code.
+    """
     found = [draw_topology(seed) for seed in range(DRAWN)]
     codes = [(each.code(), dict(each.settings)) for each in found]
     return [{"code": code, "settings": settings, **version_of_code(code, settings)} for code, settings in codes]
 
 
 def version_of_code(code: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The version of a declaration that is given as code."""
+    """The version of a processor whose declaration is given as code."""
     return version_of(built(code, {**settings, "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology())
 
 
@@ -69,7 +72,7 @@ def _example(name: str) -> Application:
 
 @cache
 def plans() -> dict[str, str]:
-    """Hashes of plans: for each request, the one that the same facts always lead to."""
+    """By request: the hash of its plan for fixed facts. The same facts must always lead to the same hash."""
     topology = orders_topology()
     return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
 
@@ -97,7 +100,7 @@ def _asked(topology: Topology) -> Iterator[tuple[Any, Any]]:
 
 
 def answers() -> dict[str, list[str]]:
-    """What commands print with ``--json``: each field with its path and its type, as their schemas tell."""
+    """The ``--json`` output of each command: path and type of each field, read from its schema."""
     return {words: sorted(_fields(answer.json_schema(mode="serialization"))) for words, answer in ANSWERS.items()}
 
 
@@ -125,12 +128,12 @@ PINS = {"drawn": drawn, "examples": examples, "plans": plans, "answers": answers
 
 
 def pinned(name: str) -> Any:
-    """What the file says."""
+    """The content of one of the JSON files."""
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def main() -> None:
-    """Writes the files."""
+    """Write all JSON files again."""
     for name, made in PINS.items():
         (FOLDER / f"{name}.json").write_text(json.dumps(made(), indent=1) + "\n", encoding="utf-8")
 

@@ -1,6 +1,6 @@
-"""The folder of a test is in memory where there is room: these tests open thousands of databases and registries.
+"""Test folders are in memory if it is large enough, because these tests open thousands of databases and registries.
 
-Streams go by columns wherever they fit, also with few messages: every topology of these tests is one of columns, too.
+Steps run on columns wherever they can, even for a few messages. So every topology in these tests checks columns, too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pytest
 
 from holdfast.processors.engine.runtime.task import columns
 
-#: A file system in memory, and the room that it must have. In containers it often has 64 MiB.
+#: The in-memory file system, and the free space that it must have. In containers it often has only 64 MiB.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 
 def has_room() -> bool:
-    """Whether files of tests may be in memory, and programs among them may run there."""
+    """Whether the in-memory file system has enough space, is writable, and may run programs."""
     try:
         system = os.statvfs(MEMORY)
     except OSError:
@@ -31,9 +31,10 @@ def has_room() -> bool:
 
 @pytest.fixture(scope="session")
 def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """A folder in memory for this test process, or None where there is no room.
+    """A folder in memory for this test process, or None if there is not enough memory.
 
-    Its path ends with the path on disk: a process that a test leaves behind is known by the folder of the run.
+    Its path ends with the path of the run's folder on disk. So a process that a test leaves behind is found by that
+    path.
     """
     if not has_room():
         yield None
@@ -43,7 +44,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # until one is of another test process, too
+    with suppress(OSError):  # stop at a folder that another test process still uses
         for parent in folder.parents:
             if parent == MEMORY:
                 break
@@ -52,7 +53,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]
 
 @pytest.fixture
 def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
-    """The test's own folder."""
+    """The folder of one test."""
     if in_memory is None:
         yield tmp_path
         return
@@ -64,5 +65,8 @@ def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def columns_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns take runs of any length. In production, fewer than ``RUN_MIN`` messages go one by one."""
+    """Use columns for batches of any size.
+
+    In production, batches below ``RUN_MIN`` messages go through steps one by one.
+    """
     monkeypatch.setattr(columns, "RUN_MIN", 1)

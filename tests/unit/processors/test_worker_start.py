@@ -1,4 +1,4 @@
-"""The command that runs one worker."""
+"""The command that starts one worker: a crash in C code prints where it happened."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""``join_lookup`` with an object of a class, as in Quix Streams: the object itself changes the value."""
+"""``join_lookup`` with an object of a lookup class, as in Quix Streams. The object itself adds fields to the value."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from holdfast.processors.engine.steps.step import Step
 
 @dataclass(frozen=True)
 class BaseField:
-    """What one field of ``fields`` asks for; a lookup has its own subclass."""
+    """Base class of the items of ``fields``. An item describes how the lookup computes one new field of the value."""
 
 
 F = TypeVar("F", bound=BaseField)
 
 
 class BaseLookup(ABC, Generic[F]):
-    """Adds rows of another system to values. A subclass implements ``join``."""
+    """Base class of lookups, which add data of another system to values. A subclass implements ``join``."""
 
     @abstractmethod
     def join(
         self, fields: Mapping[str, F], on: Any, value: dict[str, Any], key: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Sets the fields in ``value``, in place.
+        """Sets the new fields in ``value``, in place.
 
         Args:
-            fields: What each new field asks for.
-            on: The key of the row.
+            fields: Maps the name of each new field to the item that describes it.
+            on: The key of the row to look up.
             value: The message's value.
             key: The message's key.
             timestamp: The message's event time in milliseconds since 1970.
@@ -51,25 +51,25 @@ class LookedUp(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The lookup's method, and the function of the key."""
+        """The user functions of the step: the lookup's method ``join``, and the function that returns the row's key."""
         return (type(self._lookup).join, *([self._on] if callable(self._on) else []))
 
     @property
     def touches(self) -> Touch:
-        """It sets fields of the value, and may change what is inside."""
+        """``Touch.ALL``: the step sets fields of the value, and the lookup may change objects inside the value."""
         return Touch.ALL
 
     def describe(self) -> str:
-        """The lookup with its fields: others are another version."""
+        """Describes the lookup and its fields. If this text changes, the version of the processor changes."""
         on = self._on if isinstance(self._on, str) else "a function" if self._on else "the key"
         return f"join_lookup {type(self._lookup).__qualname__} on {on}: {self._fields!r}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Sets the fields.
+        """Calls the lookup, which sets the new fields in the value.
 
         Raises:
-            LookupKeyInvalid: The value has no such field.
-            Exception: What the lookup raised.
+            LookupKeyInvalid: The value lacks the field that contains the row's key.
+            Exception: The error that the lookup raised.
         """
         if callable(self._on):
             on = self._on(value, key)
@@ -88,5 +88,5 @@ class LookedUp(Step):
 
 
 def own_copy(found: Any) -> Any:
-    """A copy of a cached row, which later steps may change."""
+    """Returns a copy of a cached row, because later steps may change the row in the value."""
     return deepcopy(found) if isinstance(found, (dict, list)) else found

@@ -19,30 +19,30 @@ _NAME = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class SQLiteField(BaseField):
-    """What a field of a SQLite lookup has in common with others."""
+    """Base class of the fields of a ``SQLiteLookup``. A field has a query, and converts the query's rows."""
 
     def query(self, on: Any, value: Mapping[str, Any]) -> tuple[str, Any]:
-        """The query and its parameters."""
+        """Returns the SQL text and its parameters for the row key ``on`` and the message's value."""
         raise NotImplementedError
 
     def row(self, found: tuple[Any, ...]) -> Any:
-        """A row as it is set in the value."""
+        """Converts a row of the query to the form that is set in the value."""
         return found
 
 
 @dataclass(frozen=True)
 class SQLiteLookupField(SQLiteField):
-    """Columns of a table, as an object.
+    """A new field with columns of one table. The field becomes a dict from column name to the row's value.
 
     Attributes:
-        table: The table.
-        columns: The columns that are read.
-        on: The column that is equal to the key of the row.
+        table: The name of the table.
+        columns: The names of the columns to read.
+        on: The column that must be equal to the row's key.
         order_by: The column by which rows are sorted; empty for no order.
         order_by_direction: ``ASC`` or ``DESC``.
         ttl: Seconds for which an answer is cached.
-        default: What the field gets without a row.
-        first_match_only: Whether only the first row is read; otherwise the field gets a list of all.
+        default: The field's value if no row is found. It is used only with ``first_match_only``.
+        first_match_only: Whether only the first row is read. Otherwise the field gets a list of all rows.
     """
 
     table: str
@@ -65,26 +65,31 @@ class SQLiteLookupField(SQLiteField):
             )
 
     def query(self, on: Any, value: Mapping[str, Any]) -> tuple[str, Any]:
-        """The query with the key as its parameter; names can't be parameters, and were checked."""
+        """Returns the query, with the row key as its parameter.
+
+        SQL does not allow names as parameters, so the names are written into the text. They were checked before.
+        """
         order = f" ORDER BY {self.order_by} {self.order_by_direction}" if self.order_by else ""
         limit = " LIMIT 1" if self.first_match_only else ""
         names = ", ".join(self.columns)
         return f"SELECT {names} FROM {self.table} WHERE {self.on} = ?{order}{limit}", (on,)  # noqa: S608 # nosec B608
 
     def row(self, found: tuple[Any, ...]) -> Any:
-        """The columns by name."""
+        """Returns the row as a dict from column name to value."""
         return dict(zip(self.columns, found, strict=True))
 
 
 @dataclass(frozen=True)
 class SQLiteLookupQueryField(SQLiteField):
-    """A query with named parameters, ``:field``, that get the fields of the value; rows are lists.
+    """A new field that is read by any SQL query. The field becomes a list with the columns of the row.
+
+    The query may have named parameters, for example ``:user``. Each parameter gets the value's field of this name.
 
     Attributes:
         sql: The query.
-        ttl: Seconds for which the answer is cached, by the key of the row.
-        default: What the field gets without a row.
-        first_match_only: Whether only the first row is read; otherwise the field gets a list of all.
+        ttl: Seconds for which the answer for a row key is cached.
+        default: The field's value if no row is found. It is used only with ``first_match_only``.
+        first_match_only: Whether only the first row is read. Otherwise the field gets a list of all rows.
     """
 
     sql: str
@@ -93,19 +98,19 @@ class SQLiteLookupQueryField(SQLiteField):
     first_match_only: bool = True
 
     def query(self, on: Any, value: Mapping[str, Any]) -> tuple[str, Any]:
-        """The query, with the value's fields as parameters."""
+        """Returns the query. The fields of the message's value are its parameters."""
         return self.sql, value
 
     def row(self, found: tuple[Any, ...]) -> Any:
-        """The row as JSON has it."""
+        """Converts the row to a list, because JSON has no tuples."""
         return list(found)
 
 
 class SQLiteLookup(BaseLookup[SQLiteLookupField | SQLiteLookupQueryField]):
-    """Reads rows of a SQLite file, which it opens read-only, with a cache in memory.
+    """Reads rows of a SQLite file, and caches the answers in memory. The file is opened read-only.
 
     Args:
-        path: The file.
+        path: The path of the file.
         cache_size: Maximum number of cached answers.
     """
 
@@ -123,7 +128,7 @@ class SQLiteLookup(BaseLookup[SQLiteLookupField | SQLiteLookupQueryField]):
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Sets each field to its row, to all of its rows, or to its default."""
+        """Sets each new field to the first row, to a list of all rows, or to the field's default."""
         for name, field in fields.items():
             value[name] = self._found(name, field, on, value)
 
@@ -135,7 +140,8 @@ class SQLiteLookup(BaseLookup[SQLiteLookupField | SQLiteLookupQueryField]):
         if cached is not None and now < cached[0]:
             self._cache.move_to_end(place)
             return own_copy(cached[1])
-        if self._connection is None:  # opened at the first message: a description of the processor needs no file
+        # opened at the first message, because a mere description of the processor needs no file
+        if self._connection is None:
             self._connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
         cursor = self._connection.execute(*field.query(on, value))
         if field.first_match_only:

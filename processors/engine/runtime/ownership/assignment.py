@@ -304,7 +304,7 @@ class Assignment:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 if decided.aside:
-                    store.wipe(aside=True)  # keep a copy, because the checkpoint will replace this state
+                    store.wipe(aside=True)  # the state is set aside as a copy, because the checkpoint will replace it
                 store.close()
                 return
         except BaseException:
@@ -426,7 +426,7 @@ class Assignment:
         if task in self._fetching:
             found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # deletes the fetched files, unless they were installed
+            self.checkpoints.discard(found)  # ``discard`` deletes the fetched files, unless they were installed
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task

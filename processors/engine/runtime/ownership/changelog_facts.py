@@ -52,7 +52,7 @@ def read_changelogs(
         found[log.store] = {
             number: facts_of_source(log, seen, start, committed.get(Partition(log.topic, number)), young[number])
             for number, start in starts.items()
-            if number in young  # a partition may have been added between the two requests
+            if number in young  # a partition that was added between the two requests is missing in ``young``
         }
     for spec in specs:
         name = spec.topic.name

@@ -249,7 +249,7 @@ class Restorer:
         """
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
-            self.excuse()  # the worker was frozen or busy, so it did not poll
+            self.excuse()  # the worker did not poll, because it was frozen or busy
         self._stepped_at = now
         if not self._assigned:
             self._assign()

@@ -77,7 +77,7 @@ class FormerOwners:
         try:
             topics = {topic for task in others for topic in changelogs[task]}
             held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
-        except HoldfastError as failure:  # Kafka does not answer: opening the tasks will fail, too, and is retried
+        except HoldfastError as failure:  # If Kafka does not answer, opening the tasks will fail, too, and is retried.
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}

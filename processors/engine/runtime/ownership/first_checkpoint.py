@@ -69,7 +69,7 @@ class FirstCheckpoints:
             return True
         del self._fetching[task]
         self._install(task, found)
-        self.checkpoints.discard(found)  # deletes the fetched files, unless they were installed
+        self.checkpoints.discard(found)  # ``discard`` deletes the fetched files, unless they were installed
         return False
 
     def used(self, task: str) -> str | None:

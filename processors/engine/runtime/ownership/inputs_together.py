@@ -23,7 +23,7 @@ def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
     described = topics.describe(sorted({name for _, name in missing})) if missing else {}
-    for task, name in missing:  # no error if the topic has too few partitions to have this number
+    for task, name in missing:  # It is no error if a topic has too few partitions to have one with the task's number.
         if name in described and described[name].partitions > task.partition:
             raise _parted(group, task, name)
 

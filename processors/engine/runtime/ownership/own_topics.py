@@ -40,5 +40,6 @@ def prepare(
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:
     try:
         return any(place.topic == topic for place in topics.committed_offsets(group))
-    except AccessRefused:  # without the right to read the other group's offsets, assume that it has not read the topic
+    # If this client may not read the other group's offsets, assume that the group has not read the topic.
+    except AccessRefused:
         return False

@@ -48,7 +48,7 @@ def stores_to_reseed(
         if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
             continue  # the changelog matches the local state
         if at is None and facts.end > 0 and not holds_data(store):
-            continue  # no local data, but the changelog has records: the store is restored as usual
+            continue  # the store has no local data, but the changelog has records, so the store is restored as usual
         begun = at is not None and at.topic_id == RESEEDING
         if facts.start > 0:
             raise StateIncoherent(

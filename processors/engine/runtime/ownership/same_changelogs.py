@@ -123,7 +123,7 @@ class _Look:
         self.thread.start()
 
     def _run(self) -> None:
-        with suppress(HoldfastError):  # the loop reports unreachable brokers
+        with suppress(HoldfastError):  # errors are ignored here, because the loop reports unreachable brokers
             facts = self._topics.describe(self._names)
             self.widths = {name: each.partitions for name, each in facts.items()}
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}

@@ -143,7 +143,7 @@ class Unfinished:
                 if now() > deadline:
                     raise _not_told(next(iter(held)), refusal)
                 if not seen:
-                    refusal = None  # the coordinator was still ending the transaction: ask again
+                    refusal = None  # the coordinator was still ending the transaction, so it is asked again
             except (BrokerUnreachable, CoordinatorMoving):
                 if now() > deadline:
                     raise

@@ -50,7 +50,8 @@ def read(
     """
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
-    ids = isinstance(deserialize_value, RegistryReader)  # the id of a schema may stand in a header
+    # a registry reader needs the headers, because they may contain the schema id
+    ids = isinstance(deserialize_value, RegistryReader)
     if wants_headers or ids:
         try:
             headers = batch.headers[first:last]

@@ -62,7 +62,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # the group member will receive this record, so the next check must read it again
+                else:  # The group member will receive this record, so the next check must read the record again.
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

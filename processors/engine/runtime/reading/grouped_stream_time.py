@@ -69,7 +69,7 @@ class Upstream:
         for topic, before in self._before.items():
             before.begin(last_watermarks(self._stream, topic))
         self.reads_by(self.in_hand)
-        self._stream.let_go_to(NO_TIME)  # until the first check of the watermarks
+        self._stream.let_go_to(NO_TIME)  # stream time stays unset until the first check of the watermarks
 
     def reads_by(self, in_hand: InHand) -> None:
         """Sets the object in which the reading order reports the smallest times of its buffered messages."""

@@ -64,7 +64,7 @@ class InterleavedRun:
             part, at = self._part(index)
             found = part.behind(at + 1) | found
             if len(found) == len(self.parts):
-                break  # each part has its position now
+                break  # the position of each part is known now
         return found
 
     def newest(self, index: int) -> int:

@@ -148,7 +148,8 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
-        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # at least 1 of each input
+        # each input may give at least one record
+        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):
             return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 

@@ -66,7 +66,8 @@ class WatermarksAhead:
         """Applies the watermarks among the first ``end`` records of a batch. Returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            read = Watermark.read(batch.values[index])  # None for another program's record; ``Upstream.take`` logs it
+            # None if another program wrote the record; ``Upstream.take`` logs this
+            read = Watermark.read(batch.values[index])
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
         self._next = batch.offsets[end - 1] + 1

@@ -186,7 +186,7 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # a watermark must report a moment after the last watermark
+            self._ended_at = None  # not reported, because this moment is not after the last watermark
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:

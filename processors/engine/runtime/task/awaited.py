@@ -187,7 +187,7 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # do not await it: a task that ignores cancellation would block the worker
+        task.cancel()  # not awaited, because a task that ignores cancellation would block the worker
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
@@ -246,7 +246,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
     """Closes an event loop at the end of the process. Waits at most ``ENDING_S`` seconds for cancelled calls."""
-    if loop.is_running():  # the loop runs on another thread, which is a daemon thread
+    # The event loop is still running on another thread. This thread is a daemon, so it ends with the process.
+    if loop.is_running():
         return
     left = asyncio.all_tasks(loop)
     for task in left:

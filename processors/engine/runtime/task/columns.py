@@ -208,7 +208,7 @@ class WindowedStream(ColumnarStream):
         return True
 
 
-def columnar_stream(  # tidy: allow-wide because these are what the steps of a stream are compiled with
+def columnar_stream(  # tidy: allow-wide because the compilation of a stream's steps needs all these arguments
     frame: StreamingDataFrame,
     frames: Sequence[StreamingDataFrame],
     states: Mapping[str, StoreState],
@@ -225,14 +225,15 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     if step is None or step.store is None:
         return None
     if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
-        return None  # timers or other windows act between the messages of this stream
+        return None  # refused, because timers or other windows act between the messages of this stream
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
-        return None  # several streams lead to this step (`concat`), and each would have its own columns
+        # refused, because several streams lead to this step (`concat`), and each would have its own columns
+        return None
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
-        return None  # aggregation columns do not move stream time, so a task with stream time can't use them
+        return None  # refused, because aggregation columns do not advance the task's stream time
     if windows is not None and frame.source.max_ahead_ms is None:
-        return None  # after ``group_by``, watermarks and not messages move stream time
+        return None  # refused, because after ``group_by`` watermarks advance stream time, and not messages
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []
@@ -247,7 +248,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
         return None
     if not _numpy_is_there():
         return None
-    # Imported here, because importing numpy takes 0.1 s, and most workers do not need it.
+    # The modules with numpy are imported here, because importing numpy takes 0.1 s, and most workers do not need it.
     from holdfast.processors.engine.aggregates.columns import Unfit
 
     boxes = [outboxes[topic] for topic in topics]
@@ -291,7 +292,7 @@ def _aggregated(
     return AggregationStream(columns, boxes, headers_room, times)
 
 
-def _windowed(  # tidy: allow-wide because these are what the steps of a stream are compiled with
+def _windowed(  # tidy: allow-wide because the compilation of a stream's steps needs all these arguments
     windows: WindowStore,
     state: StoreState,
     time: TaskTime,

@@ -37,12 +37,12 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: If a timer or a window's result raised the error: a text about it. ``offset`` is then the offset of the last
-    #: message before it. Empty if the message itself raised the error.
+    #: A text about the timer or window whose processing raised the error; empty if the message itself raised it. For a
+    #: timer or window, ``offset`` is the offset of the last message before it.
     made: str = ""
-    #: The name of the timer that raised; None if no timer raised.
+    #: The name of the timer whose call raised the error; None for other failures.
     timer: str | None = None
-    #: The name of the schedule that raised; None if no schedule raised.
+    #: The name of the schedule whose call raised the error; None for other failures.
     schedule: str | None = None
     #: Whether the message is from a repartition topic. Its value is then an intermediate result, not a source message.
     regrouped: bool = False

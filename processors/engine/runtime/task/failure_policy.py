@@ -298,7 +298,7 @@ def _reason(error: Exception) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return masked(str(error))  # the text goes into logs and into the dead-letter topic
+        return masked(str(error))  # secrets are masked, because the text goes into logs and into the dead-letter topic
     except Exception as failure:
         return f"(its text can't be made: {type(failure).__name__})"
 

@@ -87,12 +87,13 @@ class InputsInOrder:
         """Whether a commit is due: a task must write watermarks, or watermarks have advanced a task's stream time."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
-        if again:  # all idle tasks in the same turn, so that they share the requests and the commit
+        if again:  # All idle tasks are checked in the same turn, so that they share the requests and the commit.
             self._again_at = now + REPEAT_S
             self._fresh_ends.begin()
             self._look_for_waits(tasks)
         for task in tasks:
-            if again and isinstance(task.order, GroupedOrder):  # needed also if the task keeps no stream time
+            # The reading order needs this even if the task keeps no stream time.
+            if again and isinstance(task.order, GroupedOrder):
                 self._mark_for_order(task, task.order, member)
             if (time := task.time) is None:
                 continue
@@ -267,7 +268,7 @@ def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list
     """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
-    while left:  # if all remaining topics are joined in a circle, the first topic is taken
+    while left:  # If all remaining topics are joined in a circle, the first of them is taken.
         free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
         ranked.append((free or left)[0])
         left.remove(ranked[-1])
@@ -294,8 +295,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
                 read = None if raw is None else deserialize(raw)
                 found = extract(read, headers, time_ms, kind)
             except SchemaRegistryFailed:
-                raise  # with the broker's time in its place, the records would be read in another order
-            except Exception:  # processing the message raises the error again, and the failure policy decides
+                raise  # the broker's timestamp is no substitute, because it would change the reading order
+            # The message gets the broker's timestamp here. Processing raises the error again, and the failure policy
+            # decides.
+            except Exception:
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)
         return times

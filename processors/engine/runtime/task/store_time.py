@@ -118,7 +118,7 @@ def declared_stores(states: Mapping[str, StoreState], frames: Sequence[Streaming
 def _coded_models_of(options: StoreOptions) -> CodedModels | None:
     if not options.typed:
         return None
-    # Imported here, so that pydantic is loaded only if a store has models.
+    # ``state.typed`` is imported here, so that pydantic is loaded only if a store has models.
     from holdfast.processors.engine.state.typed import CodedModels
 
     return CodedModels(options.name, options.models, options.upgrades_by_key, CODECS[options.codec])
@@ -127,7 +127,7 @@ def _coded_models_of(options: StoreOptions) -> CodedModels | None:
 def _models_of(options: StoreOptions | None) -> TypedValues | None:
     if options is None or not options.typed:
         return None
-    # Imported here, so that pydantic is loaded only if a store has models.
+    # ``state.typed`` is imported here, so that pydantic is loaded only if a store has models.
     from holdfast.processors.engine.state.typed import TypedValues
 
     return TypedValues(options.name, options.models, options.upgrades_by_key)

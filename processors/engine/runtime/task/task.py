@@ -93,7 +93,7 @@ class Task(TaskFacts):
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether a commit must come first, because more timers are due than one commit allows
+        self.held = False  # whether a commit must run before the next messages, because a commit allows no more timers
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -192,11 +192,11 @@ class Task(TaskFacts):
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers and schedules, take units of sources, and make watermarks.
 
-        With ``due`` False, they are left unless more timers are due than one commit allows (``held``). A window, timer
-        or schedule that raises is handled as a failed message. Raises the errors of ``on_failure``.
+        If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
+        error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
         """
         self._close_and_fire(on_failure, due=due)
-        if self.schedules is not None and due:  # at last, so that a schedule reads what windows and timers have written
+        if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
             self.schedules.fire(self._times.now_ms, partial(self._slot_fails, on_failure))
         if self.sources is not None and due:
             self.sources.take()
@@ -205,7 +205,7 @@ class Task(TaskFacts):
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # without progress, leave the restored stores unchanged
+            self.time.keep() if self.progressed else None  # without progress, the restored stores stay unchanged
             return
 
         self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
@@ -229,7 +229,7 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
-        """The current message; the last one of the first input, where timers or closed windows make a result."""
+        """Topic, partition and offset of the current message; if there is none, of the first input's last message."""
         return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
@@ -284,12 +284,12 @@ class Task(TaskFacts):
             self.time.work += last - first
         if stream.columns is not None:
             if not self._acted_between(on_failure):
-                return 0  # a commit must come first
+                return 0  # the next messages must wait for a commit
             for begin, end in stream.columns.runs(first, last):
                 for piece in stream.columns.pieces(batch, begin, end):
                     index = self._by_columns(stream, stream.columns, batch, piece, on_failure)
                     if index < piece[1] or not self._acted_between(on_failure):
-                        return index - first  # a commit must come first
+                        return index - first  # the next messages must wait for a commit
             if index < last:
                 stream.columns.leave(batch, index, last)
         if index < last:
@@ -318,7 +318,7 @@ class Task(TaskFacts):
 
     @property
     def _between(self) -> Closings | None:
-        """Closes windows and fires timers between two messages; None if the task has none that need this."""
+        """The object that closes windows and fires timers between two messages; None if the task needs none."""
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
@@ -366,7 +366,7 @@ class Task(TaskFacts):
             return self.process(*records, on_failure)
         assert self.woven is not None
         self.held, made = False, self.woven.columns(records)
-        if made is None:  # a record can't be deserialized
+        if made is None:  # a record can't be deserialized, so each input is processed separately
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
             self.time.look()
@@ -432,12 +432,12 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy is only for errors of the message, not for unreadable state
+                    raise  # the failure policy handles only errors of the message; here, the state itself can't be read
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # learn the newest time at once, to repeat only one message
+                    newest = records.newest(failed)  # learn the newest time at once, so that only one message repeats
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)

@@ -81,10 +81,10 @@ class TaskTime:
         self.stores: dict[str, StoreTime] = {}
         #: The timers of the task; None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: Maps each store to its window step, for steps with ``suppress``: they send results at intervals, not for each
-        #: message.
+        #: For steps with ``suppress``: maps the store of the window to the object that limits how often results are
+        #: sent.
         self.held: dict[str, FewerResults] = {}
-        #: For windows closed by the times of their keys: close them when the worker's clock reaches future event times.
+        #: Objects that close windows by the times of their keys, when the worker's clock reaches future event times.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
@@ -191,7 +191,7 @@ class TaskTime:
         If no input of the writer is a repartition topic, watermarks of upstream tasks do not limit this time.
         """
         if self.timers is not None and self.timers.are_due():
-            return self.timers.reached_ms  # otherwise outputs of the due timers would be late downstream
+            return self.timers.reached_ms  # a later watermark would make the outputs of the due timers late downstream
         if writer.hears and writer.own and self.upstream is not None:
             return max(self.stream.time_ms, min(self.upstream.time_ms(writer.inputs), self.stream.cap_ms))
         if writer.hears:
@@ -239,7 +239,8 @@ class TaskTime:
         """
         self.look()
         removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
-        if self.timers is not None:  # first the timers, because a row that a timer sends may belong to a due window
+        # timers fire before windows close, because a row that a timer emits may belong to a due window
+        if self.timers is not None:
             self.timers.fire(on_timer_error)
         if removes:
             self.more = False
@@ -301,8 +302,8 @@ class Closings:
         #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: The steps whose windows close between messages. ``_since`` counts such windows that were closed since the
-        #: last commit.
+        #: The steps whose windows close between messages. ``_since`` is the number of these windows that were closed
+        #: since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The last stream time at which no window of ``_between`` was found due.
@@ -396,7 +397,7 @@ class Closings:
                 if failed > 0:
                     steps.windows.closed(live[failed - 1])
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy is only for errors of the window, not for unreadable state
+                    raise  # the failure policy handles only errors of the window; here, the state itself can't be read
                 on_error(steps.topic, live[failed], error)
             else:
                 break

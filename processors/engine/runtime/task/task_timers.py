@@ -237,7 +237,7 @@ class TaskTimers:
         for state in self._states.values():
             state.undo_message()
         if isinstance(error, (StateFailed, FormatUnknown)):
-            raise error  # the failure policy is only for errors of the timer, not for unreadable state
+            raise error  # the failure policy handles only errors of the timer; here, the state itself can't be read
         on_error(steps.topic, failed, error)
         steps.timers.give_up(failed)
         for state in self._states.values():

@@ -110,10 +110,11 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """Returns the watermark writers of a task, one for topics fed by sources, one for those fed by repartition topics.
+    """Returns the watermark writers of a task.
 
-    A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the task's
-    own watermarks come back to it through a topic, this topic has a separate writer.
+    One is for topics fed by sources, one for topics fed by repartition topics. A topic gets watermarks only if a
+    downstream step or the downstream reading order needs stream time. If the task's own watermarks come back to it
+    through a topic, this topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -235,9 +236,9 @@ def schedules_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSchedules | None:
-    """The schedules of a task; None if it has none. Replaces the stores of schedules in ``states``.
+    """Returns the schedules of a task; None if it has none. In ``states``, the stores of schedules are replaced.
 
-    A schedule of the whole processor runs in the task of partition 0.
+    The new objects can hold the schedules' records. A schedule of the whole processor runs in the task of partition 0.
     """
     known = schedules_by_store(frames[0]) if backend is not None else {}
     own = {store: schedules for store, (_, schedules) in known.items() if store in states}
@@ -289,7 +290,10 @@ def sources_of(
 def _readable_stores(
     frames: Sequence[StreamingDataFrame], states: Mapping[str, StoreState], backend: TaskStore
 ) -> tuple[dict[str, ReadableStore], dict[str, str]]:
-    """The stores that schedules can read, and for each other store of the task what it has."""
+    """Returns the stores that schedules can read. For each other store of the task, returns a text about its content.
+
+    The text is a part of the error that a schedule gets when it reads such a store.
+    """
     readable, others = dict[str, ReadableStore](), dict[str, str]()
     for node in steps_of(frame.source for frame in frames):
         if node.store is None or node.store not in states:

@@ -250,7 +250,7 @@ class DatedValues:
             place = key_prefix(message_key) + name.encode() if is_placed else b""
             raw = state.read_place(place) if is_placed else state.read_value(message_key, name)
             if raw is None:
-                continue  # A command has cleared the key since the entry was added.
+                continue  # a command has cleared the key since the index entry was added
             rest = self._rest_of(name, raw, entry.time_ms, now_ms)
             if rest.raw is not raw and is_placed:
                 state.write_place(place, rest.raw)

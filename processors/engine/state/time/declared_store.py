@@ -178,7 +178,7 @@ class DeclaredState(StoreState):
         dirty, place, before = self._undo[-1]
         if isinstance(before, bytes) or before is None:
             raw = before
-        else:  # The replaced value was committed.
+        else:  # the replaced value was committed, so it is in the cache or in the database
             cell = self._cells.get(state_key) or self._place(state_key)[0]
             assert cell.dirty is dirty
             raw = cell.young[place] if place in cell.young else self._read(cell, place)

@@ -99,7 +99,7 @@ class Expiries:
             held = state.read_own(entry.message_key, ENDS + entry.name)
             self._index.leave(entry)
             if held is None or held[1] != entry.time_ms:
-                continue  # A command has cleared the key since the entry was added.
+                continue  # a command has cleared the key since the index entry was added
             if held[0] > now_ms:  # The value was set again, with a later end.
                 self._index.enter(entry._replace(time_ms=held[0]))
                 state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])

@@ -158,7 +158,7 @@ class KeyTimes:
         forgotten_ms = NO_TIME if held is None else self._end_ms(held)
         if entry.name == NEWEST:
             if held is None or held[2] != entry.time_ms:
-                return None  # A command has cleared the key since the entry was added.
+                return None  # a command has cleared the key since the index entry was added
             if forgotten_ms > now_ms:
                 state.write_own(message_key, NEWEST, [*held[:2], _bounded(forgotten_ms), held[3]])
                 return int(forgotten_ms)
@@ -172,7 +172,8 @@ class KeyTimes:
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:
             state.erase(message_key, entry.name)
-        if state.read_own(message_key, ENDS + entry.name) is not None:  # written by an older version of Holdfast
+        # an older version of Holdfast wrote this record of the expiry time
+        if state.read_own(message_key, ENDS + entry.name) is not None:
             state.write_own(message_key, ENDS + entry.name, None)
         return None
 

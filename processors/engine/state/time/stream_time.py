@@ -256,7 +256,8 @@ def event_time(made: object, function: object) -> int:
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.
     """
-    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # Shortcut for present-day times.
+    # most values are times of today, which need no further check
+    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:
         return made
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if type(made) is int and 0 <= made < EVENT_TIME_END_MS:

@@ -139,7 +139,7 @@ def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bo
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
-    if span.meets(entry.start, entry.end):  # An entry of a session covers a part of the session.
+    if span.meets(entry.start, entry.end):  # the times in a session's index entry are a part of the session
         return True
     if not sessions:
         return False

@@ -140,7 +140,7 @@ class Timers:
         return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
 
     def put_back(self, due: Due) -> None:
-        """Puts a due timer that was not fired back, so that ``due`` returns it again."""
+        """Puts back a due timer that was not fired, so that ``due`` returns it again."""
         self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:

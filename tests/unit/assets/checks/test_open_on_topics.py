@@ -1,4 +1,4 @@
-"""A topic that can't be inspected hides no open transaction of another topic."""
+"""A topic that cannot be inspected does not hide an open transaction on another topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import Partition
 
 
 class InspectorThatFails:
-    """Fails for the topics of ``failures``, and has an open transaction on every other one."""
+    """Raises an error for the topics in ``failures``, and reports an open transaction on every other topic."""
 
     failures: dict[str, KafkaFailed] = {}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""The pictures of assets are well-formed, and show what they are about."""
+"""The SVG pictures on asset pages are well-formed, and show the partitions and numbers of their asset."""
 
 import base64
 import re
@@ -44,7 +44,7 @@ def test_names_can_not_break_it_and_nothing_is_needed_of_the_changelog():
 
 
 def drawn(picture: str) -> list[str]:
-    """The words of a picture, which is well-formed."""
+    """Parse the SVG of a picture and return its texts."""
     found = re.search(r"data:image/svg\+xml;base64,([^)]+)\)", picture)
     assert found is not None
     root = ElementTree.fromstring(base64.b64decode(found[1]))

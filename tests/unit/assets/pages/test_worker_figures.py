@@ -1,4 +1,4 @@
-"""What an asset's page shows of a processor that runs, and the links that every page has."""
+"""What an asset's page shows of a running processor, and the links that every page has."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def test_the_numbers_of_all_workers_are_plotted_together() -> None:
 
 
 def test_rates_are_of_the_same_workers() -> None:
-    """The totals of fewer workers are less: the rate was negative."""
+    """Rates compare totals of the same workers only.
+
+    With one worker fewer, the total falls, and the rate was negative.
+    """
     facts, figures = facts_of([worker("0", 30), worker("1", 12)], None)
     alone, kept = facts_of([replace(worker("0", 30), heartbeat_at=1_110.0)], {**facts, **figures})
     assert not {"records_per_s", "commits_per_s"} & alone.keys()
@@ -82,7 +85,7 @@ def test_each_worker_has_a_row_and_its_log(tmp_path: Path) -> None:
 
 
 def grouped(slot: str, lag: int | None) -> ProcessorStatus:
-    """A worker with a task of the sources, and one behind a ``group_by`` that is behind by ``lag``."""
+    """A worker with one task that reads the sources, and one task behind a ``group_by`` with this lag."""
     there = worker(slot, 5)
     phase = "restoring" if lag is None else "running"
     behind = TaskStatus(

@@ -1,4 +1,4 @@
-"""The statements that change a table's columns: each is a commit to the table, so they are few."""
+"""The SQL statements that change a table's columns. Each one is a commit to the table, so there must be few."""
 
 from holdfast.assets.spark.shapes import Shape, _statements
 from holdfast.processors.engine.schema.evolution import Add, Drop, Rename, Replace, Widen

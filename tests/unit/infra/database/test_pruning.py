@@ -1,4 +1,4 @@
-"""Old records of the registry are deleted, and none that is still needed."""
+"""Old records of the registry are deleted, but only if nothing needs them any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQLite file gives its unused pages back, unless another process uses it."""
+"""A SQLite file returns its unused pages to the disk, unless another process uses the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.infra.database.unused_pages import give_back
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of 4 MiB, of which nearly all is unused."""
+    """A SQLite file of 4 MiB, nearly all of it unused pages."""
     path = tmp_path / "index.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""A real supervisord with small real programs."""
+"""Tests with a real supervisord that runs small programs."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_frozen_supervisor_is_not_replaced(
 def test_a_frozen_supervisor_is_ended_by_a_stop_and_another_one_starts(
     supervisor: Supervisord, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The action of ``SupervisorSilent``."""
+    """Checks the action that the error ``SupervisorSilent`` recommends: stop, then start again."""
     supervisor.apply(program(paths, SLEEP))
     supervisor.start_program("fleet-0")
     in_state(supervisor, "fleet-0", "RUNNING")
@@ -299,11 +299,12 @@ def test_without_a_supervisor_the_error_says_what_to_do(paths: Paths) -> None:
 
 
 def test_strangers_find_no_door_and_broken_requests_stop_nothing(supervisor: Supervisord, paths: Paths) -> None:
-    """Only its user reaches the socket; what this user sends by mistake must not end what runs."""
+    """Only the user of the supervisor reaches its socket, and malformed requests do not stop the supervisor."""
     pid = supervisor.pid()
     assert pid is not None
     assert listening([pid]) == {}
-    path = supervisor._socket()  # beside the configuration, or in a folder of its own where that path is too long
+    # the socket is beside the configuration, or in a separate folder if that path is too long
+    path = supervisor._socket()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(paths.supervisor.stat().st_mode) == 0o700
@@ -320,7 +321,7 @@ def test_strangers_find_no_door_and_broken_requests_stop_nothing(supervisor: Sup
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         line.settimeout(WAIT_S)
         line.connect(str(path))
-        with suppress(BrokenPipeError, ConnectionResetError):  # it hangs up on some of them
+        with suppress(BrokenPipeError, ConnectionResetError):  # the server closes the connection of some requests early
             line.sendall(request)
         lines.append(line)
         assert supervisor.pid() == pid

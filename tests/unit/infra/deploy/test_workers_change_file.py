@@ -1,4 +1,7 @@
-"""A change of workers that is told to them: it ends with its operator, with its time, and with a clock set back."""
+"""The file that announces a change of the number of workers.
+
+It is valid while its operator lives and its time lasts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The generation and the member id are read from private bytes of librdkafka: a new form of them must be noticed."""
+"""Holdfast reads generation and member id from private bytes of librdkafka.
+
+A new format of these bytes must be refused.
+"""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Calls that don't come back are given up; the others behave as if they were made directly."""
+"""A guarded call that does not return is given up after a timeout. Other calls behave like direct calls."""
 
 import threading
 

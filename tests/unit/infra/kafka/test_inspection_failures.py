@@ -1,4 +1,4 @@
-"""What the second client library raises while a broker starts again is no refusal."""
+"""Errors that the second client library raises while a broker starts are not reported as a refusal by the broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ STARTING = (errors.UnknownBrokerIdError, errors.BrokerNotAvailableError, errors.
 
 
 def inspected(patch: pytest.MonkeyPatch, *failures: type[Exception], then: type[Exception] | None = None) -> Inspector:
-    """An inspector whose first requests fail in these ways, and then all in that way, or none."""
+    """An inspector whose first requests raise ``failures``, one each.
+
+    Later requests raise ``then``; if it is None, they succeed.
+    """
     left = chain(failures, repeat(then))
 
     def answer(**settings: Any) -> object:

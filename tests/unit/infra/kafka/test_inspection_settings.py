@@ -1,4 +1,4 @@
-"""What of librdkafka's settings the second client library gets."""
+"""How librdkafka's settings are translated for the second client library, and which settings are refused."""
 
 import logging
 import ssl

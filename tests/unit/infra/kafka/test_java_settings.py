@@ -1,4 +1,7 @@
-"""What librdkafka is told about security is what Spark's Kafka client is told; nothing is left out in silence."""
+"""librdkafka's security settings are translated for Spark's Kafka client.
+
+A setting that cannot be translated is refused.
+"""
 
 from __future__ import annotations
 

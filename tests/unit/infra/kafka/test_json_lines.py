@@ -1,4 +1,4 @@
-"""Lines of JSON become records, or are refused by their number before anything is sent."""
+"""JSON lines become records. A wrong line is refused by its number before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hash spread keys over partitions is told by where they lie."""
+"""Which partitioner a topic's producer used is derived from the partitions of its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rule a refusal asks for."""
+"""Which ACL an error message recommends when Kafka refuses an operation."""
 
 import pytest
 from confluent_kafka import KafkaError

@@ -1,4 +1,4 @@
-"""The flights: their order, their types, and what is missing."""
+"""The sample flights: their order, their types, and their missing values."""
 
 from __future__ import annotations
 

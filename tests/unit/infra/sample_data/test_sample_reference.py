@@ -1,4 +1,4 @@
-"""The tables beside the flights: their types, their order, and what they lack."""
+"""The sample tables that flights refer to: their types, their order, and their missing values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro: the quick way for known schemas reads what confluent-kafka's deserializer reads, and refuses the same."""
+"""The fast Avro reader for known schemas returns and refuses the same values as confluent-kafka's deserializer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_bytes_that_break_off_are_refused_by_both_ways(client: SchemaRegistryCli
     read = ours()
     raw = TheirWriter(client, json.dumps(FIRST))({"id": 1, "note": "x", "raw": b"ab", "prices": {"a": 1.0}}, CONTEXT)
     assert raw is not None
-    for _ in range(2):  # at first the schema is unknown
+    for _ in range(2):  # the first round fetches the schema, the second one uses the fast reader
         for length in range(len(raw)):
             with pytest.raises(ValueError):
                 read(raw[:length])

@@ -1,4 +1,4 @@
-"""Where a schema registry is, and how its clients sign in: from arguments and settings, without a secret in a text."""
+"""The address and the credentials of a schema registry, from arguments and settings. No text shows a secret."""
 
 from __future__ import annotations
 

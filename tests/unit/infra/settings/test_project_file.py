@@ -1,4 +1,4 @@
-"""Settings of a project: which file counts, what wins over what, and mistakes with file and line."""
+"""Settings from a project file: which file is used, which source has precedence, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ token = "a-secret-of-this-file"
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project, whose folder `shop/deep` is the working folder."""
+    """A project with a file; its subfolder `shop/deep` is the working folder."""
     folder = tmp_path / "shop"
     (folder / "deep").mkdir(parents=True)
     (folder / "holdfast.toml").write_text(FILE.replace("'''\nERROR'''", '"ERROR"'))
@@ -180,7 +180,7 @@ def test_a_variable_with_a_mistake_is_named_though_the_file_has_the_setting(
 
 def test_a_file_of_another_user_is_refused_unless_it_is_named(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project_file.os, "geteuid", lambda: 4321)
-    if os.getuid() == 0:  # files of root are everybody's
+    if os.getuid() == 0:  # root may use any file, so give this one to another user
         os.chown(shop / "holdfast.toml", 1234, -1)
     owner = (shop / "holdfast.toml").stat().st_uid
     with pytest.raises(ProjectInvalid, match=rf"belongs to another user \(uid {owner}\)"):
@@ -225,7 +225,8 @@ def test_a_text_over_several_lines_is_no_key(tmp_path: Path) -> None:
 
 
 def test_a_working_folder_that_was_deleted_has_no_project(tmp_path: Path) -> None:
-    # Imported before: in a folder that is gone, Python 3.13.0 fails in imports that ask a module for a missing name.
+    # Import `project_of` before the folder is deleted. In a deleted working folder, Python 3.13.0 raises in some
+    # imports.
     code = (
         "import os\n"
         "from holdfast.infra.settings.project_source import project_of\n"

@@ -1,4 +1,4 @@
-"""Settings come from the environment once, and a bad one is named."""
+"""Settings are read from the environment once, and an error names the wrong setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in settings: names that mean nothing, secrets that must not show, addresses without a guard."""
+"""Mistakes in settings: unknown names, secrets that an error must not show, and addresses without authentication."""
 
 from __future__ import annotations
 

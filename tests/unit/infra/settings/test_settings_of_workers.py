@@ -1,4 +1,4 @@
-"""Which settings are a part of a deployment."""
+"""Which settings are recorded with a deployment, and how their changes are shown."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def test_a_changed_secret_is_noticed_by_its_digest_and_never_shown() -> None:
 
 
 def test_secrets_that_were_recorded_without_a_digest_are_not_compared() -> None:
-    """As by a former version of Holdfast."""
+    """A former version of Holdfast recorded secrets without a digest."""
     rotated = {**THERE, "HOLDFAST_KAFKA__CLIENT_CONFIG": '{"sasl.password": "rotated"}'}
     assert differences(recorded_of(THERE), recorded_of(rotated, b"key")) == ()

@@ -1,4 +1,4 @@
-"""The first half of set-up: what it can decide without installing anything."""
+"""The first half of set-up, which uses the standard library only: its decisions before anything is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_progress_is_steps_and_large_downloads(line: str, shown: bool) -> None:
 
 
 def test_set_up_needs_the_standard_library_only() -> None:
-    # -S leaves out every installed package.
+    # The option -S hides all installed packages.
     command = [sys.executable, "-S", "-c", "import holdfast.infra.setup.bootstrap"]
     run = subprocess.run(command, cwd=LOCK.parent, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""An installed browser is found wherever it is."""
+"""An installed browser is found in each of the places where it may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of classes: real JVMs write and read them; whose archive is used."""
+"""Class data archives of JVMs: real JVMs write and read them. Archives that others could have written are not used."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def jar(tmp_path: Path) -> Path:
 
 
 def _archive(archive: ClassData) -> ClassData:
-    """An archive as a JVM would have written it."""
+    """Write an archive like a JVM that records its classes and ends."""
     (option, *_) = archive.recording()
     written = Path(option.partition("=")[2])
     written.write_bytes(b"classes")
@@ -67,7 +67,7 @@ def test_a_jvm_reads_the_classes_that_another_wrote_and_starts_without_a_damaged
     assert archive.options(), "its size is right"
     assert not from_archive(run(*archive.options(), log))
     assert len(run(*archive.options()).split()) == 1
-    # a JVM that were given this one would crash
+    # a JVM would crash with a truncated archive, so it must not get one
     archive.file.write_bytes(whole[:half])
     assert archive.options() == ()
 

@@ -1,4 +1,4 @@
-"""Jars are fetched once, checked always, and every failure names the coordinate."""
+"""Jars are fetched once and their checksums are always checked. Every error names the coordinate of the jar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lock_line(content: bytes = CONTENT, coordinate: str = COORDINATE) -> str:
 
 @pytest.fixture
 def mirror(tmp_path: Path, java: Java) -> Callable[[bytes], JarSource]:
-    """Publishes the small library with these bytes in a registry that is a folder; Ivy fetches from there."""
+    """Publishes a small library with these bytes in a folder that acts as a Maven registry; Ivy fetches from it."""
 
     def publish(content: bytes) -> JarSource:
         folder = tmp_path / "mirror" / "org" / "example" / "small" / "1.0"
@@ -88,7 +88,7 @@ def test_a_registry_that_serves_other_bytes_is_an_error_and_nothing_of_it_stays(
     assert failure.value.fields["seen"] == hashlib.sha256(b"malice").hexdigest()
     assert failure.value.fields["expected"] == hashlib.sha256(CONTENT).hexdigest()
     assert not list((tmp_path / "cache").rglob("*.jar"))
-    # And once the registry serves the right ones, nothing stands in the way.
+    # Once the registry serves the right bytes, fetching works again.
     assert fetch_jars("tiny", tmp_path / "cache", mirror(CONTENT), lock=lock)
 
 

@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when there is none."""
+"""Which Java installation is chosen, and which error is raised when there is none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_spark_gets_a_launcher_that_drops_the_one_module_which_the_wheel_lacks(t
     executable.write_text('#!/bin/sh\nfor word do echo "[$word]"; done\n')
     executable.chmod(0o755)
     home = spark_java_home(Java(tmp_path, executable, 21, WHEEL), tmp_path / "cache")
-    # The path of an executable may hold a blank.
+    # The path of a Java executable may contain a space, and so may its arguments.
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main", "$x"]
     told = subprocess.run([str(home / "bin" / "java"), *arguments], check=True, capture_output=True, text=True).stdout
     assert told.split("\n")[:-1] == ["[-Xmx1g]", "[-cp]", "[a b]", "[Main]", "[$x]"]

@@ -1,4 +1,4 @@
-"""uv gets from pip's configuration what it needs to reach the same registry."""
+"""uv gets the settings of pip's configuration that it needs to reach the same package index."""
 
 from __future__ import annotations
 

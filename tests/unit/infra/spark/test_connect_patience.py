@@ -1,4 +1,4 @@
-"""A Spark Connect server that is away is waited for once, whoever asks how often."""
+"""If a Spark Connect server is unavailable, the first call retries for half a minute; later calls fail at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Away(grpc.RpcError):
         return grpc.StatusCode.UNAVAILABLE
 
     def trailing_metadata(self) -> None:
-        """It came without any."""
+        """The error carries no metadata."""
 
 
 class Wrong(Away):

@@ -1,4 +1,4 @@
-"""A JVM's properties and options go by files of mode 0600, and the files go once it has read them."""
+"""A JVM gets its properties and options in files with mode 0600, which are deleted after the JVM has read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark raises, as one sentence with what to do; alike for py4j and for Spark Connect."""
+"""An error of Spark becomes one sentence with the next action, for py4j and for Spark Connect."""
 
 import pytest
 from py4j.protocol import Py4JError

@@ -1,4 +1,4 @@
-"""Which properties guard Spark's ports, by master and address."""
+"""Which Spark properties protect its ports, depending on the master and the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names and sizes of objects in a store that is a folder: nothing outside of it, nothing beyond a limit."""
+"""Objects in a store that is a folder: their names stay inside the folder, and their sizes within the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of checkpoint stores: what looks like an object store is never taken for a folder in silence."""
+"""URLs of checkpoint stores. A URL that looks like an object store is never silently used as a folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shared files: replaced whole, private ones readable by their owner only."""
+"""Files that several processes share are replaced atomically. Private files are readable by their owner only."""
 
 from __future__ import annotations
 

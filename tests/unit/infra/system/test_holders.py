@@ -1,4 +1,7 @@
-"""Names of holders: which process they are, and who may say that it has ended."""
+"""The name of a holder identifies its process.
+
+Only processes of the same boot and container can see that it has ended.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def test_a_process_that_ended_is_gone_only_for_those_that_could_see_it(monkeypat
     ours = own_identity()
     assert f"/{ours.boot}/{ours.namespace}/" in name
     assert is_gone(name)
-    # The same host name and the same process id, in another container.
+    # Another container, with the same host name and the same process id.
     monkeypatch.setattr(process, "_namespace", lambda: "4026532999")
     assert not is_gone(name)
 

@@ -1,4 +1,4 @@
-"""What Holdfast writes is for its own user: new files by the umask, those of an older home by a start."""
+"""Only Holdfast's user may read its files. New files get a private umask; a start closes the files of an older home."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home that was made with the usual umask."""
+    """A home folder whose files were created with the usual umask, so that all users may read them."""
     home = tmp_path / "home"
     for file in ("registry.db", "state/fleet/0/task/000001.sst", "logs/fleet-0.log", "releases/fleet/r1/run.sh"):
         path = home / file
@@ -109,7 +109,8 @@ def test_what_may_not_be_changed_is_told(home: Path, monkeypatch: pytest.MonkeyP
     real = Path.chmod
 
     def refusing(path: Path, mode: int) -> None:
-        if path.name == "registry.db":  # a file of another user; tests may run as one that may change all
+        # stands for a file of another user; the tests may run as root, which may change all files
+        if path.name == "registry.db":
             raise PermissionError(1, "Operation not permitted")
         real(path, mode)
 

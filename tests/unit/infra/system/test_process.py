@@ -1,4 +1,4 @@
-"""A process is known by its id and the moment it started."""
+"""A process is identified by its process id and its start time."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_file_of_a_former_version_names_its_process_without_a_boot(tmp_path: P
     file, ours = tmp_path / "daemon.json", own_identity()
     assert recorded_runs(file, ours.pid, ours.mark)
     assert not recorded_runs(file, ours.pid, ours.mark + "0")
-    # one that was written by this version, and a file of a former version after it
+    # record the identity as this version does; then a former version writes the file again without it
     record_identity(file, ours.pid)
     assert recorded_runs(file, ours.pid, ours.mark)
     assert not recorded_runs(file, os.getppid(), ours.mark)

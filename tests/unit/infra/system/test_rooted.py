@@ -1,4 +1,4 @@
-"""A name never leads outside of its folder, whatever it is made of."""
+"""A name never leads to a path outside its folder, whatever characters it contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ names = st.lists(parts, min_size=1, max_size=6).map("/".join) | st.text(max_size
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a victim beside it, and links to both."""
+    """A folder, a second folder `victim` outside it, and symbolic links inside it to both."""
     place = tmp_path_factory.mktemp("rooted")
     for folder in ("root/a", "victim/a"):
         (place / folder).mkdir(parents=True)

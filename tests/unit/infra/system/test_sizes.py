@@ -1,4 +1,4 @@
-"""Sizes of folders as the disk has them, and logs that are rotated while a program writes to them."""
+"""Folder sizes as the disk counts them, and the rotation of a log while a program writes to it."""
 
 from __future__ import annotations
 

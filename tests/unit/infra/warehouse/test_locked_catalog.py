@@ -1,4 +1,4 @@
-"""A catalog that another process locks: the error names the catalog and the process, and says that nothing is lost."""
+"""Another process locks the catalog. The error names the catalog and the process, and says that nothing is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def holder(settings: Settings) -> Iterator[int]:
-    """The process that locks the catalog."""
+    """The id of a process that locks the catalog."""
     open_catalog(settings).engine.dispose()
     command = [sys.executable, "-c", HOLD, str(settings.paths.catalog)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""A catalog that is gone, or begun anew, beside a warehouse that holds tables, is never called an empty warehouse."""
+"""The catalog is missing or empty, but the warehouse holds tables: an error, never an empty warehouse."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def settings(tmp_path):
 
 
 def hold_a_table(settings):
-    """What a table leaves on the disk."""
+    """Write the files that a table has on the disk."""
     metadata = settings.paths.warehouse / "data" / "fleet" / "aircraft" / "metadata"
     metadata.mkdir(parents=True)
     (metadata / "00001-0.metadata.json").write_text("{}")

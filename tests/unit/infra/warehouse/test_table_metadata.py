@@ -1,4 +1,4 @@
-"""A table's metadata, read from the catalog's row and the file that it names."""
+"""A table's metadata, read from its row in the catalog and from the file that the row names."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ TABLE = {
 
 @pytest.fixture
 def place(tmp_path):
-    """Puts a metadata file, and the catalog's row for it."""
+    """A function that writes a metadata file and its row in the catalog."""
     url = f"sqlite:{tmp_path / 'catalog.db'}"
     engine = create_engine(url.replace("sqlite:", "sqlite:///"))
     with engine.begin() as connection:
@@ -68,7 +68,7 @@ def test_versions_references_and_properties(place, file, pack):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"refs": {}}, {"main": 2}),  # a writer of the first format
+        ({"refs": {}}, {"main": 2}),  # a writer of format version 1 names no branch
         ({"refs": {}, "current-snapshot-id": None}, {}),
         ({"refs": {}, "current-snapshot-id": -1, "snapshots": []}, {}),
     ],

@@ -1,4 +1,4 @@
-"""A table looked at and removed, through the catalog that readers without a JVM have."""
+"""Inspects and removes a table through the Python catalog, without a JVM."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_dropped_table_leaves_nothing_and_its_neighbour_everything(settings: S
     assert drop_table(settings, "gone.counts", facts.uuid)
     assert not drop_table(settings, "gone.counts", facts.uuid)
     delete_files(settings, "gone.counts", files)
-    delete_files(settings, "gone.counts", files)  # what is gone is no error
+    delete_files(settings, "gone.counts", files)  # deleting files that are already gone is no error
     assert not (settings.paths.warehouse / "data" / "gone" / "counts").exists()
     assert sorted(tables_on_disk(settings)) == ["gone.counts_history"]
     assert table_files(settings, "gone.counts") == ()

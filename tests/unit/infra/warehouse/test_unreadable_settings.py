@@ -1,4 +1,4 @@
-"""Settings that can't be read, and tables that are not there yet: a sentence, never a traceback."""
+"""Malformed settings and missing tables end in an error message, never in a traceback."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""One set of settings for both catalogs; secrets that are never shown; catalogs that can't be used, each named."""
+"""One set of warehouse settings for both catalogs.
+
+No text shows a secret; an error names a catalog that cannot be used.
+"""
 
 import sqlite3
 import subprocess

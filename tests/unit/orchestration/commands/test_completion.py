@@ -1,4 +1,4 @@
-"""The shell completes names of processors and stores, from the registry's file alone."""
+"""Shell completion of processor and store names reads only the registry's file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def deployed(home: Path) -> None:
 
 
 def completed(words: str, home: Path) -> list[str]:
-    """What bash is told."""
+    """The completions that bash gets for these words."""
     program = (
         "import sys; sys.argv[0] = 'holdfast'\n"
         "from holdfast.orchestration.cli import main\n"

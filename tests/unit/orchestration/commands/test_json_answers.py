@@ -1,4 +1,4 @@
-"""The comparison of printed documents finds the schema of the command, whatever words follow it."""
+"""The comparison of printed JSON finds the schema of the command, whatever arguments follow the command's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` has a schema, and each exit code is in the one table."""
+"""The ``--json`` output of each command has a schema, and each exit code is in the documented table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 WITH_JSON = [words for words, command in leaves(loaded(app)) if any(each.name == "as_json" for each in command.params)]
-#: They serve, follow a file, or print a schema or nothing.
+#: These commands serve, follow a file, or print a schema or nothing.
 WITHOUT_JSON = {"demo", "webserver", "daemon", "logs", "run", "schema"}
 
 
@@ -62,7 +62,7 @@ def test_a_command_without_json_has_no_schema(capfd: pytest.CaptureFixture[str])
         ("status", 0),
         ("status --sizes", 0),
         ("incidents list", 0),
-        ("apply list", 69),  # no broker: its error is an answer, too
+        ("apply list", 69),  # no broker is configured; the error is a JSON document, too
         ("top", 0),
         ("down", 0),
         ("spark stop", 0),
@@ -133,7 +133,7 @@ def test_every_exit_code_is_in_the_table_of_the_page() -> None:
 
 
 def test_only_one_module_has_the_numbers() -> None:
-    """Elsewhere, exit codes are named: a class or a ``typer.Exit`` with a number other than 0 and 1 is none."""
+    """Other modules use the names of exit codes. The only number that they may use is 1."""
     found = []
     for folder in ("infra", "processors", "assets", "orchestration"):
         for path in (PROJECT / folder).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Commands are imported when they run: the command line lists them with the words of the real ones."""
+"""Commands are imported when they run. Until then, the help shows stand-ins with the same texts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_help_of_a_lazy_command_shows_its_real_options(capfd: pytest.Capture
 
 
 def every_command(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The words of each command line, and its command."""
+    """The words of each command with its click object, subcommands included."""
     yield words, command
     for name, below in getattr(command, "commands", {}).items():
         yield from every_command(below, *words, name)

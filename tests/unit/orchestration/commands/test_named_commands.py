@@ -1,4 +1,4 @@
-"""Every command that a text of the product names can be typed: it exists, with these options and nothing missing."""
+"""Every `holdfast` command that a message names can be typed: it exists, and its options and arguments are valid."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.orchestration.commands.lazy import loaded
 PROJECT = Path(__file__).resolve().parents[4]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
 COMMAND_LINE = loaded(app)
-#: A value that is put in when the text is made.
+#: Stands for a value that an f-string inserts at run time.
 VALUE = "VALUE"
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and content of each text of a module, without docstrings."""
+    """Line and content of each string of a module, without docstrings."""
     nodes = list(ast.walk(tree))
     apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     apart |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -34,7 +34,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def named_commands() -> Iterator[tuple[str, str]]:
-    """Place and words of each command in backticks."""
+    """Place and words of each `holdfast` command that a string shows in backticks."""
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.py")):
             for line, text in texts(ast.parse(path.read_text())):
@@ -43,7 +43,7 @@ def named_commands() -> Iterator[tuple[str, str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Parse a command line as `holdfast` does, without running it."""
+    """Parse a command line like `holdfast`, without running it."""
     command = COMMAND_LINE
     while hasattr(command, "commands") and words:
         command, words = command.commands[words[0]], words[1:]
@@ -53,7 +53,8 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("place", "words"), [pytest.param(*each, id=" ".join(each)) for each in named_commands()])
 def test_a_named_command_can_be_typed(place: str, words: str) -> None:
-    # a value behind a word is a part of it or an option, like a second argument; alone it is a name or a number
+    # Two inserted values in a row: the second is options. A value behind a word is a part of the word. Any other value
+    # is a name or a number.
     typed = re.sub(rf"(?<!scale ){VALUE} {VALUE}", VALUE, words.replace(f"--from {VALUE}", "--from topic"))
     typed = re.sub(rf"(?<=\w){VALUE}", "", typed)
     typed = re.sub(rf"\b({VALUE}|N)\b", "1", typed)

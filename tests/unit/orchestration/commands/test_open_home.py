@@ -1,4 +1,4 @@
-"""Each command closes a home that other users could reach, and says so, also a command that logs errors only."""
+"""Each command makes a home folder private if other users could read it, and says so at every log level."""
 
 from __future__ import annotations
 

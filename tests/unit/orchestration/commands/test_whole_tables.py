@@ -1,4 +1,4 @@
-"""Tables of the command line lose nothing: in a pipe of 120 columns, on a terminal of 80 columns, and on one of 30."""
+"""Tables of the command line show all their content: in a pipe of 120 columns, on terminals of 80 and 30 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which windows must have been sent: those whose end and grace the last departure of their partition passed."""
+"""Which windows the demo expects: windows whose end plus grace is before the last departure of their partition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flight(minutes: int, delay: int | None = 0) -> Flight:
 
 
 def departures(**times: list[int]) -> Departures:
-    """Keys with their departures, milliseconds after the start."""
+    """Departure times by key, given as milliseconds after ``START``."""
     return Departures({key: [START + time for time in each] for key, each in times.items()})
 
 

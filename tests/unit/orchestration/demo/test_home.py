@@ -1,4 +1,4 @@
-"""The demonstration starts from an empty home, and deletes nobody else's."""
+"""The demo starts with an empty home folder, and deletes no home folder that is not its own."""
 
 from __future__ import annotations
 

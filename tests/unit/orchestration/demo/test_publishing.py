@@ -1,4 +1,4 @@
-"""What a demo that fails or is interrupted does with the runs that write its tables."""
+"""What a failed or interrupted demo does with its runs that write tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Pub
 
 @pytest.fixture
 def publishing() -> Iterator[Publishing]:
-    """Runs that never get as far as Dagster."""
+    """A `Publishing` whose runs never reach Dagster."""
     nothing: Any = SimpleNamespace()
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         yield Publishing(nothing, nothing, threads)
@@ -32,7 +32,7 @@ def test_an_interrupted_demo_begins_no_run_and_ends_those_under_way(publishing: 
         definitions: list[Any] = [SimpleNamespace(name=name) for name in "abcdef"]
         with publishing.needed(ended.set):
             publishing.begin(definitions, ready)
-            assert len(definitions) > SIDE_BY_SIDE  # the last one is queued
+            assert len(definitions) > SIDE_BY_SIDE  # more runs than may run at once, so the last one is queued
             assert waiting.wait(60.0)
             raise KeyboardInterrupt
 

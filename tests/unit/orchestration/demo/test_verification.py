@@ -1,4 +1,4 @@
-"""What counts as a mismatch, and how it is told."""
+"""Which differences the demo's verification counts as a mismatch, and how it reports them."""
 
 from __future__ import annotations
 

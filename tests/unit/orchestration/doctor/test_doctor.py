@@ -1,4 +1,4 @@
-"""What the doctor thinks of facts."""
+"""How `holdfast doctor` judges facts: the verdict, and the text of each finding."""
 
 from __future__ import annotations
 

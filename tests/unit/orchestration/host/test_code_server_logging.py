@@ -1,4 +1,4 @@
-"""Whoever loads the definitions logs as the settings say."""
+"""A process that loads the definitions logs with the level and format of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dagster's own configuration, wrong in ways that people get it wrong: file and line are said."""
+"""Typical mistakes in Dagster's own configuration files: the error names file and line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_line_is_said(tmp_path: Path, text: str, line: int, words: str) -> N
     ],
 )
 def test_a_secret_in_the_file_is_refused(tmp_path: Path, entry: str) -> None:
-    """Dagster gives the file's content to its code servers on their command line."""
+    """Dagster passes the file's content to its code servers on the command line, where other users can read it."""
     text = OURS + f"storage:\n  postgres:\n    postgres_db:\n      {entry}\n"
     with pytest.raises(DagsterConfigInvalid, match="command line") as seen:
         check_dagster_config(write(tmp_path, text), WORKSPACE)

@@ -1,4 +1,4 @@
-"""Dagster's processes end together with what they started, also when they do not listen or lost their parent."""
+"""Dagster's processes end together with their child processes, even if a child ignores SIGTERM or lost its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.system.process import group_members, start_mark
 from holdfast.orchestration.host import local
 
-#: As a code server whose database is away: it ignores SIGTERM.
+#: A child process that ignores SIGTERM, like a code server whose database is unavailable.
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 DAEMON = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); time.sleep(60)"
 
@@ -29,7 +29,7 @@ def settings(tmp_path, monkeypatch):
 
 
 def started(settings: Settings, home: str) -> subprocess.Popen[bytes]:
-    """A daemon with one child, recorded as that of the settings' home."""
+    """Start a daemon with one child, and record it as the daemon of the settings' home."""
     environment = {**os.environ, "DAGSTER_HOME": home}
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON], stdout=-1, start_new_session=True, env=environment)
     daemon.stdout.readline()

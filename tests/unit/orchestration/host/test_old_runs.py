@@ -1,4 +1,4 @@
-"""Which old runs and copies are deleted: pure decisions."""
+"""Which old runs, and which archived copies of deleted resources, are deleted: decisions only, without Dagster."""
 
 from __future__ import annotations
 

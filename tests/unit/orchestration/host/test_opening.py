@@ -1,4 +1,4 @@
-"""The instance of one machine: its storage is Dagster's own, and runs of the demo may share a process."""
+"""The Dagster instance of one machine: it uses Dagster's own storage, and runs of the demo may share a process."""
 
 import logging.config
 import re
@@ -24,26 +24,26 @@ SIDE_BY_SIDE = 4
 
 @dg.asset(check_specs=[dg.AssetCheckSpec("whole", asset="counted")])
 def counted(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-    """Has events, logs and a check."""
+    """An asset that writes events, logs and a check."""
     context.log.info("counted")
     return dg.MaterializeResult(metadata={"n": 1}, check_results=[dg.AssetCheckResult(passed=True, check_name="whole")])
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home folder with its ``dagster.yaml``."""
+    """The Dagster folder of a new home, with its ``dagster.yaml``."""
     return local.prepare(load_settings(home=tmp_path))
 
 
 @pytest.fixture
 def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    """The instance of the home folder whose runs share this process."""
+    """The instance of the home folder. Its runs share the test's process."""
     with open_quiet(home) as opened:
         yield opened
 
 
 def materialized(instance: dg.DagsterInstance) -> str:
-    """Run the asset; returns the run's id."""
+    """Run the asset and return the id of the run."""
     result = dg.materialize([counted], instance=instance)
     assert result.success
     return result.run_id
@@ -100,7 +100,7 @@ FORMER_PLACES = ("holdfast.orchestration", "holdfast.orchestration.host")
 
 @pytest.mark.parametrize("place", FORMER_PLACES)
 def test_a_configuration_with_the_names_of_a_former_version_opens(home: Path, place: str) -> None:
-    """Somebody edited it, so that no start replaces it; its storage was Holdfast's own then."""
+    """An edited dagster.yaml is not replaced at a start. It may name Holdfast's own storage of a former version."""
     config = home / "dagster.yaml"
     former = config.read_text().replace("holdfast.orchestration.host", place).replace("workers: 4", "workers: 5")
     instance = f"instance_class: {{module: {place}.local_instance, class: LocalInstance}}"

@@ -1,6 +1,6 @@
-"""Each private name of Dagster that Holdfast imports: which promise needs it, and the shape that Holdfast relies on.
+"""Each private name of Dagster that Holdfast imports, with the promise that needs it and the shape that it must have.
 
-A new version of Dagster that lacks one of them, or has it in another shape, fails here by the name, not in a daemon.
+If a new version of Dagster removes or changes one, a test here fails with its name, before a daemon fails.
 """
 
 import ast
@@ -29,17 +29,17 @@ from holdfast.orchestration.host.front import signed_requests
 
 HOST = Path(run_launcher.__file__).parent
 
-#: What is wrong with a name, as a list of what it lacks.
+#: Checks a private name: returns the set of parts that the name lacks.
 Shape = Callable[[Any], set[str]]
 
 
 def takes(*parameters: str) -> Shape:
-    """A function, or a class, with these parameters."""
+    """A function or class that takes these parameters."""
     return lambda found: set(parameters) - set(inspect.signature(found).parameters)
 
 
 def has(*members: str, keeps: str = "") -> Shape:
-    """A class with these methods and properties, whose objects keep these attributes."""
+    """A class with these methods and properties, whose code sets these attributes on ``self``."""
 
     def lacks(found: Any) -> set[str]:
         source = inspect.getsource(found)
@@ -51,27 +51,27 @@ def has(*members: str, keeps: str = "") -> Shape:
 
 
 def columns(*names: str) -> Shape:
-    """A table with these columns."""
+    """A table that has these columns."""
     return lambda found: set(names) - set(found.c.keys())
 
 
 def options(*names: str) -> Shape:
-    """A command with these options."""
+    """A command that has these options."""
     return lambda found: set(names) - {each.name for each in found.params}
 
 
 def an_error(found: Any) -> set[str]:
-    """An error that Dagster's public one covers."""
+    """An error class that derives from ``DagsterError``."""
     return set() if issubclass(found, dg.DagsterError) else {"DagsterError above it"}
 
 
 def words(found: Any) -> set[str]:
-    """A text."""
+    """A string."""
     return set() if isinstance(found, str) else {"a text"}
 
 
 def both(*shapes: Shape) -> Shape:
-    """All of these shapes."""
+    """All of these shapes together."""
     return lambda found: {each for shape in shapes for each in shape(found)}
 
 
@@ -82,7 +82,7 @@ ENDS = "a run ends with its process, and is launched once"
 BOUNDED = "events and runs are deleted when they are old"
 FORMER = "a dagster.yaml of a former version opens; the demo's runs share a process"
 
-#: Module -> name -> the promise, and the shape.
+#: By module and private name: the promise that needs the name, and the shape that it must have.
 NAMES: dict[str, dict[str, tuple[str, Shape]]] = {
     "dagster._cli.utils": {
         "get_instance_for_cli": (STARTS, takes("logger")),
@@ -167,7 +167,7 @@ NAMES: dict[str, dict[str, tuple[str, Shape]]] = {
         "RunTagsTable": (BOUNDED, columns("run_id")),
     },
 }
-#: Public classes of Dagster with members that its documentation does not name.
+#: Members of Dagster's public classes that its documentation does not mention, but Holdfast uses.
 MEMBERS: list[tuple[type, str, Shape]] = [
     (
         dg.DagsterInstance,
@@ -192,7 +192,7 @@ MEMBERS: list[tuple[type, str, Shape]] = [
     (DagsterWebserver, SIGNED, has("build_graphql_schema", "create_asgi_app")),
     (DagsterSqliteStorage, "a dagster.yaml of a former version opens", has("from_config_value")),
 ]
-#: What Holdfast writes out, and Dagster's own.
+#: Constants that Holdfast copies, to avoid an import, each with Dagster's original.
 WRITTEN_OUT: list[tuple[object, object]] = [
     (code_servers.AGE_MIN_S, float(RELOAD_WORKSPACE_INTERVAL)),
     (launched_by.USER_TAG, USER_TAG),
@@ -205,7 +205,7 @@ WRITTEN_OUT: list[tuple[object, object]] = [
 
 
 def imported() -> Iterator[tuple[str, str]]:
-    """Module and name of each private import of Holdfast."""
+    """Module and name of each private import from Dagster in Holdfast."""
     for file in HOST.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dagster._"):

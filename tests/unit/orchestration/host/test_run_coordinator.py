@@ -1,4 +1,4 @@
-"""Which runs get the tag of a processor, and that Dagster's queue gives it."""
+"""Which tags a run gets in Dagster's queue, and which queued runs Dagster's daemon may then start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.orchestration.host.run_coordinator import (
 from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS
 from holdfast.orchestration.jobs.recover_processor import recover_processor
 
-#: Where a code server would load the job from; no server is started here.
+#: The origin that a code server would load the job from. No server is started here.
 CODE = JobPythonOrigin("stop_processor", RepositoryPythonOrigin("python", ModuleCodePointer("none", "none")))
 
 
@@ -80,7 +80,7 @@ QUEUED, STARTED = dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED
 
 
 def run_of(job: str, pools: tuple[str, ...] = (), **config: Any) -> dg.DagsterRun:
-    """A run of a job, as a caller creates it."""
+    """A run of a job with the tags that its caller gives it."""
     location = GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1)
     known = {each.name: each for each in (*VERB_JOBS, recover_processor)}
     needs = RunOpConcurrency(all_pools=set(pools), root_key_counts={}, has_unconstrained_root_nodes=False)
@@ -95,14 +95,14 @@ def run_of(job: str, pools: tuple[str, ...] = (), **config: Any) -> dg.DagsterRu
 
 
 def placed(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, *runs: dg.DagsterRun) -> list[str]:
-    """Runs that came through the queue, now in a state; their ids."""
+    """Add runs to the instance in this state, with the tags that the queue gives them; return their ids."""
     for run in runs:
         instance.add_run(run.with_status(status).with_tags({**run.tags, **tags_of(run)}))
     return [run.run_id for run in runs]
 
 
 def next_ones(instance: dg.DagsterInstance) -> set[str]:
-    """The runs that Dagster's daemon would start now."""
+    """The ids of the runs that Dagster's daemon would start now."""
     daemon = QueuedRunCoordinatorDaemon(interval_seconds=1)
     found = daemon._get_runs_to_dequeue(instance, instance.get_concurrency_config(), fixed_iteration_time=None)
     return {run.run_id for run in found}
@@ -141,14 +141,14 @@ def test_each_run_has_its_lane(job: str, pools: tuple[str, ...], config: dict[st
 
 
 def test_no_verb_has_a_pool() -> None:
-    """A pool is the same for a dry run: it would wait for hours behind a backfill."""
+    """A pool counts dry runs as well. With a pool, a dry run would wait for hours behind a backfill."""
     for job in VERB_JOBS:
         (op,) = job.nodes
         assert not op.definition.pool  # type: ignore[union-attr]
 
 
 def test_recovery_stop_and_dry_runs_start_while_every_queue_and_pool_is_full(instance: dg.DagsterInstance) -> None:
-    """Runs that do not end are in all other lanes and pools, also of this processor; more of each wait before."""
+    """Endless runs fill every other queue and pool, also of this processor, and more runs wait in front."""
     acting = {"processor": "fleet", "dry_run": False}
 
     def full() -> list[dg.DagsterRun]:
@@ -193,7 +193,7 @@ def test_runs_that_wait_for_a_pool_keep_no_others_waiting(instance: dg.DagsterIn
 
 
 def test_runs_are_launched_side_by_side(instance: dg.DagsterInstance) -> None:
-    """A launch waits until its run names its process; recoveries of other processors must not wait for that."""
+    """A launch waits until its run has recorded its process. Recoveries of other processors must not wait for that."""
     coordinator = instance.run_coordinator
     assert isinstance(coordinator, ProcessorRunCoordinator)
     assert (coordinator.dequeue_use_threads, coordinator.dequeue_num_workers) == (True, 4)

@@ -1,4 +1,4 @@
-"""The limit of a run by its kind, and what is told of a run that reached it: pure decisions."""
+"""The time limit of a run by its kind, and the message of a run that reached it: decisions only, without Dagster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.orchestration.host.run_time_limits import kind_of, limit_s, new_ta
 LIMITS = RunSettings(snapshot_max_s=60, verb_max_s=120)
 STATE, TABLE = keys.state_key("fleet", "seen"), keys.snapshot_key("fleet", "seen")
 CHANGELOG, UPKEEP = keys.changelog_key("fleet", "seen"), keys.maintenance_key("fleet", "seen")
-#: Dagster's own job of runs that are launched from the page of an asset.
+#: The name of Dagster's built-in job for runs that are launched from an asset's page.
 OF_ASSETS = "__ASSET_JOB"
 
 
@@ -37,7 +37,7 @@ def test_a_run_has_a_kind(job: str, tags: dict[str, str], assets: list[AssetKey]
 
 
 def test_every_job_of_ours_has_a_kind_of_its_own() -> None:
-    """A job that nobody gave a kind would get the longest limit unseen; the feed of the demo is the only one."""
+    """A job without a kind would silently get the longest limit. Only the demo's feed may have none."""
     from holdfast.infra.settings import load_settings
 
     jobs = build_definitions(load_settings()).resolve_all_job_defs()

@@ -1,4 +1,4 @@
-"""What people read of a failed step: the error that says what to do, not the client's error that caused it."""
+"""A failed step shows Holdfast's error with its action, not the client library's error that caused it."""
 
 from __future__ import annotations
 

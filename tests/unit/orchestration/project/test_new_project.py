@@ -1,4 +1,4 @@
-"""A new project: its files, its names, and folders that are refused."""
+"""`holdfast init`: the files and names of a new project, and which folders it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs so that all assets get green, and why one stays grey."""
+"""Which runs the sensor requests so that grey assets become green, and the reason why an asset stays grey."""
 
 from __future__ import annotations
 

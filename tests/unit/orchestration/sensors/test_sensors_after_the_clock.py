@@ -1,4 +1,4 @@
-"""Sensors whose cursor has times that are ahead: the clock was set back, or their daemon runs on another machine."""
+"""A sensor's cursor may hold future times, because the clock was set back or the daemon moved to another machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a run that somebody waits for: behind which runs it is queued, how long, and what it does."""
+"""What a waiting command prints about its run: the runs queued in front of it, how long it waits, and what it does."""
 
 from __future__ import annotations
 

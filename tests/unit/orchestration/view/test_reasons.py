@@ -1,4 +1,4 @@
-"""Why something is not green: the words of the checks, the next action, and the order."""
+"""Why something is not green: the texts of the checks, the next action, and the order of the reasons."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_a_code_location_that_does_not_load_is_red_with_its_error() -> None:
 def test_what_does_not_load_is_told_by_a_file(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path / "home")
     assert read_unloaded(settings) == {}
-    write_unloaded(settings, {"holdfast": ERROR})  # no folder yet: it is logged, and ends no daemon
+    # the folder does not exist yet: the failure is logged, and the daemon continues
+    write_unloaded(settings, {"holdfast": ERROR})
     assert read_unloaded(settings) == {}
     settings.paths.dagster.mkdir(parents=True)
     write_unloaded(settings, {"holdfast": ERROR})

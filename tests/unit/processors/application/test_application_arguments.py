@@ -1,4 +1,4 @@
-"""What an application is told wrongly is refused before anything runs, with what was seen and expected."""
+"""A wrong argument of `Application` is refused before anything runs. The error shows the value and what is expected."""
 
 import pytest
 
@@ -128,7 +128,8 @@ def test_settings_that_contradict_the_engine_are_refused_under_every_name(where,
         KafkaCluster("localhost:1", **{where: {name: value, "client.id": "team"}})
     assert f" set {name} to {value!r}" in refused.value.message
     assert refused.value.action == f"Remove `{name}`."
-    KafkaCluster("localhost:1", **{where: {"client.id": "team"}})  # after the action
+    # without the refused setting, as the action recommends, the cluster opens
+    KafkaCluster("localhost:1", **{where: {"client.id": "team"}})
 
 
 def test_settings_that_say_what_holds_anyway_are_taken():

@@ -1,4 +1,4 @@
-"""A consumer outside of streams, on the cluster in memory."""
+"""`app.get_consumer`: a plain consumer outside of streams, on the in-memory cluster."""
 
 from __future__ import annotations
 

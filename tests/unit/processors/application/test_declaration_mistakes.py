@@ -1,4 +1,4 @@
-"""What people write by mistake in a declaration: refused there, with what was seen, what is expected, and the edit."""
+"""Mistakes in a declaration are refused where they are written: with the value, what is expected, and the edit."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def count(value: Any, state: Any) -> int:
 
 
 async def asking(value: Any) -> Any:
-    """A function that a step does not await."""
+    """A coroutine function. A step would not await it."""
 
 
 async def merging(left: Any, right: Any) -> Any:
-    """A rule that a join does not await."""
+    """An async merge function. A join would not await it."""
 
 
 class Late:
     def on_message(self, value: Any) -> None:
-        """Without the context."""
+        """The parameter `context` is missing."""
 
 
 class AsyncMessage:
     async def on_message(self, value: Any, context: Any) -> None:
-        """Nobody awaits it."""
+        """An async callback. The step would not await it."""
 
 
 class LateTimer:
     def on_message(self, value: Any, context: Any) -> None:
-        """Right."""
+        """A correct callback."""
 
     def on_timer(self, name: str) -> None:
-        """Without time and context."""
+        """The parameters `time` and `context` are missing."""
 
 
 class NeedsLimit:
@@ -56,7 +56,7 @@ class NeedsLimit:
         self.limit = limit
 
     def on_message(self, value: Any, context: Any) -> None:
-        """Right."""
+        """A correct callback."""
 
 
 MISTAKES: dict[str, tuple[Callable[[Application, Any], Any], str]] = {
@@ -159,7 +159,7 @@ def test_a_mistake_is_refused_where_it_is_written(mistake: str) -> None:
 
 
 def test_functions_that_can_be_called_are_taken() -> None:
-    """Also those whose own parameters Python can't tell, or that pass on what they get."""
+    """Functions whose signature Python cannot read, and wrappers that accept any arguments, are accepted, too."""
 
     def timed(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
@@ -246,7 +246,7 @@ def test_a_timer_without_its_method_says_which() -> None:
 
 
 def test_a_store_of_another_application_is_refused() -> None:
-    """Its TTL and its model would be ignored in silence."""
+    """A foreign store is refused, because its TTL and its model would be silently ignored."""
     app, other = Application(consumer_group="orders"), Application(consumer_group="refunds")
     foreign = other.store("seen", ttl=5000)
     frame = app.dataframe(app.topic("in"))
@@ -264,4 +264,4 @@ def test_an_output_topic_of_another_processor_is_refused() -> None:
         frame.to_topic(other.topic("out"))
     frame.to_topic(app.topic("out"))
     frame.to_topic(Topic("audit"))
-    other.dataframe(app.topic("in"))  # both read it
+    other.dataframe(app.topic("in"))  # two applications may read one topic

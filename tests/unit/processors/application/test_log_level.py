@@ -1,4 +1,4 @@
-"""``Application(loglevel=...)`` on the cluster in memory."""
+"""``Application(loglevel=...)`` on the in-memory cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors in each other's way."""
+"""Which processors may not run together, because their names, topics or changelogs conflict."""
 
 from __future__ import annotations
 

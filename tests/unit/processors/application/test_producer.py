@@ -1,4 +1,4 @@
-"""A producer outside of streams, and `print`, on the cluster in memory."""
+"""A plain producer outside of streams, and the step `print`, on the in-memory cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors as plain modules: which ones a module has, and mistakes with file and line."""
+"""Processors as plain Python modules: which processors a module declares, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUMBER = 5
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """A project with a package of its own name for each test, because Python imports a name once."""
+    """A project whose package has a new name for each test, because Python imports each module name only once."""
     package = f"shop_of_{tmp_path.name}"
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / package).mkdir()
@@ -137,7 +137,7 @@ def test_what_a_definition_is_refused_for_is_told_once_with_its_own_edit(shop: S
 
 @pytest.mark.parametrize("last", ["app.run()", "import sys; sys.exit(3)"])
 def test_a_module_that_runs_or_ends_the_process_when_it_is_imported_is_told(shop: Settings, last: str) -> None:
-    """The first example of README ends with `app.run()`: a command that imports it starts no worker."""
+    """The first example of README ends with `app.run()`. A command that imports it must not start a worker."""
     module = shop.project / module_of(shop).partition(".")[0] / "processors.py"  # type: ignore[operator]
     module.write_text(f"from holdfast import Application\napp = Application('b:1')\n{last}\n")
     (broken,) = load_processors(shop)

@@ -1,4 +1,4 @@
-"""`sdf.test`: the steps of a stream on one message, without Kafka."""
+"""`sdf.test` runs the steps of a stream on one message, without Kafka."""
 
 from __future__ import annotations
 

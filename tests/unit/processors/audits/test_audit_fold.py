@@ -1,4 +1,4 @@
-"""The plain fold of a changelog."""
+"""Folding a changelog: the latest value of each key remains, deleted keys and meta records do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits as they are shown."""
+"""How an audit shows keys and values: readable where their format is known, as bytes otherwise."""
 
 from __future__ import annotations
 

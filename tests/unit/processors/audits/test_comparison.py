@@ -1,4 +1,4 @@
-"""Copies of one moment: what differs is found down to the keys, counted, and named by who stands alone."""
+"""Compares copies of one moment: finds the keys that differ, counts them, and names the copy that deviates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S, C, W = Side.STORE, Side.CHANGELOG, Side.WAREHOUSE
 
 
 class Held:
-    """A copy in memory; counts which buckets were asked for."""
+    """A copy of the state in memory. It records which buckets were read."""
 
     def __init__(self, pairs: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> None:
         self.pairs = list(pairs.items()) if isinstance(pairs, Mapping) else pairs

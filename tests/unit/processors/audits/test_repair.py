@@ -1,4 +1,4 @@
-"""Repair plans: each way in which copies can differ has its verbs, in an order that loses nothing."""
+"""Repair plans: each way in which copies can differ has its verbs, in an order that loses no data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fleet's update, flight by flight."""
+"""How the processor `fleet` updates its state with each flight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.processors.definitions.fleet import UNSEEN, application, update_ai
 
 
 class DictState(dict[str, Any]):
-    """Enough of a state for a pure function."""
+    """A dict with the methods of `State` that a pure update function needs."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value

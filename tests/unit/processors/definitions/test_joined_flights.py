@@ -1,4 +1,4 @@
-"""weather, models and carriers: flights with what they are joined with, which is there before the first of them."""
+"""The processors `weather`, `models` and `carriers` join flights with rows that were sent before the first flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def observation(day: int, hour: int, temp: float, origin: str = "EWR") -> dict[s
 
 
 class Run:
-    """What an application sends for flights, with rows that are sent before them: topic, key, time and value."""
+    """Runs an application on flights. Rows for its tables are sent first, each as topic, key, time and value."""
 
     def __init__(
         self, application: Application, key: str, flights: list[Flight], *rows: tuple[str, str, int, Any]
@@ -55,9 +55,9 @@ def test_a_disrupted_departure_has_the_weather_that_was_observed_at_or_before_it
     flights = [
         flight(1, 9, 0, 60),
         flight(1, 9, 59, None),
-        flight(1, 9, 30, 59),  # no disruption
+        flight(1, 9, 30, 59),  # late, but not enough to count as a disruption
         flight(1, 9, 40, 90, origin="JFK"),
-        flight(1, 10, 0, 75),  # its hour has no observation
+        flight(1, 10, 0, 75),  # no observation exists for this hour
         flight(1, 15, 0, 80),  # the newest observation is older than three hours
     ]
     run = Run(weather.application, "origin", flights, *rows)
@@ -104,7 +104,7 @@ AIRLINES = [
     ("airlines", carrier, YEAR_MS, {"carrier": carrier, "name": name})
     for carrier, name in [("UA", "United Air Lines Inc."), ("B6", "JetBlue Airways")]
 ]
-#: Routes in several partitions; the last flight closes the hours of all.
+#: The routes are in several partitions. The last flight closes the hours of all partitions.
 FLIGHTS = [
     flight(1, 9, 0, 10),
     flight(1, 9, 5, 20, carrier="B6", origin="JFK"),

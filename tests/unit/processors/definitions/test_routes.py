@@ -1,4 +1,4 @@
-"""routes' update, flight by flight."""
+"""How the processor `routes` updates its state with each flight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.processors.definitions.routes import UNSEEN, WINDOW, application, 
 
 
 class DictState(dict[str, Any]):
-    """Enough of a state for a pure function."""
+    """A dict with the methods of `State` that a pure update function needs."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value

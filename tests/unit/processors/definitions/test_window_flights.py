@@ -1,4 +1,4 @@
-"""rotations and delays, with flights whose departures are out of order."""
+"""The processors `rotations` and `delays` on flights whose departures are out of order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def at(day: int, hour: int, minute: int) -> int:
     return due_ms(flight(day, hour, minute, 0))
 
 
-#: In the order of the timetable. The second one leaves 21 hours late, behind all others of its day.
+#: Flights in the order of the timetable. The second one departs 21 hours late, after all other flights of its day.
 FLIGHTS = [
     flight(1, 9, 0, 10),
     flight(1, 9, 30, 21 * 60, dest="MIA", air_time=None),
@@ -42,7 +42,7 @@ FLIGHTS = [
 
 
 def sent(application: Application, key: str, flights: Sequence[Flight]) -> tuple[list[dict[str, Any]], InMemoryCluster]:
-    """What a processor sends for these flights, which are in one partition, so that all have one stream time."""
+    """What a processor sends for these flights. All are in one partition, so they share one stream time."""
     cluster = InMemoryCluster()
     (source, *_) = (spec.name for spec in application.topology().inputs)
     cluster.create_topic(source, PARTITIONS)

@@ -1,4 +1,4 @@
-"""Topics that share state have each key in one partition, or a processor is refused, or warns by name."""
+"""Topics that share state must have each key in one partition. Otherwise the processor is refused, or warns by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAY_OUT = '`sdf.group_by("field")`'
 
 
 def by_length(key: bytes, count: int) -> int:
-    """A partitioner of the user's own."""
+    """A partitioner that a user wrote."""
     return (len(key) + key[-1] * 7) % count
 
 

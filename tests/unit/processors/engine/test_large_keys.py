@@ -1,6 +1,7 @@
 """Message keys near the record limit: each message counts or fails alone, and no commit fails for good.
 
-The indexes by time have keys in hex, and the clock of windows has two of them in one record.
+The indexes by time store keys in hexadecimal, and the windows' clock stores two of them in one record. So these records
+are several times as large as the key.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import pytest
 from holdfast import Application, Count, InMemoryCluster, StreamingDataFrame
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES
 
-#: `max.message.bytes` of the changelog, and the shares of it that the keys have.
+#: `max.message.bytes` of the changelog, and the lengths of the keys as shares of it.
 LIMIT = 16_000
 SHARES = (0.05, 0.12, 0.2, 0.24, 0.26, 0.3, 0.45, 0.55, 0.8, 0.98, 1.2)
 SMALL = b"k"
-#: The first event time: a record without a time has 0.
+#: The first event time in milliseconds. It is not 0, because records without a time have 0.
 BEGIN = 1_000_000
 
 Declare = Callable[[StreamingDataFrame, Application], StreamingDataFrame]
@@ -65,7 +66,7 @@ STEPS: dict[str, Declare] = {
 
 
 def run(step: str, *, plain: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[str]]:
-    """The outputs with the lengths of their keys, and the errors by type."""
+    """The outputs, each with the length of its key, and the type names of the errors."""
     if plain:
         monkeypatch.setattr("holdfast.processors.engine.runtime.task.columns._numpy_is_there", lambda: False)
     errors: list[str] = []
@@ -92,7 +93,7 @@ def run(step: str, *, plain: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     cluster.produce("in", json.dumps({"n": 99}).encode(), SMALL, timestamp_ms=BEGIN + 1_000)
     cluster.run(app)
     assert [*cluster.committed_offsets("p").values()] == [2 * len(SHARES) + 1]
-    cluster.run(app)  # the state is restored from its changelog
+    cluster.run(app)  # this run restores the state from its changelog
     kept = [record for _, record in cluster.read("p-w-changelog")]
     assert max(len(each.key or b"") + len(each.value or b"") for each in kept) <= LIMIT - OVERHEAD_BYTES
     read = [record for _, record in cluster.read("out")]
@@ -102,7 +103,8 @@ def run(step: str, *, plain: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 @pytest.mark.parametrize("step", STEPS)
 def test_a_message_with_a_large_key_counts_or_fails_alone(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs, errors = run(step, plain=False, monkeypatch=monkeypatch)
-    assert set(errors) == ({"RecordTooLarge"} if step != "count" else set())  # its windows leave nothing behind
+    # a count window of one message leaves no state
+    assert set(errors) == ({"RecordTooLarge"} if step != "count" else set())
     assert [key for key, _, _ in outputs if key == len(SMALL)]
     assert max(key for key, _, _ in outputs) > 0.1 * LIMIT
     if step.startswith(("tumbling", "hopping", "aggregate")):

@@ -1,4 +1,4 @@
-"""One number for a worker's memory: what it is split into, and the smallest that works."""
+"""The setting for a worker's memory: the parts into which it is split, and the smallest value that works."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The provisioning decision, as a table of facts and what follows."""
+"""The provisioning decision: a table of facts about topics, and the plan or refusal that follows."""
 
 import pytest
 import structlog

@@ -1,4 +1,4 @@
-"""A message whose time an output topic does not take fails alone: by the failure policy, within one transaction."""
+"""A message whose time an output topic does not accept fails alone: by the failure policy, within one transaction."""
 
 from typing import Any
 
@@ -98,7 +98,7 @@ def test_a_broker_whose_clock_is_behind_refuses_a_few_times_only(monkeypatch: py
 
 
 def with_brokers_ahead(monkeypatch: pytest.MonkeyPatch, cluster: InMemoryCluster, ahead_ms: int) -> None:
-    """The worker's clock is behind the brokers'."""
+    """Set the brokers' clock ahead of the worker's clock."""
     takes = cluster._broker.takes_time
     monkeypatch.setattr(
         cluster._broker, "takes_time", lambda topic, time_ms: takes(topic, time_ms and time_ms - ahead_ms)
@@ -110,7 +110,7 @@ def with_brokers_ahead(monkeypatch: pytest.MonkeyPatch, cluster: InMemoryCluster
 def test_a_worker_whose_clock_is_a_month_behind_processes_all_the_same(
     monkeypatch: pytest.MonkeyPatch, columns: bool, stamp: str
 ) -> None:
-    """Its inputs show what time the brokers have."""
+    """The worker learns the brokers' time from its inputs."""
     month_ms = 30 * 24 * HOUR_MS
     cluster = InMemoryCluster()
     cluster.create_topic("in", config={"message.timestamp.type": stamp})
@@ -139,7 +139,7 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
 
 
 def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The messages behind the one that ran twice are read again, and a registry of schemas may be away by then."""
+    """The messages behind the one that ran twice are read again, and by then the schema registry may be away."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
@@ -164,7 +164,7 @@ def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypat
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest.MonkeyPatch, columns: bool) -> None:
-    """Each message is newer than the one before, so each would tell a later time of the brokers."""
+    """Each message is newer than the one before, so each one would show a later time of the brokers."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
@@ -182,7 +182,7 @@ def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest
 
 
 def test_a_clock_that_is_set_right_counts_at_once() -> None:
-    """A worker that still added what it was behind would refuse messages that the topic takes."""
+    """If the worker still added the former delay of its clock, it would refuse messages that the topic accepts."""
     clock = VirtualClock()
     clock.skew_s = -2 * HOUR_MS / 1000
     real_ms = int((clock.time() - clock.skew_s) * 1000)
@@ -200,7 +200,7 @@ def test_a_clock_that_is_set_right_counts_at_once() -> None:
 
 
 def test_an_input_whose_limit_was_lowered_is_believed_until_a_broker_refuses() -> None:
-    """It took a record that it would not take now: nothing about the brokers' time follows from that."""
+    """The topic once took a record that it would refuse now. So the record says nothing about the brokers' time."""
     cluster, _ = fed(0, 5 * HOUR_MS, 0)
     cluster._broker.topics["in"].config[AFTER_KEY] = str(HOUR_MS)
     cluster.run(build(dead_letter_topic="dead"))

@@ -1,4 +1,4 @@
-"""Topics of tables: one that loses rows is told in log, plan and status; one that was truncated is refused."""
+"""Topics of tables: one that can lose rows is reported in log, plan and status. A truncated one is refused."""
 
 from __future__ import annotations
 

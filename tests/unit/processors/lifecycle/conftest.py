@@ -1,8 +1,7 @@
-"""A real supervisor, a real registry, and a small real program in the place of a processor.
+"""A real supervisor, a real registry, and a small real program in place of a processor.
 
-The program is a package ``processors`` of its own in a folder of its own, started as the product starts
-processors. It serves its status over HTTP as told by ``acts.json``: one act for each start, the last one for all
-further starts.
+The program is a package named ``processors`` in a separate folder, and is started like a processor in production. It
+serves its status over HTTP. The file ``acts.json`` holds one act for each start; the last act is for all later starts.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that a test of the lifecycle needs."""
+    """The ports, supervisor, registry and rollout that a lifecycle test works with."""
 
     world: World
     supervisor: Supervisord
@@ -94,7 +93,7 @@ class Stage:
     rollout: Rollout
 
     def acts(self, *acts: Mapping[str, Any]) -> None:
-        """What the program does at its first, second, ... start."""
+        """Set what the program does at its first, second and later starts."""
         partitions = {"0": [0, 1], "1": [2, 3]}
         home = self.world.paths.home
         home.mkdir(parents=True, exist_ok=True)

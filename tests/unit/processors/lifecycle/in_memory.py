@@ -1,4 +1,4 @@
-"""A processor with workers in memory: a supervisor, their answers, and a real registry on SQLite."""
+"""A processor with simulated workers: supervisor and answers are in memory, and the registry is a real SQLite file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.processors.lifecycle.ports import World
 
 NAME = "orders"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-#: The holder of an apply whose process is no process of this machine.
+#: The holder of an apply that runs on another machine.
 ELSEWHERE = "another-host/boot/namespace/1/1/random"
 
 
 @dataclass
 class Worker:
-    """One worker: its process, how it ended, and its answer."""
+    """One worker: its process, how the process ended, and its answer."""
 
     slot: str
     pid: int | None = None
@@ -31,33 +31,33 @@ class Worker:
     signal: str | None = None
     error: dict[str, Any] | None = None
     started_at: datetime = NOW
-    #: What a process of it does after its start: it runs, or it ends again.
+    #: Whether a started process keeps running. If not, it ends at once.
     restarts: bool = True
-    #: Whether it answers nobody.
+    #: Whether the worker answers no request.
     silent: bool = False
 
     def kill(self, signal: str = "SIGKILL") -> None:
-        """End its process by a signal."""
+        """End the worker's process with a signal."""
         self.pid, self.exit_status, self.signal, self.error = None, None, signal, None
 
     def fail(self, cause: str, message: str, **fields: Any) -> None:
-        """End its process by an error."""
+        """End the worker's process with an error."""
         error = {"type": "Failure", "message": message, "action": "mend it", "cause": cause, "fields": fields}
         self.pid, self.exit_status, self.signal, self.error = None, 1, None, error
 
 
 @dataclass
 class Installation:
-    """The supervisor of a processor's workers, and what they answer; one partition of ``placed`` for each."""
+    """A processor's supervisor and its workers' answers. Each worker owns one partition of topic ``placed``."""
 
     registry: Registry
     paths: Paths
     slots: tuple[str, ...] = ("0",)
     now: datetime = NOW
     workers: dict[str, Worker] = field(default_factory=dict)
-    #: Each change of a program, in order.
+    #: Each start, stop or other change of a program, in order.
     done: list[str] = field(default_factory=list)
-    #: Whether the supervisor hangs: it runs, and answers nothing.
+    #: Whether the supervisor hangs: its process runs, but answers no request.
     hangs: bool = False
     #: Called before a program is started.
     before_start: Callable[[], None] = lambda: None
@@ -72,12 +72,12 @@ class Installation:
 
     @property
     def world(self) -> World:
-        """The ports of this installation."""
+        """The ports to this installation."""
         return World(self, lambda _, slot: self.answer(slot), self.registry, self.paths, lambda: self.now)  # type: ignore[arg-type]
 
     @property
     def rollout(self) -> Rollout:
-        """The deployed version."""
+        """A rollout of the deployed version."""
         return Rollout(NAME, "v1", self.slots, {"placed": len(self.slots)}, {}, self.paths.home)
 
     def worker(self, slot: str = "0") -> Worker:
@@ -85,7 +85,7 @@ class Installation:
         return self.workers[self.paths.program(NAME, slot)]
 
     def pass_time(self, seconds: float) -> None:
-        """Let the clock of this machine go on."""
+        """Move the clock of this machine forward."""
         self.now += timedelta(seconds=seconds)
 
     # --- the deployer ---------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Installation:
     # --- the workers ----------------------------------------------------------------------------------------
 
     def answer(self, slot: str) -> Any:
-        """The status source of a worker."""
+        """An object that reports the status of the worker in this slot."""
         return _Source(self, self.worker(slot))
 
 
@@ -180,7 +180,7 @@ class _Source:
 
 
 def open_installation(folder: Path, slots: int = 1, steady_s: Callable[[], float] | None = None) -> Installation:
-    """A processor that works in so many workers; close its registry."""
+    """A processor with ``slots`` running workers. The caller closes its registry."""
     url = f"sqlite:///{folder / 'registry.db'}"
     registry = Registry(url) if steady_s is None else Registry(url, steady_s)
     registry.migrate()

@@ -1,4 +1,4 @@
-"""A described world: topologies and facts for plans, with everything in order unless a test says otherwise."""
+"""Topologies and facts for tests of plans. In these facts everything is in order, unless a test changes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def two_widths_topology() -> Topology:
 
 
 def world_of(topology: Topology, **changes: Any) -> Facts:
-    """Facts of a processor that works; each change replaces a field."""
+    """Facts of a processor that runs without faults; each of ``changes`` replaces a field."""
     topics = {
         spec.name: TopicFacts(spec.name, f"id-of-{spec.name}", PARTITIONS, 1, dict(spec.config))
         for spec in topology.topics()
@@ -59,7 +59,7 @@ def world_of(topology: Topology, **changes: Any) -> Facts:
 
 
 def stopped(topology: Topology, **changes: Any) -> Facts:
-    """The same, stopped on purpose, with whole local state."""
+    """Facts of the same processor, stopped on purpose, with complete local state."""
     local = tuple(
         LocalTask(
             "0",

@@ -1,4 +1,4 @@
-"""A version on the last messages, in memory: failures with their places, state of their keys, nothing else."""
+"""A new version is proved in memory on the last messages: failures with offsets, and state of the messages' keys."""
 
 from __future__ import annotations
 

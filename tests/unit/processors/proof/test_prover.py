@@ -1,4 +1,4 @@
-"""A proof in real processes, on messages that are given: hangs, missing state, and what lies in files meanwhile."""
+"""A proof in real processes on given messages: code that hangs, missing state, and that no file holds the messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def amount(value):
 application.dataframe(application.topic("orders")).apply(amount).to_topic(application.topic("sums"))
 """
 HANGS = WORKS.replace("    return value\n", "    while value:\n        pass\n")
-#: It looks for the messages in all files that it can name, as another user's program would.
+#: A step that searches all readable files for the messages, as a program of another user could.
 LOOKS = WORKS.replace(
     "    return value\n",
     """
@@ -45,7 +45,7 @@ STAGE = ProveVersion("", "v2", "new", "former", "v1", ("orders",), 100)
 
 
 class Topics:
-    """Two partitions with committed input."""
+    """A topic with two partitions; partition 0 has committed input."""
 
     def describe(self, names: Any) -> dict[str, TopicFacts]:
         return {name: TopicFacts(name, name, 2, 1, {}) for name in names}
@@ -58,7 +58,7 @@ class Topics:
 
 
 class Worker:
-    """A worker with one running task, unless it is silent."""
+    """A worker that answers a checkpoint request, unless it is silent."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self._silent = silent

@@ -1,4 +1,4 @@
-"""The link of a version holds its own fingerprints, its vector, and the fingerprints of its base."""
+"""The link of a version contains its own fingerprints, its vector of offsets, and the fingerprints of its base."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Typed columns as Python reads them from stored values: by the names that the model reads, whatever the SQL says."""
+"""Typed columns read from stored values in Python: by the names that the model reads, even if SQL names differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
 
 class Shifted(BaseModel):
-    """The name of each field is the alias of another one."""
+    """A model in which the name of each field is the alias of another field."""
 
     a: int | None = Field(None, alias="b")
     b: int | None = Field(None, alias="c")
@@ -34,16 +34,17 @@ class ByName(Shifted):
 
 class Chosen(BaseModel):
     new: int | None = Field(None, validation_alias=AliasChoices("new", "old", AliasPath("in", "new")))
-    key: str = ""  # the column is key_
+    key: str = ""  # its column is named key_
 
 
 class Outer(BaseModel):
-    """Objects within optional, listed and mapped ones keep the names of their own model."""
+    """A model with nested objects: optional, in a list, in a mapping. Each uses the field names of its own model."""
 
     one: Shifted | None = None
     many: list[Shifted] = []
     named: dict[str, Shifted | None] = {}
-    doubled: Annotated[int, AfterValidator(lambda n: n * 2)] = 0  # the column has what is stored
+    # its column holds the stored value, not the validated one
+    doubled: Annotated[int, AfterValidator(lambda n: n * 2)] = 0
     note: Any = None
 
     @model_validator(mode="before")
@@ -64,7 +65,7 @@ class Box:
 
 
 class Node(BaseModel):
-    """A recursive model: its column is text within."""
+    """A recursive model. Below the first level, its column is text."""
 
     up: Node | None = Field(None, alias="above")
 
@@ -83,7 +84,7 @@ Wrapped = RootModel[Shifted]
         (Shifted | None, None, {}),
         (Chosen, {"old": 1, "key": "k"}, {"new": 1, "key_": "k"}),
         (Chosen, {"new": None, "old": 1}, {"new": 1}),
-        (Chosen, {"in": {"new": 1}}, {}),  # SQL reads no column from within another one
+        (Chosen, {"in": {"new": 1}}, {}),  # SQL cannot read a column from inside another column
         (Outer, {"one": {"b": 1}, "many": [{"b": 2}]}, {"one": {"a": 1}, "many": [{"a": 2}]}),
         (Outer, {"named": {"x": {"c": 1}, "y": None}}, {"named": {"x": {"b": 1}}}),
         (Outer, {"doubled": 2, "moved": 1, "note": {"b": 1}}, {"doubled": 2, "note": {"b": 1}}),
@@ -159,7 +160,7 @@ def test_inferred_columns_are_read_by_their_names_in_json() -> None:
     [
         ("2026-01-01T10:00:00.000000Z", "2026-01-01 12:00+02:00"),
         ("2026-01-01T10:00:00.000000", "2026-01-01T10:00:00"),
-        ("2026-01-01T10:00:00.000000Z", "2026-01-01T10:00:00[UTC]"),  # SQL reads it, Python does not
+        ("2026-01-01T10:00:00.000000Z", "2026-01-01T10:00:00[UTC]"),  # SQL can parse this text, Python cannot
         (1.5, "1.50"),
         (3.0, 3),
         ("NaN", float("nan")),

@@ -1,4 +1,4 @@
-"""Which moments the history can give."""
+"""For which moments the history can return the state."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ def snapshot(name: str, covers_from: float, taken_at: float, source: str = "incr
 
 
 def former(name: str, covers_from: float, taken_at: float, partitions: int = 2):
-    """As it was published before the latest checkpoint's time was kept."""
+    """A snapshot as older code published it, without the time of the latest checkpoint."""
     parts = base_at(*[1] * partitions).partitions
     return snapshot(name, covers_from, taken_at, latest_at=None, partitions=parts)
 
@@ -82,7 +82,7 @@ def test_the_commit_time_bounds_the_checkpoints_of_former_manifests():
     assert [each.covers_from for each in (early, middle, late)] == [150, 150, 340]
     assert spans([late, middle, early]) == [(150, 200)]
     assert base_for([late, middle, early], 219, late) == early
-    # maintenance has removed the first one: the span begins where the next one is sure
+    # maintenance removed the first snapshot, so the span begins where the next one is certain
     assert with_ends([(second, 220)])[0].covers_from == 220
     assert with_ends([(former("a", 100, 100, partitions=1), 150)])[0].latest_at == 100
     known = snapshot("d", 150, 400, latest_at=420)

@@ -1,4 +1,4 @@
-"""What a snapshot is made from: every guard on its own, and what is chosen when it strikes."""
+"""The source of a snapshot: tests every guard on its own, and which source is chosen when the guard refuses another."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def log(*ends: int, starts: tuple[int, ...] = (), **fields: Any) -> ChangelogNow
     return replace(ChangelogNow("p-s-changelog", "id-1", parts, DAY, HOUR), **fields)
 
 
-#: 100 and 200 were published ten minutes ago; now the owner is at 150 and 200, and the log goes on.
+#: Offsets 100 and 200 are published. The owner's checkpoint is at 150 and 200, and the changelog ends at 180 and 260.
 FACTS = SnapshotFacts(
     processor="p",
     store="s",
@@ -118,7 +118,7 @@ def test_the_same_facts_give_the_same_snapshot_and_others_another():
 
 
 def test_without_a_history_a_full_snapshot_begins_another_generation():
-    """A generation never falls: offsets of two generations can't be compared."""
+    """A generation never decreases, because offsets of two generations cannot be compared."""
     table = TableNow(base_at(100, 200, generation=3), NOW - DAY, None)
     plan = plan_snapshot(replace(FACTS, table=table))
     assert (plan.source.name, plan.generation) == ("checkpoint", 4)
@@ -317,7 +317,7 @@ def test_the_newest_checkpoint_of_each_partition_counts():
 
 
 def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
-    """What the topic lacks by compaction may be in the store, however young the checkpoint is."""
+    """Compaction may have removed rows from the topic that the store still holds, however new the checkpoint is."""
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)
     assert plan.source.name == "checkpoint"

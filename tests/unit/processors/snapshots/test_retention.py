@@ -1,4 +1,4 @@
-"""What tags are let go of: the old ones beyond the newest, never the last, never somebody else's."""
+"""Which tags expire: old ones beyond the newest, never the last one, never tags that Holdfast did not create."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -47,7 +47,7 @@ def test_other_references_have_their_own_time(name, days, gone):
 
 
 def test_the_tag_of_a_time_is_as_old_as_its_time_where_the_store_was_quiet():
-    """Nothing was committed for a year, so today's tag is on a version of a year ago."""
+    """Nothing was committed for a year, so today's tag points to a version that is a year old."""
     today, old = reference("at-2026-11-20", 365), reference("at-2025-11-20", 365)
     assert expired_references([today, old], KEPT, NOW) == ("at-2025-11-20",)
 

@@ -1,4 +1,4 @@
-"""Virtual time."""
+"""The virtual clock of the in-memory cluster."""
 
 from __future__ import annotations
 

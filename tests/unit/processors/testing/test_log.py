@@ -1,4 +1,4 @@
-"""One partition's log: markers, the last stable offset, cleaning, lost heads and tails."""
+"""The log of one partition: markers, the last stable offset, compaction, and logs that lost their head or tail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seen(log: PartitionLog, *, committed: bool = True, start: int = 0) -> Seen:
 
 
 def history() -> PartitionLog:
-    """0 a, 1 b, 2 marker, 3 a again (aborted), 4 marker, 5 b deleted, 6 a again, 7 marker, 8 c of an open one, 9 a."""
+    """Offsets: 0 a, 1 b, 2 marker, 3 a (aborted), 4 marker, 5 b deleted, 6 a, 7 marker, 8 c (open transaction), 9 a."""
     log = PartitionLog()
     put(log, b"a", b"1", 1)
     put(log, b"b", b"1", 1)
@@ -73,7 +73,7 @@ def test_cleaning_keeps_the_latest_of_a_key_below_the_last_stable_offset() -> No
 def test_deletes_and_markers_go_only_when_told_so() -> None:
     log = history()
     log.compact(drop_tombstones=False)
-    assert log.read(0, 1000, committed=True)[1] == 8  # behind the marker at 7
+    assert log.read(0, 1000, committed=True)[1] == 8  # the position is behind the marker at 7
     log.compact(drop_tombstones=True)
     assert seen(log) == [(6, b"a", b"2")]
     assert (log.start, log.end, log.last_stable) == (0, 10, 8)
@@ -82,7 +82,7 @@ def test_deletes_and_markers_go_only_when_told_so() -> None:
 def test_a_reader_passes_offsets_below_an_open_transaction_that_hold_no_record_any_more() -> None:
     log = history()
     log.compact(drop_tombstones=True)
-    assert log.read(0, 1000, committed=True)[1] == 8  # the marker at 7 is gone, the open transaction is at 8
+    assert log.read(0, 1000, committed=True)[1] == 8  # the marker at 7 is gone; the position is at the open transaction
     assert log.read(7, 1000, committed=True) == ([], 8)
     assert log.read(0, 1, committed=False)[1] == 7
 

@@ -1,4 +1,4 @@
-"""Groups: generations, sessions, eager and cooperative rebalances, assignors."""
+"""Consumer groups of the in-memory cluster: generations, sessions, eager and cooperative rebalances, assignors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Told = list[tuple[str, tuple[int, ...]]]
 
 
 class Reader:
-    """A member in a process of its own."""
+    """A group member in a simulated process of its own."""
 
     def __init__(self, cluster: InMemoryCluster, name: str) -> None:
         self.process = InlineProcess(cluster.clock, name)
@@ -45,7 +45,7 @@ def numbers(partitions: list[Partition]) -> tuple[int, ...]:
 
 
 class World:
-    """A group that reads a topic of four partitions."""
+    """A cluster and a group that reads a topic with four partitions."""
 
     def __init__(self, assignor: Assignor = "range") -> None:
         self.cluster = InMemoryCluster()
@@ -56,7 +56,7 @@ class World:
         return Reader(self.cluster, name)
 
     def turn(self, *readers: Reader, seconds: float = 3.0) -> None:
-        """Let all poll for a while; nobody ever shares a partition."""
+        """Let all members poll for a while. A partition must never have two owners."""
         end = self.cluster.clock.monotonic() + seconds
         while self.cluster.clock.monotonic() < end:
             for reader in readers:
@@ -196,7 +196,7 @@ def test_a_forced_rebalance_is_a_new_generation(world: World) -> None:
 
 
 def test_what_was_given_but_never_taken_is_void_after_the_next_rebalance_began() -> None:
-    """An eager member that did not look in between rejoins with nothing in hand, as Kafka's protocol has it."""
+    """An eager member that did not poll between two rebalances rejoins without partitions, as in Kafka's protocol."""
     world = World()
     first = world.reader("first")
     world.turn(first)

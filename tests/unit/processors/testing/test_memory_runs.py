@@ -1,4 +1,4 @@
-"""Running an application on the cluster in memory, as users do."""
+"""Running an application on the in-memory cluster, as users do."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def test_without_changelogs_state_is_on_the_disk(cluster: InMemoryCluster, tmp_p
 
 
 class Killed(BaseException):
-    """SIGKILL."""
+    """Raised in place of SIGKILL."""
 
 
 class Doomed(InlineProcess):
-    """Dies at a point, and has no effect from then on."""
+    """A process that is killed at the point ``at``. From then on it has no effect."""
 
     at = ""
 

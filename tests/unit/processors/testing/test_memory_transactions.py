@@ -1,4 +1,4 @@
-"""Transactions at their worst: slow producers, requests that arrive late, brokers that are away."""
+"""Transactions of the in-memory cluster under faults: slow producers, delayed requests, unavailable brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INPUT = Partition("in", 0)
 
 
 class Fates(Network):
-    """What becomes of the next requests of each name."""
+    """Decides what happens to the next request of each name: delivered, delayed or lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Fates(Network):
 
 
 class World:
-    """One cluster with an input and an output."""
+    """A cluster with an input topic and an output topic."""
 
     def __init__(self) -> None:
         self.network = Fates()
@@ -185,7 +185,7 @@ def test_a_late_commit_of_a_fenced_producer_is_refused(world: World) -> None:
 
 
 def test_a_late_commit_with_the_same_epoch_ends_the_newer_transaction(world: World) -> None:
-    """The hazard of the first protocol version: why the engine replaces its producer after an unknown outcome."""
+    """The first transaction protocol has this hazard. So the engine replaces its producer after an unknown outcome."""
     world.network.delay_s = 31.0
     producer = world.producer()
     producer.begin()

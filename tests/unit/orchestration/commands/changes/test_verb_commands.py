@@ -1,4 +1,7 @@
-"""Each verb's command is generated: it has the options of the verb and of the action, and hands each to its owner."""
+"""The command of each verb is generated.
+
+It has the options of the verb and of applying, and passes each to its function.
+"""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The last lines of a log, those since a moment, and new ones while it is rotated."""
+"""`holdfast logs`: the last lines, the lines since a time, and new lines while the log is rotated."""
 
 from __future__ import annotations
 

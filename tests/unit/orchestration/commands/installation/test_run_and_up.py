@@ -1,4 +1,4 @@
-"""`holdfast run` and the deployments of `holdfast up`: what is refused, and what is left as it is."""
+"""`holdfast run` and the deployments of `holdfast up`: what is refused, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 
 
 def deployed(home: Path, pid: int) -> Paths:
-    """A home with the mark of a deployment, and the endpoint file of its worker."""
+    """A home folder with a recorded deployment and the endpoint file of its worker."""
     paths = Paths(home)
     write_mark(paths, "orders", Mark(generation=1, code_version="v1", slots=("0",), desired="deployed"))
     endpoint = Endpoint(

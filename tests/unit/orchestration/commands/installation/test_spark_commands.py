@@ -1,4 +1,4 @@
-"""``holdfast spark`` and ``holdfast warehouse``, as people call them."""
+"""Calls of ``holdfast spark`` and ``holdfast warehouse`` on the command line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Rows for people: windows and aggregations are columns, and Holdfast's own records are left out."""
+"""Readable rows: windows and aggregations become columns, and Holdfast's own records are left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store_of(app: Application) -> StoreSpec:
 
 
 def rows_of(app: Application) -> list[dict[str, Any]]:
-    """What `query` gets from the workers: every record of the store, after three orders in two minutes."""
+    """What `holdfast query` gets from the workers after three orders in two minutes: every record of the store."""
     cluster = InMemoryCluster()
     cluster.create_topic("orders")
     for at, amount in ((MINUTE, 3), (MINUTE + 1, 4), (2 * MINUTE, 10)):

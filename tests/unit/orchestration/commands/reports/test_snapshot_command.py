@@ -1,4 +1,4 @@
-"""The version that a person means, and what is told of it; rows of a real table without a JVM."""
+"""`holdfast snapshot`: which version it chooses, what it shows, and rows of a real table read without a JVM."""
 
 from __future__ import annotations
 

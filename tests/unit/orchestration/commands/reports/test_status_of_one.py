@@ -1,4 +1,4 @@
-"""`holdfast status NAME`: one processor with its assets, or one asset of the project, and nothing else."""
+"""`holdfast status NAME` shows one processor with its assets, or one asset of the project, and nothing else."""
 
 from __future__ import annotations
 

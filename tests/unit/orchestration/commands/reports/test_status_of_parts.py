@@ -1,4 +1,4 @@
-"""The subtopologies of a processor in `holdfast status`, and its drawing by `holdfast explain`."""
+"""The subtopologies of a processor in `holdfast status` and in the drawing of `holdfast explain`."""
 
 from __future__ import annotations
 

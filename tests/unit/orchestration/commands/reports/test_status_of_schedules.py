@@ -1,4 +1,4 @@
-"""The next slot of a schedule, the last one and the missed ones: in `status`, metrics, and the asset of the store."""
+"""The next, last and missed slots of a schedule in `holdfast status`, in metrics, and in the asset of the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.processors.engine.serving.test_metrics import status
 
 
 def worker() -> dict[str, Any]:
-    """A worker with one schedule in two tasks, and one that has not fired."""
+    """A worker with two tasks of one schedule that has fired, and one schedule that has not fired yet."""
     document = status()
     report = {"next": 1_700_000_060.0, "last": 1_700_000_000.0, "fired": 3, "missed": 2}
     nightly = {"next": 1_700_003_600.0, "last": None, "fired": 0, "missed": 0}

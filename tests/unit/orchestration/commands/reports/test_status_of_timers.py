@@ -1,4 +1,4 @@
-"""Timers that have not fired, and the stream time, in `holdfast status` and in the metadata of a store's asset."""
+"""Pending timers and the stream time in `holdfast status` and in the metadata of a store's asset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast status` for the eyes: workers are told apart, and what needs a person is not buried by what does not."""
+"""The text of `holdfast status`: it distinguishes workers, and shows first what needs an action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``holdfast top`` makes of what workers say: rates, time behind, restores, and who comes first."""
+"""What ``holdfast top`` computes from the workers' answers: rates, time behind, restores, and the order of rows."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""When the daemon replaces a code server, and which edits it sees."""
+"""When the daemon replaces a code server, and which edits of the code it notices."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The layer on a real server: what is admitted passes as it is, streams and WebSocket too; the rest goes nowhere."""
+"""The access layer on a real server: admitted requests, streams and WebSockets pass unchanged; others go nowhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "0123456789abcdef-of-anna"
 
 @dataclass
 class Served:
-    """The server, and what has reached the application behind the layer."""
+    """A running server, and the requests that reached the application behind the access layer."""
 
     port: int
     reached: list[tuple[str, str | None]] = field(default_factory=list)
@@ -122,7 +122,7 @@ def test_a_foreign_websocket_is_refused_before_it_opens(open_: Served, headers: 
 
 
 def test_a_refused_body_is_not_read(open_: Served) -> None:
-    """The answer comes although the body never does."""
+    """The server answers a refused request although its body never arrives."""
     with socket.create_connection(("127.0.0.1", open_.port), timeout=20) as line:
         line.sendall(b"POST /x HTTP/1.1\r\nHost: evil.example.com\r\nContent-Length: 999999999\r\n\r\n{")
         assert line.recv(65536).startswith(b"HTTP/1.1 403")
@@ -198,7 +198,7 @@ def test_without_a_token_nothing_is_reached(asking: Served) -> None:
 
 
 def test_a_hostile_page_does_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that changes its name with each request."""
+    """Refusals are logged once for each cause, even if a hostile page changes its host name with each request."""
     with serving(WebserverSettings(tokens={"anna": TOKEN})) as served:
         for number in range(20):
             httpx.get(served.url, headers={"host": f"often-{number}.example.com"})

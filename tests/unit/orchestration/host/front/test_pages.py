@@ -1,4 +1,4 @@
-"""The docs on the webserver: every page and every link in it leads somewhere, and nothing but the docs is served."""
+"""The documentation pages on the webserver: every link leads to a page, and no other files are served."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def dagsters(request: Request) -> PlainTextResponse:
 
 
 def answered(path: str, *, prefix: str = "", method: str = "GET", **settings: object) -> httpx.Response:
-    """What a browser of this machine gets."""
+    """The response to a request from a browser on this machine."""
     app = Starlette(routes=[Route("/{path:path}", dagsters, methods=["GET", "POST"])])
     front = Front(WithPages(app, prefix), rules_of(WebserverSettings(**settings), prefix=prefix))  # type: ignore[arg-type]
 
@@ -41,7 +41,7 @@ def answered(path: str, *, prefix: str = "", method: str = "GET", **settings: ob
 
 
 def links_of(page: str) -> Iterator[tuple[str, str]]:
-    """The links and pictures in a page's text that stay on the server, as path and anchor."""
+    """The links and pictures of a page that point to this server, as path and anchor."""
     text = answered(f"/docs/{page}").text.partition("<main>")[2]
     for link in re.findall(r'(?:href|src)="([^"]+)"', text):
         if not link.startswith(("http:", "https:", "mailto:")):

@@ -1,4 +1,4 @@
-"""Which requests may reach Dagster's webserver: every kind of hostile one is refused, with what was seen."""
+"""Which requests may reach Dagster's webserver. Each kind of hostile request is refused with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def asked(
     peer: str = "127.0.0.1",
     **headers: str | list[str],
 ) -> Asked:
-    """A request of this machine's browser, with further headers (``_`` for a dash)."""
+    """A request from a browser on this machine, with further headers; ``_`` in a name stands for a dash."""
     given = {"host": "localhost:3000", **headers}
     if method == "POST" and "content_type" not in headers:
         given["content_type"] = JSON
@@ -154,7 +154,7 @@ def test_a_post_has_to_be_json(content_type: str | list[str], path: str) -> None
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_query_in_a_url_is_refused(method: str) -> None:
-    """Dagster executes changes from the URL, and an image of a foreign page sends no origin."""
+    """Dagster executes mutations from a GraphQL URL, and a browser that loads it as an image sends no origin."""
     assert refusal(asked(method, "/graphql", accept="image/*")).status == 405
     below = rules_of(WebserverSettings(), prefix="/dagster")
     assert refusal(asked(method, "/dagster/graphql"), below).status == 405

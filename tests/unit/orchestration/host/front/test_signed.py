@@ -1,4 +1,4 @@
-"""Runs that a person launches carry the person's name, whatever the request says."""
+"""A run that a person launches carries the name of that person, even if the request contains another name."""
 
 from __future__ import annotations
 

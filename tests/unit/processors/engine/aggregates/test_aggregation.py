@@ -1,4 +1,4 @@
-"""Built-in aggregations, message by message: results, stored form, and what they refuse."""
+"""Built-in aggregations, one message at a time: their results, their stored form, and the values that they refuse."""
 
 import json
 import math
@@ -28,7 +28,7 @@ ALL = {
 
 
 class OneKey:
-    """The state of one key: what it keeps has been through JSON."""
+    """The state of one key. Values are stored as JSON."""
 
     def __init__(self):
         self.raw = {}

@@ -1,4 +1,4 @@
-"""Aggregations over columns: the same bytes as message by message, or nothing at all."""
+"""Aggregations on columns give the same bytes as one message at a time, or leave the messages to that path."""
 
 import json
 import math
@@ -32,7 +32,7 @@ BENCH = {
 
 
 class Memory:
-    """Stored values by key, as the overlay has them."""
+    """Stored values by key, like the overlay of a store."""
 
     def __init__(self, values=()):
         self.values = dict(values)
@@ -59,7 +59,7 @@ class OneState:
 
 
 def one_by_one(aggregation, memory, messages):
-    """The outputs, None for messages that fail."""
+    """The outputs of processing one message at a time; None for a message that fails."""
     outputs = []
     for key, raw, timestamp in messages:
         before = dict(memory.values)
@@ -72,13 +72,13 @@ def one_by_one(aggregation, memory, messages):
 
 
 def run(columnar, keys, values, timestamps):
-    """The outputs of a run; None if the plain path must process it."""
+    """The outputs of a batch on columns; None if the messages must be processed one at a time."""
     picked = columnar.picked(keys, values)
     return None if picked is None else columnar.run(keys, picked.items, timestamps)
 
 
 def in_columns(columnar, aggregation, memory, messages):
-    """As a task does it: by columns, or message by message where that can't be."""
+    """Process messages like a task: on columns, or one at a time where columns are not possible."""
     raws = run(columnar, *(list(column) for column in zip(*messages, strict=True)))
     if raws is not None:
         return raws, True
@@ -87,7 +87,7 @@ def in_columns(columnar, aggregation, memory, messages):
 
 
 def check(columns, slices, restarts=()):
-    """Both ways over the same messages; how many slices went by columns."""
+    """Process the same slices in both ways and compare. Returns how many slices were processed on columns."""
     aggregation = Aggregation(columns)
     plain, memory = Memory(), Memory()
     columnar = ColumnarAggregation(aggregation, memory)

@@ -1,4 +1,4 @@
-"""Columns that users write, in each kind of window."""
+"""Aggregators and collectors that users write, in each kind of window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Merging(PowerSum):
 
 
 class Spread(Aggregator):
-    """Its own constructor, a state that is a dict, and a name of its own."""
+    """An aggregator with a constructor of its own, a dict as state, and a state suffix of its own."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -54,7 +54,7 @@ class Spread(Aggregator):
 
 
 class Newest(Aggregator):
-    """The value with the greatest event time; its ``agg`` gets the time, as the base class of Quix Streams has it."""
+    """The value with the greatest event time. Its ``agg`` takes the time, as in the base class of Quix Streams."""
 
     def initialize(self) -> list[Any]:
         return [-1, None]
@@ -103,7 +103,7 @@ def test_an_aggregator_and_a_collector_in_each_kind_of_window(cluster: InMemoryC
 
     for at, value in ((0, 2), (20, 5)):
         send(cluster, at, value)
-    cluster.run(build(place))  # what comes next finds the state of another run
+    cluster.run(build(place))  # the next run finds the state of this one
     send(cluster, 10, 3)
     cluster.run(build(place))
     made = [json.loads(record.value or b"") for _, record in cluster.read("out")]

@@ -1,4 +1,7 @@
-"""Groups of a table's rows end as in plain Python, whichever partition is read first, over kills; planted bugs show."""
+"""Groups of a table's rows equal a plain Python model, in any order of reading and over kills.
+
+Planted bugs are found.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def expected_of(rows: dict[bytes, Any], *, filtered: bool) -> dict[bytes, Any]:
 
 
 class Rows(dict[str, Any]):
-    """The state of one key, as steps see it; values come back from JSON."""
+    """The state of one key, as steps see it. Values are stored as JSON."""
 
     def __init__(self, message_key: bytes) -> None:
         super().__init__()
@@ -80,7 +83,10 @@ class Store(dict[bytes, Rows]):
 
 
 class Network:
-    """The steps of a grouping, with a queue from each partition of rows to each one of groups; any of them is next."""
+    """The steps of a grouping.
+
+    A queue leads from each partition of rows to each partition of groups; they are read at random.
+    """
 
     def __init__(self, random: Random, *, filtered: bool) -> None:
         made = RetractableColumns(columns())
@@ -107,7 +113,7 @@ class Network:
 
 
 def check_order(seed: int, _: Path) -> None:
-    """Changes rows in any order, and reads the queues in any order."""
+    """Change rows at random, read the queues in random order, and compare the groups with the model."""
     random = Random(seed)
     filtered = random.random() < 0.5
     network, rows = Network(random, filtered=filtered), dict[bytes, Any]()
@@ -129,7 +135,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_rows(stored: dict[bytes, Any], changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """The stored rows are right, the changes of a group end at its row, each differs, and deletions follow on rows."""
+    """Check the stored rows. Each change must differ from the one before, and the last one must equal the row."""
     assert shown({key: state["row"] for key, state in stored.items() if "row" in state}) == shown(expected)
     newest: dict[bytes, Any] = {}
     for key, row in changes:
@@ -139,12 +145,12 @@ def check_rows(stored: dict[bytes, Any], changes: list[tuple[bytes, Any]], expec
 
 
 def shown(rows: dict[bytes, Any]) -> list[str]:
-    """1 and 1.0 are equal in Python."""
+    """Rows as texts, because 1 and 1.0 are equal in Python but not as output."""
     return sorted(map(repr, rows.items()))
 
 
 def check_lives(seed: int, folder: Path) -> None:
-    """The same on the engine, over kills, lost disks and restarts."""
+    """Compare the groups with the model after a run on the engine with kills, lost disks and restarts."""
     random, (cluster, _) = Random(seed), world()
     cluster.create_topic("rows", partitions=random.choice([1, 2, 3]), config={"cleanup.policy": "compact"})
     filtered, options = random.random() < 0.5, random.choice([{}, {"changelog": "source"}])
@@ -228,7 +234,7 @@ def _row_without_a_group_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _present_items_are_taken_out(patch: pytest.MonkeyPatch) -> None:
-    """As if the row were read after it was changed."""
+    """Plant a bug: the items of the changed row are taken out, in place of those of the former row."""
     _replace_of_moved(patch, lambda made: [[group, key, into and out and into, into] for group, key, out, into in made])
 
 

@@ -1,4 +1,4 @@
-"""Messages are grouped by row with a sort of small integers: every row number must be sorted as itself."""
+"""Messages are grouped by row number with a sort of small integers. Large row numbers must not be confused."""
 
 import numpy as np
 import pytest

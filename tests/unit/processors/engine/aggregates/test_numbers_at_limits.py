@@ -1,4 +1,4 @@
-"""Numbers at their limits: columns and the plain loop agree on sums that overflow, signed zeros and large numbers."""
+"""Numbers at their limits: columns and the plain loop agree on overflowing sums, signed zeros and large numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = 1_690_000_000_000
 
 
 def run(kind: str, seed: int, folder: Path) -> dict[str, Any]:
-    """What is sent, put aside and stored, as bytes."""
+    """Outputs, dead letters and changelog of a run, as bytes."""
     app = Application(
         "in-memory",
         consumer_group="g",
@@ -70,7 +70,7 @@ def test_columns_and_the_plain_loop_agree(
 
 
 def averages(*numbers: bytes) -> list[str]:
-    """Moving averages over two messages, and the errors of those that were put aside."""
+    """The moving averages over two messages, and the errors of the dead letters."""
     app = Application(
         "in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, dead_letter_topic="dead"
     )

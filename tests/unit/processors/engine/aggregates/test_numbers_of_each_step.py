@@ -1,7 +1,7 @@
-"""Numbers at their limits in each step that adds, compares or keeps: NaN, infinities, signed zeros, large ones.
+"""Numbers at their limits in each step that adds, compares or stores numbers: NaN, infinities, signed zeros, huge ones.
 
-Whatever a message brings, the step gives the same by columns and one by one, in one life and in two; what JSON can't
-hold fails its own message, with an error that says so; and the messages behind it are processed.
+A step gives the same result on columns and one message at a time, and with or without a restart. A result that JSON
+cannot hold fails its own message with an error that says so. Later messages are processed normally.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from holdfast.processors.engine.runtime.task import columns, task
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream
 from tests.mechanics.tiers import variants
 
-#: Numbers as a producer's JSON has them.
+#: Numbers as texts in a producer's JSON.
 WRITTEN = (
     *("1e308", "-1e308", "1.7976931348623157e308", "-1.7976931348623157e308", "5e-324", "-5e-324", "0.0", "-0.0"),
     *("0", "-0", "0.1", "1", "9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775809"),
     *("18446744073709551616", "1e22", "1e999", "1" + "0" * 307, "1" + "0" * 400, "1" + "0" * 5_000, "true", "null"),
 )
-#: What a function may make of a message.
+#: Values that a function may make of a message, by name.
 MADE = {
     **{"nan": nan, "inf": inf, "-inf": -inf, "huge": 10**4_400, "large": 10**320, "yes": True, "text": "7"},
     **{"decimal": Decimal(7), "decimal nan": Decimal("nan"), "none": None},
 }
-#: Words of errors that name no column, no field and no key.
+#: Words of plain Python errors. An error of Holdfast names the column, field or key, and has none of these words.
 RAW = frozenset({"fsum", "convert", "zero"})
 KEYS = (b"a", b"b")
 MESSAGES, TAIL = 70, 24
@@ -63,7 +63,10 @@ def number(value: dict[str, Any]) -> Any:
 
 
 def sized(value: dict[str, Any]) -> Any:
-    """The number, for functions that compare: a value of another type would fail the messages behind it."""
+    """The number of a message, for functions that compare.
+
+    Another type would make later messages fail, so it is refused.
+    """
     made = number(value)
     if type(made) not in (int, float):
         raise TypeError(f"expected a number, got {made!r}")
@@ -150,7 +153,7 @@ def application(step: str | Callable[[Any, Any], Any], of: Any, folder: Path) ->
 
 
 def messages(seed: int, *, made: bool) -> list[bytes]:
-    """Messages at the limits, and then a tail of plain ones."""
+    """Messages with numbers at the limits, then messages with small numbers."""
     random = Random(seed)
     drawn = [f'{{"v":{text}}}' for text in random.sample(WRITTEN, random.choice([3, 6, len(WRITTEN)]))]
     if made:
@@ -161,7 +164,7 @@ def messages(seed: int, *, made: bool) -> list[bytes]:
 
 
 def lives(step: str, of: Any, sent: list[bytes], folder: Path, *restarts: int) -> dict[str, Any]:
-    """What is sent, put aside and stored, with restarts in front of these messages."""
+    """Outputs, dead letters and state, with restarts before the messages at these indices."""
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)
@@ -174,7 +177,7 @@ def lives(step: str, of: Any, sent: list[bytes], folder: Path, *restarts: int) -
     dead = [(record.value, dict(record.headers or ())["holdfast.error"]) for _, record in cluster.read("dead")]
     state = (
         cluster.state(application(step, of, folder), "s") if step != "duplicates" else {}
-    )  # some are over, and there
+    )  # for `duplicates`, values that have ended may still be in the store
     return {"outputs": sorted(outputs, key=repr), "dead": dead, "state": repr(sorted(state.items()))}
 
 
@@ -217,12 +220,12 @@ def test_the_steps_that_have_columns_use_them(step: str, tmp_path: Path, monkeyp
     assert taken["messages"] > 20
 
 
-#: The headers of a dead letter that say what was wrong and what to do.
+#: The headers of a dead letter that hold the error and the action.
 TOLD = ("holdfast.error", "holdfast.error.action")
 
 
 def outcome(step: Callable[[Any, Any], Any], folder: Path, *values: object) -> tuple[list[Any], list[tuple[Any, str]]]:
-    """What is sent and what is put aside, of messages that are a millisecond apart."""
+    """Outputs and dead letters for messages that are one millisecond apart."""
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)
@@ -243,7 +246,7 @@ def test_a_message_fails_that_a_later_count_window_can_not_add(kind: str, sends:
         counted = stream.hopping_count_window(3, 1) if kind == "hopping" else stream.sliding_count_window(3)
         return getattr(counted.agg(total=Sum(of)), sends)()
 
-    # The window of the first three messages is 1e308; the next one would begin with more than any float.
+    # The first window sums to 1e308. The second one would start with 1e308 twice, more than a float can hold.
     sent, dead = outcome(step, tmp_path, -1e308, 1e308, 1e308, 1, 2, 3, 4)
     assert [value["v"] for value, _ in dead] == [1e308]
     assert [each["total"] for each in sent if each["end"] - each["start"] >= 2][-1] == 9
@@ -283,7 +286,7 @@ def test_an_average_of_the_largest_numbers_is_their_mean(over: Any, tmp_path: Pa
     )
     assert dead == []
     assert [each["mean"] for each in sent[:9]] == [largest] * 9
-    assert sent[-1]["mean"] == 1  # nothing stays of what has left
+    assert sent[-1]["mean"] == 1  # the values that left the window leave nothing behind
 
 
 def test_a_counter_of_a_number_beyond_floats_says_so(tmp_path: Path) -> None:
@@ -304,7 +307,7 @@ def test_a_counter_that_is_a_float_says_by_which_numbers_it_can_grow(tmp_path: P
 
 
 class Ratio(Aggregator):
-    """The sum of the numbers by that of those above 5: none of them is an error."""
+    """The sum of all numbers divided by the sum of those above 5. Without one above 5, the result raises an error."""
 
     def initialize(self) -> Any:
         return [0, 0]
@@ -320,7 +323,7 @@ class Ratio(Aggregator):
 
 
 class Unwritable(Ratio):
-    """A result that JSON can't write."""
+    """A column whose result JSON cannot hold."""
 
     def result(self, value: Any) -> Any:
         return object() if not value[1] else value[0] / value[1]
@@ -339,7 +342,7 @@ CLOSES: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_column_that_fails_when_its_window_closes_fails_the_window_alone(
     kind: str, column: Ratio, tmp_path: Path
 ) -> None:
-    """It stopped the worker, and again at each start."""
+    """An error in a closing window stopped the worker, and stopped it again at each start."""
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)

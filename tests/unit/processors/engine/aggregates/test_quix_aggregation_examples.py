@@ -1,4 +1,4 @@
-"""The documented examples of Quix Streams for aggregations, as they are written there."""
+"""The aggregation examples from the documentation of Quix Streams, with the calls as written there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_custom_aggregator(cluster: InMemoryCluster) -> None:
 @pytest.mark.parametrize("base", [Aggregator, BaseAggregator])
 def test_custom_aggregator_of_a_column(cluster: InMemoryCluster, base: type[Aggregator]) -> None:
     class Newest(base):  # type: ignore[misc, valid-type]
-        """Its ``agg`` gets the timestamp, as the base class of Quix Streams has it."""
+        """An aggregator whose ``agg`` takes the timestamp, as in the base class of Quix Streams."""
 
         def __init__(self, column: str) -> None:
             self._column = column

@@ -1,4 +1,4 @@
-"""The one-line steps: duplicates are dropped for a while, averages move over messages or over time."""
+"""The steps `drop_duplicates` and `moving_average`: how long they remember messages, in messages or in time."""
 
 from __future__ import annotations
 
@@ -51,14 +51,17 @@ def test_the_first_of_equal_messages_is_kept_until_the_time_is_over(cluster: InM
     app = build(lambda frame: frame.drop_duplicates("id", within=timedelta(seconds=1)))
     messages = [(0, {"id": 1, "n": 0}), (1, {"id": 1, "n": 1}), (999, {"id": 2, "n": 2}), (999, {"id": 1, "n": 3})]
     assert [each["n"] for each in run(cluster, app, *messages)] == [0, 2]
-    # A duplicate makes the time no longer; it ended at 1,000 ms.
+    # A duplicate does not extend the time. It has ended at 1,000 ms.
     assert [each["n"] for each in run(cluster, app, (1_000, {"id": 1, "n": 4}), (1_001, {"id": 1, "n": 5}))] == [4]
     assert [each["n"] for each in run(cluster, app, (1_002, {"id": 1, "n": 6}), key=b"b")] == [6]
 
 
 @pytest.mark.parametrize("commit_every", [0, 1])
 def test_behind_group_by_the_time_is_that_of_the_messages(cluster: InMemoryCluster, commit_every: int) -> None:
-    """Stream time moves with commits there, and is behind the messages."""
+    """Behind ``group_by``, stream time moves only at commits.
+
+    So the time of the messages decides what is a duplicate.
+    """
     app = build(lambda frame: frame.group_by("k").drop_duplicates("id", within=1_000), commit_every=commit_every)
     messages = [(number * 400, {"k": "a", "id": 1, "n": number}) for number in range(10)]
     assert [each["n"] for each in run(cluster, app, *messages)] == [0, 3, 6, 9]
@@ -100,7 +103,7 @@ def test_an_average_over_time_as_in_plain_python(cluster: InMemoryCluster) -> No
         wanted.append(pytest.approx(sum(prices) / len(prices)))
     app = build(lambda frame: frame.moving_average("price", over=timedelta(milliseconds=over), into="mean"))
     found = []
-    for first in range(0, 300, 60):  # each part on a new disk
+    for first in range(0, 300, 60):  # each part starts on a new disk
         found += [each["mean"] for each in run(cluster, app, *messages[first : first + 60])]
     assert found == wanted
 
@@ -132,9 +135,10 @@ def test_a_batch_that_is_sent_again_with_its_old_times_is_no_new_one(cluster: In
     app = build(STEPS["duplicates"])
     batch = [(number * 300, {"id": number, "n": number}) for number in range(8)]
     assert len(run(cluster, app, *batch)) == 8
-    run(cluster, app, (9_000, {"id": 1}), key=b"b")  # other keys go on, and a commit removes what has ended
+    # another key moves stream time forward, and a commit removes values that have ended
+    run(cluster, app, (9_000, {"id": 1}), key=b"b")
     assert run(cluster, app, *batch) == []
-    assert len(run(cluster, app, (60_000, {"id": 70}))) == 1  # and the key itself
+    assert len(run(cluster, app, (60_000, {"id": 70}))) == 1  # now the key's own time moves forward as well
     assert run(cluster, app, *batch) == []
 
 
@@ -170,7 +174,7 @@ def test_a_message_that_is_dated_ahead_makes_no_other_late(
     found = run(cluster, app, (now + 600_000, {"id": 1, "n": 9}), (now - 5, {"id": 2, "n": 1}))
     found += run(cluster, app, (now - 4, {"id": 3, "n": 3}))
     assert [each.get("mean", each["n"]) for each in found] == results
-    cluster.advance(700)  # it counts now
+    cluster.advance(700)  # now the worker's clock has reached the time of the message, so it counts
     late = run(cluster, app, (now, {"id": 4, "n": 7}), (now, {"id": 5, "n": 7}))
     assert [each["mean"] for each in late] == ([9, 9] if name == "averages" else [])
 
@@ -184,7 +188,8 @@ def test_a_key_without_messages_is_forgotten_and_nothing_of_it_stays(cluster: In
     assert any(key == b"a" for key, _ in cluster.state(app, "s"))
     run(cluster, app, (12_000, {"id": 1, "n": 1}), key=b"b")
     assert [name for key, name in cluster.state(app, "s") if key == b"a" or "/61/" in name] == []
-    assert len(run(cluster, app, (0, {"id": 1, "n": 1}))) == 1  # it is not known that it was there
+    # the key was forgotten, so its message is not a duplicate
+    assert len(run(cluster, app, (0, {"id": 1, "n": 1}))) == 1
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -209,7 +214,7 @@ def test_a_key_is_forgotten_by_the_stream_time_and_not_by_a_commit(
 def test_what_a_key_has_seen_leaves_with_its_own_time(cluster: InMemoryCluster) -> None:
     app = build(STEPS["duplicates"])
     run(cluster, app, (1_000_000, {"id": 0, "n": 0}), key=b"b")
-    for number in range(0, 40, 5):  # the key is behind the other one, and both go on
+    for number in range(0, 40, 5):  # key a is far behind key b, and both get messages
         batch = [((number + each) * 500, {"id": number + each, "n": 1}) for each in range(5)]
         run(cluster, app, *batch)
         run(cluster, app, *((1_000_000 + at, value) for at, value in batch), key=b"b")
@@ -221,7 +226,7 @@ def test_what_a_key_has_seen_leaves_with_its_own_time(cluster: InMemoryCluster) 
 
 @pytest.mark.parametrize("seed", variants(range(6), tested=2))
 def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> None:
-    """Keys at times of their own, in disorder, on a new disk now and then."""
+    """Keys with event times far apart, messages out of order, and sometimes a new disk."""
     random, within = Random(seed), 100
     at = {b"a": 0, b"b": 5_000, b"c": 100_000}
     app = build(lambda frame: frame.drop_duplicates("id", within=within))
@@ -243,7 +248,7 @@ def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> N
 
 
 def test_state_of_the_time_before_keys_had_their_own_is_read(cluster: InMemoryCluster) -> None:
-    """Its values ended by stream time: they have a record of their end, and no newest message is known."""
+    """Older code let values end by stream time. They have a record of their end, but no newest message of the key."""
 
     def former(value: Any, state: Any) -> bool:
         if state.exists(f"seen/{value['id']}"):

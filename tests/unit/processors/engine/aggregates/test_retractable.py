@@ -1,4 +1,4 @@
-"""Columns from which rows are taken out: sums leave nothing behind, and what can't be taken out is refused."""
+"""Columns from which rows can be removed: sums are exact afterwards, and what cannot be removed is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_same_rows_have_the_same_stored_value_in_any_order() -> None:
         random.shuffle(rows)
         for row in rows:
             held = made.moved(held, None, made.items(row))
-        for row in rows[:5]:  # a total of 0 is not stored, and comes back
+        for row in rows[:5]:  # the total becomes 0, which is not stored, and then returns
             held = made.moved(held, made.items(row), None)
             held = made.moved(held, None, made.items(row))
         stored.add(json.dumps(held))
@@ -113,7 +113,7 @@ def test_a_function_that_fails_is_told_by_its_column_and_what_was_done() -> None
 
 
 def test_a_row_that_is_taken_out_before_it_was_added_is_even_again_when_it_comes() -> None:
-    """As after a replay of the dead letter that would have added it."""
+    """This happens when the dead letter of the row that was never added is replayed later."""
     made = RetractableColumns({"n": Count(), "total": Sum("v"), "r": Reduce(added, first, subtractor=removed)})
     row = made.items({"v": 4})
     held = made.moved(None, row, None)

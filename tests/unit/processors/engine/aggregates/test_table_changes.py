@@ -1,4 +1,4 @@
-"""Tables of other tables, one case at a time: filter, map, groups with retraction; refusals; what composes."""
+"""Tables derived from tables, one case per test: filter, map, groups with retraction, refusals, combinations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def application(**options: Any) -> Application:
 
 
 class World:
-    """A cluster with the topic of a table, and rows with increasing times."""
+    """A cluster with the topic of a table. Each row gets a later time than the row before."""
 
     def __init__(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         self.cluster, self.at = InMemoryCluster(clock=VirtualClock(BEGIN / 1_000 + 60)), BEGIN
@@ -77,7 +77,7 @@ def test_each_change_of_a_row_takes_the_former_one_out_of_its_group() -> None:
     ]
     for at, (key, row, expected) in enumerate(steps):
         world(key, row)
-        if at in (1, 3, 4, 6, 8):  # some commits have several changes
+        if at in (1, 3, 4, 6, 8):  # some commits contain several changes
             world.cluster.run(counted(application()))
             assert world.rows(counted(application())) == expected
     assert world.cluster.state(counted(application()), GROUPS) == {}
@@ -203,7 +203,7 @@ def test_a_table_that_is_restored_from_its_topic_is_grouped() -> None:
 def test_a_table_with_a_history_is_grouped_by_its_newest_rows() -> None:
     world, options = World(), {"history_retention": timedelta(days=1)}
     world(b"1", order("open", 1), at=BEGIN + 10)
-    world(b"1", order("paid", 2), at=BEGIN)  # older: no change
+    world(b"1", order("paid", 2), at=BEGIN)  # an older row changes nothing
     world.cluster.run(counted(application(), **options))
     assert world.rows(counted(application(), **options)) == {b"open": {"n": 1, "total": 1}}
 
@@ -268,7 +268,7 @@ def test_a_change_of_a_type_is_a_change() -> None:
 
 @dataclass
 class Order:
-    """A row as an instance."""
+    """A row as an instance of a class."""
 
     status: str
     v: int
@@ -289,7 +289,7 @@ def test_rows_of_a_model_are_instances_in_functions_as_in_the_stream_of_the_tabl
 
 
 def test_tables_of_tables_compose() -> None:
-    """A filtered table is grouped, its groups are filtered, joined by a field of the first rows, and grouped again."""
+    """Filter a table, group it, filter the groups, join the rows with them, and group the result again."""
 
     def build() -> Application:
         app = application()
@@ -361,7 +361,7 @@ def test_a_stream_is_joined_with_the_groups() -> None:
     ],
 )
 def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | None) -> None:
-    """The table keeps its former row, too, so that both stay equal. A row without the field is in no group."""
+    """The table keeps the former row, too, so that row and group agree. A row without the field belongs to no group."""
     world = World()
     world(b"1", order("open", 1))
     world(b"1", row)

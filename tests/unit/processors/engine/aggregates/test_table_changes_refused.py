@@ -1,4 +1,4 @@
-"""Tables of other tables: what is refused with the line to write, and how they look to a reader and a deployment."""
+"""Tables derived from tables: refused declarations with the line to write, the topology's drawing, and versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def application(**options: Any) -> Application:
 
 
 class World:
-    """A cluster with the topic of a table, and rows with increasing times."""
+    """A cluster with the topic of a table. Each row gets a later time than the row before."""
 
     def __init__(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         self.cluster, self.at = InMemoryCluster(clock=VirtualClock(BEGIN / 1_000 + 60)), BEGIN
@@ -105,7 +105,7 @@ def of(declare: Any) -> Any:
     ("declare", "error", "said"),
     [
         (ungrouped, GroupByInvalid, "`table.group_by('status').aggregate(n=Count())`"),
-        (in_a_circle, JoinInvalid, "wait for itself"),
+        (in_a_circle, JoinInvalid, "`table.join(groups, on='status')`"),
         (named_twice, GroupByInvalid, "Give the `aggregate` another `name`"),
         (filtered_twice, StepInvalid, "Store 'orders-table-filter' is of one join or table"),
         (shares_its_rows, StepInvalid, "is used by 2 steps"),
@@ -123,6 +123,21 @@ def test_what_can_not_run_is_refused(declare: Any, error: type[HoldfastError], s
     with pytest.raises(error) as refused:
         declare(application())
     assert said in f"{refused.value.message} {refused.value.action}"
+
+
+def test_a_table_is_joined_with_its_own_groups_by_a_key_inside_the_row() -> None:
+    """The refusal of a join by the key of the message names this join."""
+    app = application()
+    orders = app.table(app.topic("orders"))
+    groups = orders.group_by("status").aggregate(n=Count())
+    orders.join(groups, on="status").to_stream().to_topic(app.topic("out"))
+    cluster = InMemoryCluster()
+    cluster.create_topic("orders", partitions=2)
+    for key in (b"1", b"2", b"3"):
+        cluster.produce("orders", json.dumps(order("open", 1)).encode(), key)
+    cluster.run(app)
+    newest = {record.key: json.loads(record.value or b"null")["n"] for _, record in cluster.read("out")}
+    assert newest == {b"1": 3, b"2": 3, b"3": 3}
 
 
 def test_columns_may_have_the_names_of_arguments() -> None:

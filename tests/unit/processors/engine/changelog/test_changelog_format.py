@@ -1,4 +1,4 @@
-"""The bytes of changelog records: round trips, no collisions, unknown versions refused, an old sample kept."""
+"""The bytes of changelog records: round trips, distinct keys, refused unknown versions, and a readable old sample."""
 
 import math
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def test_the_sample_of_version_one_stays_readable():
 
 def test_a_meta_record_names_its_processor_and_older_and_newer_code_read_each_others():
     class Older(msgspec.Struct, frozen=True):
-        """What versions decode that did not name the processor."""
+        """The meta record as older versions decode it, without the name of the processor."""
 
         inputs: Mapping[str, int]
         transaction: int

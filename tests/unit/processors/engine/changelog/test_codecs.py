@@ -1,4 +1,4 @@
-"""Codecs of stored values: what comes back, what is refused with its path, and what is damaged."""
+"""Codecs of stored values: which values come back, which are refused with their path, and damaged payloads."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ TYPED = [
         *(("typed", value) for value in PLAIN + BYTES_AND_KEYS + TYPED),
         ("bytes", b"\x00\xff"),
     ],
-    # the repr of a set differs between test processes
+    # the repr of a set differs between test processes, so it cannot be a test id
     ids=lambda each: each if isinstance(each, str) else None,
 )
 def test_a_value_comes_back_with_its_types(codec: str, value: Any) -> None:
@@ -146,7 +146,7 @@ def test_the_quick_check_takes_all_plain_values(value: Any) -> None:
 
 
 def _greatest(value: Any) -> int:
-    """The greatest amount of a whole number in a value, which has an extension beyond 64 bits."""
+    """The greatest absolute whole number in a value. Beyond 64 bits, msgpack needs an extension for it."""
     if isinstance(value, (list, dict)):
         return max(map(_greatest, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) * 2 if isinstance(value, int) else 0
@@ -217,7 +217,7 @@ def test_a_value_of_10_mb_comes_back() -> None:
 def test_a_damaged_payload_is_named(codec: str, payload: bytes) -> None:
     raw = pack_head(1, CODECS[codec].number, T) + payload
     if codec == "msgpack" and payload[:1] in (b"\xc7", b"\xd4"):
-        return  # an extension of msgpack's own, which the codec never writes
+        return  # the payload is an extension of msgpack itself, which the codec never writes
     with pytest.raises(FormatUnknown, match=f"A stored value of the codec {codec} can't be read"):
         decode_value(raw)
     with pytest.raises(FormatUnknown, match=f"A stored value of the codec {codec} can't be read"):

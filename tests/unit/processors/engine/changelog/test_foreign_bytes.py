@@ -1,4 +1,4 @@
-"""Bytes of any origin, in a changelog, on disk or from the wire, give their value or the documented error."""
+"""Any bytes in a changelog, on disk or from the network give their value or the documented error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ENDPOINT = b'{"pid":7,"url":"http://127.0.0.1:1","token":"t","mark":"m","reads_n
 VALUES = (encode_value({"a": [1, None, "x"]}, 1), encode_bytes(b"raw", 2))
 KEY = key_prefix(b"key") + b"total"
 
-#: Any JSON, among it the right names with wrong types.
+#: Any JSON, sometimes with known field names and wrong types.
 _names = st.sampled_from(["version", "inputs", "tasks", "pid", "partitions", "fingerprint", "stores", "files", "a"])
 _json = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -66,7 +66,7 @@ _json = st.recursive(
 
 
 def bytes_like(*valid: bytes) -> st.SearchStrategy[bytes]:
-    """Random bytes, any JSON, and valid bytes that are cut, changed at one place, or changed in one field's type."""
+    """Random bytes, any JSON, and valid bytes that are truncated, changed at one place, or retyped in one field."""
     some = st.sampled_from(valid)
     cut = st.tuples(some, st.integers(0, 400)).map(lambda pair: pair[0][: pair[1]])
     changed = st.tuples(some, st.integers(0, 2000), st.binary(max_size=3)).map(
@@ -76,7 +76,7 @@ def bytes_like(*valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 def _retyped(row: tuple[bytes, str, bytes]) -> bytes:
-    """The valid JSON document with another value in a field; other bytes as they are."""
+    """The valid JSON document with another value in one field. Bytes that are not JSON stay unchanged."""
     try:
         document = json.loads(row[0])
     except ValueError:
@@ -85,7 +85,7 @@ def _retyped(row: tuple[bytes, str, bytes]) -> bytes:
 
 
 def refusal(read: Callable[[], Any], *documented: type[Exception]) -> Exception | None:
-    """The documented error that a read gives; None when it gives a value. Every other error fails the case."""
+    """The documented error that a read raises, or None if it returns a value. Any other error fails the test."""
     try:
         read()
     except documented as failure:

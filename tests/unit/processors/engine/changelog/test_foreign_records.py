@@ -1,4 +1,4 @@
-"""A foreign record in a changelog stops each reader of changelogs with the place of the record, and changes nothing."""
+"""Every reader of a changelog stops at a foreign record, names its offset, and changes nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FOREIGN = {
 
 @pytest.fixture(params=FOREIGN)
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
-    """A changelog of four records, of which the one at offset 2 is foreign."""
+    """A changelog of four records; the record at offset 2 is foreign."""
     made = InMemoryCluster()
     made.create_topic(PLACE.topic)
     for key, value in ((KEY, VALUE), (META_KEY, ChangelogMeta({}, 1, "v1").encode()), FOREIGN[request.param]):

@@ -1,4 +1,4 @@
-"""What this release writes, the former one reads, and the other way; what it must not read, it refuses."""
+"""This release and the former one read each other's data. Data that a release must not read is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = CheckpointFile("000001.sst", "p/in-0/files/u/000001.sst", 3, "00" * 32)
 MANIFEST = Manifest("c1", "p", "in-0", 0, "v1", "db", STATE_FORMAT, 12.5, TASK, (FILE,))
 VALUES = {"json": changelog.encode_value({"n": [1, "é", None]}, 5), "bytes": changelog.encode_bytes(b"\x00\xff", 5)}
 
-#: Reads what the other release wrote, and writes the same again.
+#: The program of the former release: it reads what this release wrote, and writes it again.
 PROGRAM = """
 import base64, json, sys
 from holdfast.processors.engine.changelog import format as changelog
@@ -69,7 +69,8 @@ def test_the_former_release_reads_what_this_one_writes_and_this_one_reads_that_a
     answer = read_by_former(former, written())
     assert "FormatUnknown" not in answer.values()
     meta = changelog.ChangelogMeta.decode(answer["meta"])  # type: ignore[arg-type]
-    # The former release does not know whose changelog it is: an absent field says nothing, whatever was there before.
+    # The former release does not know the field `processor`. Without the field, the record says nothing about its
+    # owner.
     assert meta == msgspec.structs.replace(META, processor=meta.processor)
     assert meta.processor in ("", "p")
     assert TaskMeta.decode(answer["task"]) == TASK  # type: ignore[arg-type]

@@ -1,4 +1,7 @@
-"""State comes back as it was set, or ``set`` refuses; outputs have no NaN, infinity, bytes or sets unless asked for."""
+"""State is read back as it was set, or ``set`` refuses it.
+
+Outputs have no NaN, infinity, bytes or sets unless allowed.
+"""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""A real RocksDB with a checkpoint of it, a real folder as the store, and a store that breaks on command."""
+"""A real RocksDB with a checkpoint, a real folder as the checkpoint store, and a store that fails on command."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NOW = 1_000_000.0
 
 
 class Broken(Exception):
-    """The process died here."""
+    """Raised in place of a crash: the process ends here."""
 
 
 class BreakingObjects:
-    """A real store; the operation with number ``at`` fails, and all after it when the process is dead.
+    """A real store. The operation number ``at`` fails, and every later one too if the process dies.
 
-    ``after`` says that the operation is done all the same: only its answer is lost.
+    If ``after`` is set, the failed operation is carried out; only its answer is lost.
     """
 
     def __init__(self, objects: FsspecObjects) -> None:
@@ -74,7 +74,7 @@ class BreakingObjects:
 
 @dataclass
 class Bench:
-    """One task's store, and everything around it."""
+    """The store of one task, with its databases, its checkpoint store and a clock."""
 
     folder: Path
     objects: Any
@@ -88,7 +88,7 @@ class Bench:
         self.store = TaskStore(self.databases, self.folder / "live")
 
     def write(self, count: int = 200, salt: str = "") -> TaskMeta:
-        """Commit so many new keys; the store's offset moves on."""
+        """Commit this number of keys with new values; the store's changelog offset increases."""
         self.offset += 1_000
         changes = [(b"\x06counts" + b"%06d" % number, f"{salt}{self.offset}".encode() * 20) for number in range(count)]
         meta = self.meta
@@ -160,7 +160,7 @@ class Bench:
         return dict(self.store.items(STORE))
 
     def everything_is_whole(self) -> None:
-        """Every manifest names files that are there, whole."""
+        """Check that all files that a manifest names exist with the right size."""
         there = self.objects.sizes(PLACE.files)
         for name in self.manifests():
             for file in self.manifest(name).files:
@@ -168,7 +168,7 @@ class Bench:
 
 
 def run(steps: Any) -> Any:
-    """Run steps to their end; their result."""
+    """Run a generator of steps to its end and return its result."""
     while True:
         try:
             next(steps)

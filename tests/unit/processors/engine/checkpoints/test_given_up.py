@@ -1,4 +1,4 @@
-"""A download that is given up leaves the task's own folder alone."""
+"""A download of a checkpoint that was given up does not change the task's folder."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 
 class Keeper:
-    """The part of a keeper that clears what was fetched."""
+    """The method of a keeper that deletes a fetched checkpoint."""
 
     def __init__(self, databases):
         self._databases = databases

@@ -1,4 +1,4 @@
-"""What takes a worker's checkpoints: when, how often it tries again, what it says; on a simulated disk and store."""
+"""When the keeper takes a worker's checkpoints, when it retries, and what it reports; disk and store are simulated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.objects import SimulatedObjects
 
 @dataclass
 class Kept:
-    """A running task, its keeper, and the world around them."""
+    """A running task, its keeper, and the simulated clock, disk and store."""
 
     clock: VirtualClock
     disk: SimulatedDisk
@@ -40,7 +40,7 @@ class Kept:
         self.task.store.write([(b"\x06counts" + b"%d" % self.offset, b"v")], self.task.meta)
 
     def turns(self, seconds: float = 0.0) -> None:
-        """Let time go by, and the worker work."""
+        """Let the worker run its loop for some seconds of simulated time."""
         until = self.clock.monotonic() + seconds
         while True:
             for _ in range(40):

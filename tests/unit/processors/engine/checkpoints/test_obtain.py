@@ -1,4 +1,4 @@
-"""A checkpoint brought to this machine for a reader: whole, checked, once, or refused with all reasons."""
+"""A reader fetches a checkpoint to this machine: complete, verified and once, or refused with all reasons."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_where_there_is_none_or_the_store_is_away_the_reason_is_told(bench, brea
 
 
 def edit(bench, **fields):
-    """Change fields in the newest manifest, as somebody with the keys of the store can; returns its name."""
+    """Change fields of the newest manifest, as a person with access to the store can. Returns the manifest's name."""
     name = bench.manifests()[-1]
     bench.objects.write(name, [json.dumps({**json.loads(bench.objects.read(name)), **fields}).encode()])
     return name
@@ -87,7 +87,7 @@ def test_the_id_in_a_manifest_writes_nowhere_but_to_its_own_folder(bench, tmp_pa
     assert sorted(path for path in tmp_path.rglob("*") if "scratch" not in path.parts) == before
     found = bench.fetch()
     assert (found.manifest, len(found.refused)) == (None, 1)
-    # uploads and the deletion of old checkpoints go on beside it
+    # uploads and the deletion of old checkpoints still work beside the hostile manifest
     for _ in range(3):
         bench.write()
         bench.upload()
@@ -96,7 +96,7 @@ def test_the_id_in_a_manifest_writes_nowhere_but_to_its_own_folder(bench, tmp_pa
 
 
 class Endless:
-    """A store in which one object never ends; counts what was taken of it."""
+    """A store with one object whose content never ends. It counts the bytes that were read of it."""
 
     def __init__(self, objects, endless):
         self.shown, self._objects, self._endless, self.taken = objects.shown, objects, endless, 0

@@ -1,4 +1,4 @@
-"""Uploads and downloads of checkpoints: what is shared, what is collected, and every way to break them."""
+"""Uploads and downloads of checkpoints: shared files, deletion of old files, and failures at every operation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_local_copies_are_gone_after_an_upload_and_after_a_failed_one(bench, bre
 
 
 def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, breaking):
-    """Tried again and again, it would else fill the rest of a store that is almost full."""
+    """Repeated failed uploads would otherwise fill a store that is almost full."""
     bench.write()
     breaking.at = 8
     with pytest.raises(StorageFailed):
@@ -94,7 +94,7 @@ def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, break
 @pytest.mark.parametrize("dies", [True, False], ids=["the process dies", "the store fails"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench, breaking, dies, after):
-    """At every operation: what is found is the former checkpoint or the new one, and the next upload is right."""
+    """After a failure at any operation, the former or the new checkpoint is found, and the next upload succeeds."""
     bench.write()
     bench.upload()
     for at in itertools.count():
@@ -127,7 +127,7 @@ def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench
 
 @pytest.mark.parametrize("seed", variants(range(20), tested=4, quick=1))
 def test_two_processes_that_upload_one_task_leave_only_whole_checkpoints(bench, seed):
-    """Any interleaving, with one of them standing still for long, dead now and then, and sharing files."""
+    """The uploads are interleaved at random. A process may pause for long or die, and the processes share files."""
     random = Random(seed)
     bench.write(300)
     bench.upload()
@@ -385,7 +385,7 @@ def test_a_download_that_nobody_wants_any_more_leaves_nothing_on_the_disk(bench,
 
 
 class DriverCancelled(BaseException):
-    """As asyncio's CancelledError, which is no Exception."""
+    """A ``BaseException``, like asyncio's CancelledError."""
 
 
 def test_what_a_driver_raises_ends_the_job_whatever_it_is():

@@ -1,4 +1,4 @@
-"""What turns one content into another."""
+"""The changes that turn one store's content into another's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``clear_state``: every store empty afterwards, on disk, in the changelog and in the checkpoints."""
+"""``clear_state`` empties every store: on disk, in the changelog and in the checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(value: int, state: Any) -> int:
 
 
 def build(**options: Any) -> Application:
-    """Two stateful streams and one without state."""
+    """An application with two stateful streams and one stream without state."""
     options = {"auto_offset_reset": "earliest", "loglevel": None, **options}
     app = Application(consumer_group="counting", **options)
     app.dataframe(app.topic("in")).apply(count, stateful=True, store="counts").to_topic(app.topic("out"))
@@ -124,7 +124,7 @@ def test_state_without_changelogs_is_deleted(cluster: InMemoryCluster, tmp_path:
 
 
 class Running(InlineProcess):
-    """A worker's process that tries to clear the state of its own application, once it has joined."""
+    """A worker that tries to clear the state of its own application after it has processed messages."""
 
     def __init__(self, cluster: InMemoryCluster, app: Application, settings: Settings) -> None:
         super().__init__(cluster.clock)
@@ -156,7 +156,7 @@ def test_it_is_refused_while_a_member_lives(cluster: InMemoryCluster, tmp_path: 
 
 
 class Joined(InlineProcess):
-    """A clearing process whose group gets another member after its n-th commit."""
+    """A process that clears state. After its n-th commit, another member joins the group."""
 
     def __init__(self, cluster: InMemoryCluster, commits: int) -> None:
         super().__init__(cluster.clock)
@@ -207,11 +207,11 @@ def test_it_is_refused_while_a_slot_is_held(cluster: InMemoryCluster, tmp_path: 
 
 
 class Killed(BaseException):
-    """The process died."""
+    """Raised in place of a kill: the process ends."""
 
 
 class Doomed(InlineProcess):
-    """Dies at its n-th commit, before or after it happened; what it calls afterwards has no effect."""
+    """A process that is killed at its n-th commit, before or after the commit. Later calls have no effect."""
 
     def __init__(self, cluster: InMemoryCluster, commits: int, at: str) -> None:
         super().__init__(cluster.clock)
@@ -257,7 +257,7 @@ def test_a_worker_that_is_stopped_too_early_is_told(
 ) -> None:
     feed(cluster)
     cluster.run(build(state_dir=tmp_path))
-    monkeypatch.setattr(Application, "run_on", lambda *_: None)  # as after a signal
+    monkeypatch.setattr(Application, "run_on", lambda *_: None)  # the run returns at once, as after a signal
     with pytest.raises(CommandFailed, match="stopped before it was done"):
         cluster.clear_state(build(state_dir=tmp_path))
     assert databases(tmp_path)

@@ -1,4 +1,4 @@
-"""A clear by window deletes what the store keeps about these windows, and nothing else; put back, it is as before."""
+"""A clear by window deletes exactly what the store holds for these windows; putting it back restores them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state_of(cluster: InMemoryCluster, app: Application) -> dict[tuple[bytes, st
 
 
 def spans(state: dict[tuple[bytes, str], Any]) -> set[tuple[bytes, int, int]]:
-    """The windows, open or closed, in seconds."""
+    """The windows in a store, open or closed, with start and end in seconds."""
     return {(key, start // SECOND, -(-end // SECOND)) for key, start, end in _spans(state)}
 
 
@@ -42,7 +42,7 @@ def _spans(state: dict[tuple[bytes, str], Any]) -> Iterator[tuple[bytes, int, in
 
 
 def check_whole(state: dict[tuple[bytes, str], Any]) -> None:
-    """Each entry of the index has its window; each window that a key knows as open is there."""
+    """Check that each index entry has its window, and that each window that a key lists as open is stored."""
     for key, name in state:
         if key == OWN_KEY and name.startswith("due/"):
             entry = due_entry(name)
@@ -68,7 +68,7 @@ def test_windows_that_contain_a_time_are_deleted_with_all_that_belongs_to_them(
 ) -> None:
     made, app = world(), KINDS[kind]
     feed(made, MESSAGES)
-    for _ in range(2):  # the second one passes entries of sessions that are closed
+    for _ in range(2):  # the second run comes to index entries of sessions that are already closed
         made.run(app())
     before, raw = state_of(made, app()), stored(made, app(), "w")
     check_whole(before)
@@ -115,7 +115,7 @@ def test_a_clear_of_a_partition_leaves_the_windows_and_the_time_of_others(window
     assert spans({key: value for key, value in after.items() if key[0] == b"k1"}) == (
         set() if window is None else {(b"k1", 10, 20)}
     )
-    say(1, 20_000)  # the first is late in partition 0, and in partition 1 where the time stayed
+    say(1, 20_000)  # 1 s is late in partition 0. In partition 1 it is late only if the clear left the stream time.
     made.run(app())
     sent = [(key, (start - T) // SECOND, each["value"]) for key, start, each in results(made)]
     again = {(b"k1", 0, 1)} if window is None else {(b"k1", 10, 1)}

@@ -1,4 +1,4 @@
-"""A backfill exchanges a store while windows and timers are due, more than a commit takes: each is sent once."""
+"""A backfill replaces a store while more windows and timers are due than one commit sends. Each result is sent once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.window_apps import T, build, send
 from tests.window_lives import carry_out
 
 KEYS = [b"%d" % number for number in range(20)]
-#: The group of the program that builds store ``w``.
+#: The consumer group of the program that rebuilds store ``w``.
 BESIDE = shadow_group("g", "w")
 
 
 class Ends:
-    """A timer for each key."""
+    """Sets a timer for each key."""
 
     def on_message(self, value: Any, context: Any) -> None:
         context.set_timer("end", at=T + 10_000)
@@ -47,7 +47,7 @@ def ends(frame: Any) -> Any:
 
 
 class Rebuilding(Asking):
-    """The program that builds the store: it stops as soon as it says that it is at the bound."""
+    """The program that rebuilds the store. It stops when it reports that it has reached its bound."""
 
     def point(self, name: str) -> None:
         super().point(name)
@@ -100,12 +100,16 @@ def test_what_is_due_at_the_cut_over_is_sent_once(
 def test_a_time_that_the_clock_reaches_during_the_cut_over_sends_each_result_once(
     tmp_path: Path, reached_by: str
 ) -> None:
-    """The owner is paused all the time; the store is built before or after a time ahead of the clock is reached."""
+    """The owner stays paused.
+
+    The rebuild ends before or after the worker's clock reaches the time of the second message.
+    """
     cluster = InMemoryCluster()
     for topic in ("in", "out"):
         cluster.create_topic(topic)
     now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
-    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):  # the second one counts when the clock is there
+    # the second message counts when the worker's clock has reached its time
+    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):
         cluster.produce("in", b"1", key, timestamp_ms=at)
     cluster.run(build(counting))
     assert cluster.read("out") == []

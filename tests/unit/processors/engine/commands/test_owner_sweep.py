@@ -1,4 +1,4 @@
-"""Which keys a selection finds, in which order, and what an export holds."""
+"""Which keys a selection finds, in which order, and what an export contains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def found(selection: Selection) -> list[bytes]:
-    """All that is selected, in pieces of any size the same."""
+    """All keys of a selection. Checks that a sweep in pieces of any size finds the same keys."""
     whole = [key for key, _ in matching(read, selection)]
     for size in (1, 2, 5):
         pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a clear of a store that keeps time exports comes back, record for record, and goes on as if nothing had been."""
+"""A cleared store with windows or timers is restored from its export, record for record, and then works as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.window_lives import carry_out, put_back, stored
 
 
 class Reminder:
-    """A timer for each message, in one clock or the other, and a value that ends."""
+    """Sets a timer for each message, on the stream clock or the worker's clock, and a value with a TTL."""
 
     def on_message(self, value: Any, context: Any) -> None:
         clock = "stream" if value % 2 else "processing"
@@ -59,9 +59,9 @@ KINDS: dict[str, Callable[[], Application]] = {
     "tumbling by count": windowed(lambda frame: frame.tumbling_count_window(4, name="w").sum().final()),
     "sliding by count": windowed(lambda frame: frame.sliding_count_window(4, name="w").sum().final()),
 }
-#: Keys are shorter, as long, and longer than the message key of a store's own records.
+#: Keys that are shorter than the message key of a store's own records, as long, and longer.
 KEYS = (b"a", b"nine-byte", b"longer-than-these")
-#: Seconds of the messages before a command, and of those behind it.
+#: Event times in seconds of the messages before a command and after it.
 BEFORE, AFTER = (0, 3, 12, 13, 16, 17, 21), (22, 29, 33, 34, 50, 60)
 
 
@@ -84,7 +84,7 @@ def world() -> InMemoryCluster:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a command is many transactions."""
+    """Small batches, so that a command takes many transactions."""
     for module, name in ((sweep, "ENTRIES_MAX"), (sweep, "LOOKS_MAX"), (content, "LOOKS_MAX")):
         monkeypatch.setattr(module, name, 17)
 
@@ -106,7 +106,8 @@ def test_a_store_that_was_cleared_is_put_back_and_goes_on(kind: str, chosen: dic
     assert left == {} if "all" in chosen else 0 < len(left) < len(before)
     put_back(made, app(), "w", cleared["lines"])
     assert stored(made, app(), "w") == before
-    twin.advance(made.clock.time() - twin.clock.time())  # for timers of the worker's clock
+    # set the twin's clock equally, for timers on the worker's clock
+    twin.advance(made.clock.time() - twin.clock.time())
     for each in (made, twin):
         feed(each, AFTER)
         each.run(app(), quiet_s=60)
@@ -140,10 +141,10 @@ def test_a_window_that_is_put_back_behind_its_end_is_sent_once(kind: str) -> Non
     seen = results(made)
     before = stored(made, app(), "w")
     cleared = carry_out(made, app(), Clear(store="w", export=True, keys=("a",)))
-    feed(made, (40, 60), KEYS[1:])  # the open windows of the cleared key would have ended meanwhile
+    feed(made, (40, 60), KEYS[1:])  # meanwhile, the open windows of the cleared key would have ended
     made.run(app())
     assert [key for key, *_ in results(made)[len(seen) :] if key == b"a"] == []
-    for _ in range(2):  # as if the first one had been broken off before it was recorded
+    for _ in range(2):  # repeat it, as if the first attempt had died before it was recorded
         put_back(made, app(), "w", cleared["lines"])
         made.run(app(), quiet_s=20)
     twin = world()
@@ -165,7 +166,8 @@ def test_windows_that_began_since_stay_beside_those_that_are_put_back() -> None:
     feed(made, (90,))
     made.run(app())
     sent = [(each["start"] - T, each["value"]) for key, _, each in results(made) if key == b"a"]
-    # of the window at 20 s, the export has one message, and the one since is replaced; none is sent twice
+    # The export has one message of the window at 20 s. It replaces the window that was built since; no window is sent
+    # twice.
     assert sorted(sent) == [(-5_000, 3), (0, 3), (5_000, 25), (10_000, 58), (15_000, 54), (20_000, 21)]
 
 

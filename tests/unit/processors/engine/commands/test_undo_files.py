@@ -1,4 +1,4 @@
-"""The file that undoes a change of state has what the change took, however often the command is sent."""
+"""The file that undoes a command has everything that the command removed, however often the command is sent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cluster() -> InMemoryCluster:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """So that a command is many transactions."""
+    """Small batches, so that a command takes many transactions."""
     for module, name in ((sweep, "ENTRIES_MAX"), (sweep, "LOOKS_MAX"), (content, "LOOKS_MAX")):
         monkeypatch.setattr(module, name, 1)
     return
@@ -62,7 +62,7 @@ def counts_in(lines: list[bytes]) -> dict[str, int]:
 
 
 def held(cluster: InMemoryCluster) -> dict[str, int]:
-    """The counts in the store, by its changelog."""
+    """The counts in the store, read from its changelog."""
     return {split_key(key)[0].decode(): decode_value(value) for key, value in _entries(cluster)}
 
 
@@ -71,7 +71,7 @@ def _entries(cluster: InMemoryCluster) -> list[tuple[bytes, bytes]]:
 
 
 def other(cluster: InMemoryCluster, *keys: str) -> dict[int, int]:
-    """Another changelog, in which these keys have the count of the first key; returns its ends."""
+    """A second changelog, in which these keys have the count 9. Returns its end offsets."""
     entries = _entries(cluster)
     topic = f"{OTHER}-{len(keys)}"
     cluster.create_topic(topic)
@@ -83,7 +83,7 @@ def other(cluster: InMemoryCluster, *keys: str) -> dict[int, int]:
 
 
 def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
-    """The results of a command that a paused worker gets twice, with the ``lines`` of the file of the first."""
+    """The results of a command that a paused worker gets twice, with the ``lines`` of the first result's file."""
     app, told = counting(), list[dict[str, Any]]()
 
     def errand(worker: Owner, ticket: Ticket) -> Work:
@@ -105,7 +105,7 @@ def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
 
 
 def test_messages_that_come_during_a_clear_are_in_the_file_or_in_the_store(cluster: InMemoryCluster) -> None:
-    """The worker runs: what it counts between the file and the deletes would be in neither."""
+    """The worker is not paused. A message that it counts between the export and the deletes must not be lost."""
     app, told = counting(), dict[str, int]()
 
     def errand(worker: Owner, ticket: Ticket) -> Work:

@@ -1,4 +1,4 @@
-"""A window store is a store like others: commands, checkpoints and the copies that they make have windows and time."""
+"""Commands, checkpoints and restores of a window store include its windows and its stream time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.processors.engine.state.time.window_keys import CLOCK, OWN_KEY, wi
 from tests.window_apps import build as of_window
 from tests.window_lives import carry_out, stored
 
-#: The start of a window, long ago.
+#: A time in the past, in milliseconds, at which a window starts.
 T = 1_690_000_000_000
 
 
@@ -30,11 +30,11 @@ def build(state_dir: Path | None = None, grace_ms: int = 0) -> Application:
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Raised in place of a kill: the process ends."""
 
 
 class Dying(InlineProcess):
-    """Dies when it begins its n-th commit."""
+    """A process that is killed when it begins its n-th commit."""
 
     def __init__(self, clock: VirtualClock, commits: int) -> None:
         super().__init__(clock)
@@ -93,7 +93,7 @@ def test_a_clear_of_the_store_takes_its_time_along(cluster: InMemoryCluster) -> 
     cluster.run(build())
     carry_out(cluster, build(), Clear(store="w", all=True))
     assert cluster.state(build(), "w") == {}
-    send(cluster, (b"a", 5_000), (b"a", 10_000))  # the first would be late for the former time
+    send(cluster, (b"a", 5_000), (b"a", 10_000))  # with the former stream time, the first message would be late
     cluster.run(build())
     assert results(cluster) == [(b"a", 0, 1), (b"a", 0, 1)]
 
@@ -104,7 +104,7 @@ def test_positions_that_go_back_take_the_time_along(cluster: InMemoryCluster) ->
     carry_out(cluster, build(), Position(positions={"in": {0: 0}}))
     assert (OWN_KEY, CLOCK) not in cluster.state(build(), "w")
     cluster.run(build())
-    # The messages are read again into the same windows: nothing of them is late.
+    # The messages are read again into the same windows, and none of them is late.
     assert results(cluster) == [(b"a", 0, 2), (b"a", 0, 4)]
 
 
@@ -120,9 +120,10 @@ def test_a_checkpoint_has_windows_and_time(
         process.frozen = True
         process.sleep(60)
         if name == "first":
-            send(cluster, (b"b", 5_000), (b"a", 20_000))  # the first is late
+            send(cluster, (b"b", 5_000), (b"a", 20_000))  # the first message is late
     assert results(cluster) == [(b"a", 0, 1), (b"b", 0, 1), (b"a", 10_000, 1)]
-    assert "state begins with a checkpoint" in "".join(capsys.readouterr())  # on stderr once logging is configured
+    # written to stderr once logging is configured
+    assert "state begins with a checkpoint" in "".join(capsys.readouterr())
 
 
 def test_what_was_due_when_a_worker_ended_closes_without_a_message(
@@ -142,7 +143,7 @@ def test_what_was_due_when_a_worker_ended_closes_without_a_message(
 
 
 class Later:
-    """A timer for each message."""
+    """Sets a timer for each message."""
 
     def on_message(self, value: Any, context: Any) -> None:
         context.set_timer("later", at=context.timestamp + 5_000)
@@ -162,9 +163,10 @@ class Later:
 def test_a_worker_that_is_paused_leaves_its_store_as_it_was_restored_and_sends_nothing(
     cluster: InMemoryCluster, tmp_path: Path, place: Any
 ) -> None:
-    """A restore compares it with the snapshot meanwhile."""
+    """During the pause, a restore compares the store with its snapshot."""
     now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
-    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):  # the second one counts when the clock is there
+    # the second message counts when the worker's clock has reached its time
+    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):
         cluster.produce("in", b"1", key, timestamp_ms=at)
     cluster.run(of_window(place))
     before, sent = stored(cluster, of_window(place), "w"), len(cluster.read("out"))

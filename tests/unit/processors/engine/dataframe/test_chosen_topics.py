@@ -1,4 +1,4 @@
-"""``to_topic`` with a function that chooses the topic, and with a timestamp of its own."""
+"""``to_topic`` with a function that chooses the topic, and with the argument ``timestamp``."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_each_message_goes_to_the_topic_that_the_function_returns() -> None:
     cluster, app = cluster_with(9), application()
     sdf = app.dataframe(app.topic("in"))
     sdf = sdf.to_topic(lambda value, key, timestamp, headers: [low, high, late][value["n"] % 3])
-    sdf["n"] = sdf["n"] + 100  # the later steps get the value, and change it behind the outputs
+    sdf["n"] = sdf["n"] + 100  # a later step changes the value; the outputs above must not change
     sdf.to_topic(app.topic("rest"))
-    low, high = app.topic("low"), app.topic("high")  # declared behind the step
+    low, high = app.topic("low"), app.topic("high")  # declared after the step that uses them
     late = app.topic("late")
     cluster.run(app)
     assert [each[1] for each in sent(cluster, "low")] == [0, 3, 6]

@@ -1,4 +1,4 @@
-"""The operators, compiled over a real store."""
+"""The basic steps of a stream, compiled and run with a real store."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Tasks run what is made of their steps at once; it has to do what the steps mean, one message after the other."""
+"""A task runs one function that is generated from its steps.
+
+It must do the same as the steps, one message at a time.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,16 @@ from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.simulation.disk import SimulatedDisk
 
 STORES = ("one", "two")
-#: Some records are larger.
+#: The record limit of the topics, in bytes. Some records exceed it.
 BYTES_MAX = 60
 
 
 class Odd(Exception):
-    """What functions raise."""
+    """Raised by functions of steps."""
 
 
 class Stopped(Exception):
-    """What a failure policy raises."""
+    """Raised by the failure policy."""
 
 
 def _number(value: Any) -> int:
@@ -161,7 +164,7 @@ LABELS = (_labelled, _labelled, _bad_labels)
 
 
 N = Item((VALUE, Constant((), "n")))
-#: Column expressions: most fail for a value that ``_made`` did not make.
+#: Column expressions. Most of them fail for a value that ``_made`` did not create.
 COLUMNS: tuple[tuple[Any, Any], ...] = (
     ("update", Assigned("m", Operation((N, Constant((), 2)), "*"))),
     ("update", Assigned("l", Item((VALUE, Constant((), "m"))))),
@@ -229,7 +232,7 @@ MESSAGES = st.lists(
 
 
 class Machine:
-    """A task with its stores, on a disk in memory."""
+    """A task with its stores on a simulated disk."""
 
     def __init__(self, source: Node, key_deserializer: str) -> None:
         cluster = InMemoryCluster()
@@ -257,7 +260,7 @@ class Machine:
 
 
 def by_the_book(machine: Machine, batch: Batch, stops_at: int) -> tuple[Any, ...]:
-    """One message after the other, through the closures."""
+    """The expected result: one message at a time, through the compiled closures of the steps."""
     states, current, boxes = machine.states(), CurrentMessage(), Outboxes()
     made: list[Output] = []
     step = compile_steps(machine.frame.source, states, current, made.append, machine.limits)
@@ -291,7 +294,7 @@ def by_the_book(machine: Machine, batch: Batch, stops_at: int) -> tuple[Any, ...
 
 
 def _read_one(machine: Machine, one: Batch) -> Any:
-    """A value, or the error of one that can't be read: a task with no steps tells."""
+    """Read one message with a task without steps. Returns the value, or the error if the message cannot be read."""
     errors: list[Exception] = []
     reader = Machine(Node("source"), "bytes")
     reader.frame.topic = machine.frame.topic
@@ -313,7 +316,7 @@ def _failed(batch: Batch, index: int, error: BaseException) -> Any:
 
 
 def at_once(machine: Machine, batch: Batch, stops_at: int, slices: list[int]) -> tuple[Any, ...]:
-    """As the engine does."""
+    """The result of the generated loop, run as the engine runs it."""
     task = Task("t-0", "t", 0, ("in",))
     task.open(machine.store, STORES, {name: f"log-{name}" for name in STORES}, machine.limits)
     task.start({"in": machine.frame}, {}, {"in": 0})

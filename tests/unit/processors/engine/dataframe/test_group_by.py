@@ -1,4 +1,4 @@
-"""``group_by`` one case at a time: keys, partitions, nesting, joins behind it, and declarations that are refused."""
+"""``group_by``, one case per test: keys, partitions, nesting, joins behind it, and refused declarations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_messages_are_counted_by_another_key() -> None:
 
 
 def test_a_topic_that_another_processor_groups_by_is_refused_until_the_name_is_another_one() -> None:
-    """`p` with the name `b-c` and `p-b` with the name `c` have one topic."""
+    """Processor `p` with the name `b-c` and processor `p-b` with the name `c` would use the same repartition topic."""
     cluster = world()
 
     def grouped(processor: str, name: str) -> Application:
@@ -121,7 +121,7 @@ def closed(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
 def hours(
     cluster: InMemoryCluster, partitions: Sequence[int], *, hours: int = 2, first: int = 0
 ) -> Counter[tuple[str, int]]:
-    """Feeds a message a minute into each partition; returns how many each window of ten minutes has."""
+    """Send one message a minute to each partition. Returns how many messages each ten-minute window has."""
     fed: Counter[tuple[str, int]] = Counter()
     for partition in partitions:
         for minute in range(first * 60, (first + hours) * 60):
@@ -133,7 +133,7 @@ def hours(
 
 
 def is_closed(window: tuple[str, int], hours: int = 2) -> bool:
-    """Whether the newest message of the feed has passed the end of a window."""
+    """Whether the newest message that `hours` sent has passed the end of the window."""
     return window[1] + WINDOW <= BEGIN + (hours * 60 - 1) * MINUTE
 
 
@@ -151,12 +151,12 @@ def test_a_partition_that_is_an_hour_behind_makes_no_message_late(stop_after: in
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(partitions: int) -> None:
-    """With a backlog behind ``group_by``, what a task has told since is there, and not read yet."""
+    """With a backlog behind ``group_by``, newer watermarks are already in the topic, but not read yet."""
     cluster = InMemoryCluster(clock=VirtualClock(1e9))
     cluster.create_topic("flights", partitions=2)
 
     def windows(seconds: float = 0.0) -> Application:
-        """Windows whose steps behind the topic take so long for each message."""
+        """Windows behind the repartition topic. There, each message takes this many seconds."""
         app = application(commit_every=5)
         by_carrier = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions)
         takes_long = by_carrier.update(lambda _: cluster.clock.advance_to(cluster.clock.monotonic() + seconds))
@@ -164,16 +164,16 @@ def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(par
         return app
 
     fed = hours(cluster, [0, 1])
-    cluster.run(windows())  # both tasks before the topic have told their ends
+    cluster.run(windows())  # both tasks before the topic have written the watermarks of their ends
     fed += hours(cluster, [1], first=2)
-    cluster.run(windows(), count=120)  # that of partition 1 runs ahead of those behind the topic
+    cluster.run(windows(), count=120)  # the task of partition 1 runs ahead of the tasks behind the topic
     fed += hours(cluster, [0], first=2)
     cluster.run(windows(1.5))
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 4)}
 
 
 def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
-    """Each of the ten commits before the topic has a watermark for each of the two partitions behind it."""
+    """In each of its ten commits, the task before the topic writes a watermark to each of the two partitions."""
 
     class Counting(InlineProcess):
         commits = 0
@@ -187,8 +187,8 @@ def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
     process = Counting(cluster.clock)
     windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=3.0)
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
-    messages = 2 * sum(fed.values())  # before the topic and behind it
-    silent_s = 3.0 + 3 * IDLE_S  # until all windows are closed, and then until the run ends
+    messages = 2 * sum(fed.values())  # each message counts before the topic and behind it
+    silent_s = 3.0 + 3 * IDLE_S  # time until all windows are closed, and then until the run ends
     assert messages // 12 <= process.commits <= messages // 12 + 8 + silent_s / REPEAT_S
 
 
@@ -206,7 +206,7 @@ def counted() -> dict[str, Any]:
 
 @pytest.mark.parametrize("stop_after", [0, 13])
 def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
-    """After 13 messages, the repartition topic has some that are not processed."""
+    """After 13 messages, some messages in the repartition topic are not processed yet."""
     app, cluster = totals(commit_every=4), world()
     cluster.run(app, count=stop_after)
     cluster.clear_state(totals(), rewind="earliest")
@@ -217,11 +217,11 @@ def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
 
 
 class Killed(BaseException):
-    """The process of a worker has ended."""
+    """Raised in place of a kill: the process ends."""
 
 
 class Dying(InlineProcess):
-    """Ends at a point, after so many times that it was passed there; it leaves neither its group nor a transaction."""
+    """A process that is killed at a point that it has passed ``after`` times. It does not leave its group in order."""
 
     def __init__(self, clock: VirtualClock, at: str, after: int) -> None:
         super().__init__(clock)
@@ -238,7 +238,7 @@ class Dying(InlineProcess):
 def test_a_kill_between_messages_and_offsets_groups_nothing_twice_at_least_once(
     use_changelog_topics: bool, tmp_path: Path
 ) -> None:
-    """Without changelogs, too: the repartition topic is in the transaction of the offsets, whatever else is in none."""
+    """Even without changelogs, the repartition topic and the offsets are written in one transaction."""
 
     def build() -> Application:
         app = application(processing_guarantee="at-least-once", use_changelog_topics=use_changelog_topics)
@@ -268,7 +268,7 @@ def test_timers_before_a_group_without_changelogs_are_refused() -> None:
     with pytest.raises(HoldfastError, match=r"'seen' has .*, and messages of its task go to p-carrier-repartition"):
         build(use_changelog_topics=False).topology()
     cluster = world()
-    cluster.run(build(use_changelog_topics=True))  # the action that the refusal names
+    cluster.run(build(use_changelog_topics=True))  # declare it as the error recommends
     assert newest(cluster) == counted()
 
 

@@ -1,4 +1,4 @@
-"""The changes of a table are not grouped: a row that moves to another key would count under both."""
+"""The changes of a table cannot be grouped: a row that moves to another key would count under both keys."""
 
 from __future__ import annotations
 

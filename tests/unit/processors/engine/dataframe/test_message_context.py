@@ -1,4 +1,4 @@
-"""``message_context()``: the place of the message, in each kind of loop, and an error where there is no message."""
+"""``message_context()`` returns the message's topic, partition and offset; without a message it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`print_table`: full tables, what is shown, and the rest after a while."""
+"""`print_table` prints a table when it is full, and an incomplete one after a timeout."""
 
 from __future__ import annotations
 

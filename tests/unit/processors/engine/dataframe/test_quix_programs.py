@@ -1,4 +1,4 @@
-"""Programs with the calls of Quix Streams' quickstart, tutorials and pages, with data of our own."""
+"""Programs with the calls of Quix Streams' quickstart, tutorials and pages, but with other data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks on the cluster in memory: what they get, when a commit waits for them, and what a failure leaves."""
+"""Sinks on the in-memory cluster: which results they get, when a commit waits for them, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.sinks.core.list import ListSink
 
 
 class Table(BatchingSink):
-    """A system in memory: rows by place, and how often each was written."""
+    """A target system in memory: the rows by partition and offset, and how often each was written."""
 
     def __init__(self, busy: int = 0, retry_after: float = 0.01, fails: int = 0) -> None:
         super().__init__()
@@ -77,7 +77,8 @@ def test_a_sink_gets_each_result_with_its_place_and_as_it_was_at_its_step() -> N
     cluster, sink = cluster_with(20), Table()
     cluster.run(application(sink))
     assert numbers(sink.rows) == [*range(20)]
-    assert all(row[3] == {"n": row[3]["n"]} for row in sink.rows)  # a later step changes the value in place
+    # a later step changes the value in place; the sink must not see that
+    assert all(row[3] == {"n": row[3]["n"]} for row in sink.rows)
     assert all(row[4] == 1_700_000_000_000 + row[3]["n"] and row[2] == f"k{row[3]['n'] % 5}" for row in sink.rows)
     places = {(number, record.offset): json.loads(record.value or b"")["n"] for number, record in cluster.read("in")}
     assert {row[:2]: row[3]["n"] for row in sink.rows} == places
@@ -112,7 +113,7 @@ def test_a_sink_that_is_busy_for_long_gets_the_results_again(monkeypatch: pytest
     cluster, sink = cluster_with(20), Table(busy=1, retry_after=0.05)
     cluster.run(application(sink))
     assert sink.paused >= 1
-    assert numbers(sink.rows) == [*range(20)]  # nothing was written before
+    assert numbers(sink.rows) == [*range(20)]  # the attempt during which the sink was busy wrote nothing
     assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(20)]
 
 

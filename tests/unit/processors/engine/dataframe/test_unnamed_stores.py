@@ -1,4 +1,7 @@
-"""A store without a name belongs to its stream, whatever other streams there are; sharing one takes a name."""
+"""A store without a name belongs to one stream, independent of other streams.
+
+Streams share a store only by its name.
+"""
 
 from __future__ import annotations
 

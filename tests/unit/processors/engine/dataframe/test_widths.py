@@ -1,4 +1,4 @@
-"""Repartition topics that share a store have one width: `partitions=` of one, or that of the widest source."""
+"""Repartition topics that share a store have equal partition counts: `partitions=`, or that of the widest source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A branch that changes columns, or anything in place, changes nothing that another branch sees; it alone copies."""
+"""A branch that changes a value in place changes nothing that another branch sees.
+
+Only that branch copies the value.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ VALUE = {"n": 1, "deep": {"list": [1]}, "more": {"deep": {"list": [2]}}}
 
 
 def spoils(value: Any) -> Any:
-    """Changes the object and what is inside."""
+    """Changes the object and a list inside it."""
     value["n"] = value.get("n", 0) + 10
     value["deep"]["list"].append("spoilt")
     return value
@@ -64,11 +67,11 @@ def _set(value: Any, name: str, to: Any) -> Any:
 
 
 def _own(value: Any, name: str, to: Any) -> Any:
-    """A column is a value of its own, as in JSON."""
+    """Set a column to a copy of a value, as JSON would."""
     return _set(value, name, copy.deepcopy(to))
 
 
-#: By name, a step of a stream, and the values that it makes of a value of its own.
+#: By name: the declaration of a step, and the values that it makes of one value in plain Python.
 STEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
     "assign": (lambda sdf: _assigned(sdf, "n", 5), lambda v: [{**v, "n": 5}]),
     "alias": (lambda sdf: _assigned(sdf, "other", sdf["deep"]), lambda v: [_own(v, "other", v["deep"])]),
@@ -95,7 +98,7 @@ STEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
 }
 
 
-#: A tree of steps: a name, and the branches behind it; a leaf has none.
+#: A tree of steps: each node has the name of a step and the branches behind it. A leaf has no branches.
 Tree = tuple[str, list[Any]]
 TREES: st.SearchStrategy[list[Any]] = st.recursive(
     st.just([]),
@@ -105,12 +108,12 @@ TREES: st.SearchStrategy[list[Any]] = st.recursive(
 
 
 def declared(trees: list[Tree], frame: Any, paths: list[list[str]], path: list[str], numbers: Any) -> None:
-    """Declares the steps of a tree, with an output at each end, and notes the steps that lead there."""
+    """Declare the steps of a tree, with an output at each leaf, and record the path of steps to each output."""
     if not trees:
         paths.append(path)
         frame.to_topic(Topic(f"out-{next(numbers)}"))
         return
-    # Steps in place move the stream on: each branch begins where the stream was.
+    # A step in place moves the stream's tail. Reset it, so that each branch starts at the same step.
     tails = frame._tails
     for name, behind in trees:
         frame._tails = tails
@@ -119,13 +122,13 @@ def declared(trees: list[Tree], frame: Any, paths: list[list[str]], path: list[s
 
 
 def alone(path: list[str]) -> list[bytes]:
-    """What comes out of a branch that has the value for itself."""
+    """The outputs of a branch that shares its value with no other branch."""
     values = [copy.deepcopy(VALUE)]
     for name in path:
         values = [made for value in values for made in STEPS[name][1](value)]
         if (
             name == "twice"
-        ):  # its values share parts, and each goes through the later steps before the next one is there
+        ):  # both values share parts, and the first passes all later steps before the second one exists
             return []
     return [json.dumps(value, separators=(",", ":")).encode() for value in values]
 

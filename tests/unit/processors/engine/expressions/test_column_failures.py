@@ -1,4 +1,4 @@
-"""A message that does not fit a column expression fails with a clear error, by the failure policy; nothing is lost."""
+"""A message that does not fit a column expression fails with a clear error, by the failure policy. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def assign(column: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 def failed(declare: Callable[[Any], Any], value: Any) -> BaseException:
-    """The error of a value, which is the same in both loops."""
+    """The error for a value. Both kinds of loops must raise the same error."""
     errors = []
     for loop in (compile_run, loop_over):
         sdf = frame()
@@ -152,7 +152,7 @@ def test_a_users_function_is_called_once_by_a_message_that_fails() -> None:
         return given
 
     failed(assign(lambda sdf: sdf["n"].apply(note) + sdf["a"]), dict(VALUE))
-    assert seen == [2, 2]  # once in each loop
+    assert seen == [2, 2]  # called once in each kind of loop
 
 
 def test_a_list_fails_alone_and_goes_to_the_dead_letters_with_its_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Programs with columns, as users of Quix Streams write them, and what their versions say of them."""
+"""Programs with columns, as users of Quix Streams write them, and how they affect the processor's version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def application() -> Application:
 
 
 def made(declare: Callable[[Any, Application], Any], values: list[Any]) -> list[Any]:
-    """The values that an application sends for these values."""
+    """The outputs of an application for these input values."""
     app = application()
     sdf = app.dataframe(app.topic("in"))
     declared = declare(sdf, app)
@@ -222,7 +222,7 @@ def test_another_expression_is_another_version(one: Any, other: Any) -> None:
         (lambda sdf: sdf.rename({"a": "b"}), lambda sdf: sdf.rename({"b": "a"})),
         (lambda sdf: sdf[["a", "b"]], lambda sdf: sdf[["a"]]),
         (lambda sdf: sdf.drop("a").fill("a"), lambda sdf: sdf.fill("a").drop("a")),
-        # Neither the functions nor the expressions alone differ, but their order does.
+        # The functions are the same, and so are the expressions. Only their order differs.
         (lambda sdf: sdf.drop("a").update(_plus_one), lambda sdf: sdf.update(_plus_one).drop("a")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Columns of typed messages: attributes of instances are read as fields of objects are, by both loops."""
+"""Columns of typed messages: both kinds of loops read attributes of instances like fields of objects."""
 
 from __future__ import annotations
 

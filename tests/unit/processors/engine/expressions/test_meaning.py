@@ -1,4 +1,4 @@
-"""Each expression means what it means in plain Python, in the generated loop and in the plain one."""
+"""Each column expression gives the result of plain Python, in the generated loop and in the plain loop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 
 class Odd(Exception):
-    """What a function of a user raises."""
+    """Raised by a function of a user."""
 
 
 class Drawn(NamedTuple):
-    """An expression as a column, and as a function of plain Python."""
+    """An expression, once as a column and once as a plain Python function."""
 
     column: Callable[[Any], Any]
     plain: Callable[[Any], Any]
@@ -46,7 +46,7 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-#: Mostly objects with the columns that expressions ask for.
+#: Mostly objects that have the columns of the expressions.
 VALUES = st.one_of(
     st.fixed_dictionaries({"a": JSON, "b": JSON}),
     st.fixed_dictionaries(
@@ -96,7 +96,7 @@ CONSTANTS = st.one_of(
 
 @st.composite
 def expressions(draw: st.DrawFn, depth: int = 3) -> Drawn:
-    """A column, or an operation of columns and constants."""
+    """Draws a column, or an operation on columns and constants."""
     kind = draw(st.sampled_from(("column", "column", "contains", "unary", "binary", "binary", "binary", "reflected")))
     if kind == "contains" and depth < 3:
         return Drawn(lambda sdf: sdf.contains(["a", "c"]), _has_both)
@@ -111,7 +111,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> Drawn:
     column2, plain2 = _BINARY[name]
     if kind == "reflected" and name in ("+", "-", "/", "//", "%", "<", ">="):
         left = draw(st.integers(-3, 9) | st.floats(-2, 2) | st.sampled_from(["a", "%d"]))
-        if not (name == "%" and isinstance(left, str)):  # a text formats the column itself
+        if not (name == "%" and isinstance(left, str)):  # a text on the left of `%` would format the column itself
             return Drawn(lambda sdf: column2(left, first.column(sdf)), lambda value: plain2(left, first.plain(value)))
     constant = draw(st.booleans())
     second = draw(CONSTANTS if constant else expressions(depth - 1))
@@ -137,7 +137,7 @@ def _has_both(value: Any) -> bool:
 
 
 def outcome(function: Callable[[Any], Any], value: Any) -> Any:
-    """The result with its types, or the class of the error."""
+    """The result with its types, or the error."""
     try:
         return repr(function(value))
     except Odd as error:
@@ -153,7 +153,7 @@ def _is_ours(error: HoldfastError) -> bool:
 
 
 def through(loop: Any, frame: StreamingDataFrame, value: Any) -> tuple[Any, str]:
-    """What a loop makes of one value, and the text of its error; a value that does not come through is absent."""
+    """The values that pass a loop for one input value, and the text of its error. A filtered value is absent."""
     seen: list[Any] = []
     frame.update(seen.append)
     run = loop(frame.source, {}, Outboxes(), {})

@@ -1,4 +1,4 @@
-"""Numbers as Kafka's own serializers write them, and msgpack: what is read, written and refused."""
+"""Numbers in the format of Kafka's own serializers, and msgpack: which values are read, written and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages outside of streams: the bytes that streams read and write, on both sides."""
+"""``topic.serialize`` and ``topic.deserialize`` outside of streams use the same bytes as streams, for key and value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.engine.formats.serialization import ValueUnreadable, Va
 
 
 class LibraryMessage:
-    """A message as confluent-kafka gives it: its parts are methods."""
+    """A message like those of confluent-kafka: its parts are methods."""
 
     def key(self) -> bytes:
         return b"ann"

@@ -1,4 +1,4 @@
-"""Typed topics: instances in functions, paths of what does not fit, raw bytes in dead letters, fields read by steps."""
+"""Typed topics: functions get instances, errors name the wrong field's path, dead letters keep raw bytes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ every_model = pytest.mark.parametrize("order", ORDERS)
 
 
 class World:
-    """Topics `in`, `out` and `dead`, and an application that reads and writes them."""
+    """A cluster with topics `in`, `out` and `dead`, and an application that reads and writes them."""
 
     def __init__(self) -> None:
         self.cluster = InMemoryCluster()

@@ -1,4 +1,4 @@
-"""What an as-of join keeps: the right messages of a key in one record, older ones sealed, and how they leave."""
+"""The store of an as-of join: a key's right messages share one record, older ones are sealed, and all expire."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def entries(cluster: InMemoryCluster, app: Application) -> int:
 
 
 def written(cluster: InMemoryCluster) -> list[str]:
-    """The state keys of all records of the changelog that are about messages."""
+    """The state keys of all changelog records that belong to message keys, in the order of the changelog."""
     keys = [record.key for _, record in cluster.read(CHANGELOG) if record.key not in (None, META_KEY)]
     return [place for of, place in (split_key(key) for key in keys if key is not None) if of != OWN_KEY]
 
@@ -118,7 +118,7 @@ def test_what_has_ended_leaves_with_the_next_message_of_its_key() -> None:
     cluster, app = world(), built(grace_ms=100)
     feed(cluster, "r", (1_000, 1), (1_050, 2), (1_200, 3), (1_201, 4))
     cluster.run(app)
-    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3], [1_201, 4]]  # the first one ended at 1,150
+    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3], [1_201, 4]]  # the first message ended at 1,150
 
 
 def test_what_has_ended_leaves_the_store_of_a_silent_key() -> None:

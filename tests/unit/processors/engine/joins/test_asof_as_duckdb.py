@@ -1,4 +1,4 @@
-"""As-of joins give what DuckDB's ``ASOF JOIN`` gives over the same messages in the order of time."""
+"""As-of joins give the rows of DuckDB's ``ASOF JOIN`` on the same messages in the order of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUERY = "SELECT l.t, l.k, l.v, r.v FROM l ASOF {how} JOIN r ON l.k = r.k AND l.t
 
 
 def drawn(random: Random, begin: int) -> list[tuple[int, str, int]]:
-    """Messages at different times; ``begin`` keeps those of two sides apart."""
+    """Messages of one side at distinct times. With ``begin`` even or odd, no time of one side occurs on the other."""
     times = sorted(random.sample(range(begin, 2_000, 2), 60))
     return [(at, random.choice("abc"), number) for number, at in enumerate(times)]
 

@@ -1,4 +1,4 @@
-"""Joins of tables by a key inside the row, one case at a time: retractions, kinds of keys, chains, refusals."""
+"""Joins of tables by a key inside the row, one case per test: retractions, kinds of keys, chains, refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world(orders: int = 3, products: int = 2) -> InMemoryCluster:
 
 
 class Feed:
-    """Sends rows with increasing times."""
+    """Sends rows; each row gets a later time than the one before."""
 
     def __init__(self, cluster: InMemoryCluster) -> None:
         self.cluster, self.at = cluster, BEGIN

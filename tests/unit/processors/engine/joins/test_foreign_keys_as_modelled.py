@@ -1,4 +1,4 @@
-"""Joins by a foreign key end as in plain Python, whichever partition is read first, over kills; planted bugs show."""
+"""Joins by a foreign key equal a plain Python model, in any order of reading and over kills. Planted bugs are found."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def field_to(row: Any) -> Any:
 
 
 def joined(how: str, left: dict[bytes, Any], right: dict[bytes, Any]) -> dict[bytes, Any]:
-    """The rows that the join has at its end; tables have no row of None."""
+    """The rows that the join must have at the end, computed from both tables. A row that is None does not exist."""
     rows = {}
     for key, row in left.items():
         foreign = field_to(row)
@@ -60,7 +60,7 @@ def joined(how: str, left: dict[bytes, Any], right: dict[bytes, Any]) -> dict[by
 
 
 class Rows(dict[str, Any]):
-    """The state of one key, as functions see it; values come back from JSON."""
+    """The state of one key, as functions see it. Values are stored as JSON."""
 
     def __init__(self, message_key: bytes) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Store(dict[bytes, Rows]):
 
 
 class OneContext:
-    """What a processor gets; its timer fires when the test says."""
+    """The context that a processor gets. The test decides when its timer fires."""
 
     def __init__(self, state: Rows, timestamp: int, timers: dict[bytes, int]) -> None:
         self.state, self.timestamp, self.emitted, self._timers = state, timestamp, list[Any](), timers
@@ -105,7 +105,7 @@ class OneContext:
 
 
 class Network:
-    """The four steps of a join, with queues between them that are read in any order, each from its head."""
+    """The four steps of a join, connected by queues. The queues are read at random, each in its order."""
 
     def __init__(self, how: Any, random: Random) -> None:
         self.random = random
@@ -119,7 +119,7 @@ class Network:
         self.queues[kind, sum(key) % 3].append((key, time_ms, json.loads(json.dumps(value))))
 
     def step(self) -> bool:
-        """Takes one message of one queue, or fires a timer; False if there is none."""
+        """Process one message of a queue, or fire a timer. Returns False if there is neither."""
         ready = [place for place, queue in self.queues.items() if queue]
         if self.timers and (not ready or self.random.random() < 0.3):
             key = self.random.choice(list(self.timers))
@@ -158,7 +158,7 @@ class Network:
 
 
 def check_order(seed: int, _: Path) -> None:
-    """Feeds both tables in any order, and reads the queues in any order."""
+    """Change both tables at random, read the queues in random order, and compare the result with the model."""
     random = Random(seed)
     how = random.choice(["inner", "left"])
     left: dict[bytes, Any] = {}
@@ -189,7 +189,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_changes(changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """The changes of a key end at its row, and a deletion follows on a row."""
+    """Check that the last change of each key equals its row, and that each deletion follows a row."""
     by_key: dict[bytes, list[Any]] = defaultdict(list)
     for key, row in changes:
         assert row is not None or (by_key[key] and by_key[key][-1] is not None)
@@ -199,12 +199,12 @@ def check_changes(changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) 
 
 
 def shown(rows: dict[bytes, Any]) -> list[str]:
-    """False and 0 are equal in Python."""
+    """Rows as texts, because False and 0 are equal in Python but not as output."""
     return sorted(map(repr, rows.items()))
 
 
 def check_lives(seed: int, folder: Path) -> None:
-    """The same on the engine, over kills, lost disks and restarts."""
+    """Compare the result with the model after a run on the engine with kills, lost disks and restarts."""
     random, (cluster, _) = Random(seed), world()
     how: Any = random.choice(["inner", "left"])
     for topic in ("l", "r", "end"):
@@ -301,7 +301,7 @@ def _former_key_keeps_the_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def _last_answer_wins(patch: pytest.MonkeyPatch) -> None:
-    """An answer of the former foreign key that comes late takes the place of the new one's."""
+    """Plant a bug: a late answer for the former foreign key overwrites the answer for the new one."""
 
     def call(self: Any, answer: Any, state: Any) -> list[Any]:
         state.delete("version")

@@ -1,4 +1,4 @@
-"""Global tables on the cluster in memory: loaded before the first message, followed, read by any key, refused."""
+"""Global tables on the in-memory cluster: loaded before the first message, updated, read by any key, and refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_row_that_can_not_be_read_is_told_when_it_is_loaded_and_named_by_the_m
         in (said["holdfast.error"])
     )
     assert "Write the row to planes again" in said["holdfast.error.action"]
-    # The action that the error names.
+    # Carry out the action that the error recommends.
     feed(cluster, "planes", b"B", 7)
     cluster.produce("flights", letter.value, letter.key)
     cluster.run(app)
@@ -234,7 +234,8 @@ def test_memory_is_that_of_the_rows_that_are_there() -> None:
     told = tables.told()["planes"]
     content = sum(sys.getsizeof(key) + sys.getsizeof(row) for key, row in rows.items())
     assert told["rows"] == 101
-    assert content + sys.getsizeof(rows) <= told["bytes"] <= content + 20_000  # a dict that had more keys is larger
+    # a dict that once had more keys is larger
+    assert content + sys.getsizeof(rows) <= told["bytes"] <= content + 20_000
 
 
 def test_partitions_that_are_added_are_read() -> None:
@@ -251,7 +252,8 @@ def test_partitions_that_are_added_are_read() -> None:
             for _ in range(3):
                 tables.follow()
             assert [planes.get("A"), planes.get("B")] == [1, None if wide == 1 else 2]
-        tables.compare({"planes": topic_id}, {"planes": 1})  # a broker that has not heard of it yet
+        # the description of a broker that does not know the new partition yet
+        tables.compare({"planes": topic_id}, {"planes": 1})
         tables.follow()
         assert not tables.told()["planes"]["loading"]
 
@@ -266,7 +268,7 @@ def test_a_topic_that_was_truncated_or_made_anew_is_loaded_again_and_served_mean
     cluster.create_topic("planes")
     feed(cluster, "planes", b"0", "new")
     with tables.in_use():
-        tables.compare({"planes": None}, {})  # Kafka may not know it for a while
+        tables.compare({"planes": None}, {})  # a broker may not know the new topic for a while
         tables.follow()
         assert planes.get("2") == 2
         tables.compare({"planes": seen(cluster).topics().describe(["planes"])["planes"].topic_id}, {"planes": 1})
@@ -370,7 +372,7 @@ def test_another_field_is_another_version() -> None:
 
 
 def check_rows(seed: int, folder: Path) -> None:
-    """Random rows and deletions between runs; a flight finds what plain Python finds."""
+    """Rows and deletions at random, between runs. A flight must find the row that a plain dict has."""
     random, cluster = Random(seed), world(partitions=Random(seed).randint(1, 4))
     rows: dict[str, Any] = {}
     expected = []

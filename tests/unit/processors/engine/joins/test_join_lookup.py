@@ -1,4 +1,4 @@
-"""``join_lookup``: rows of another system, by a cache that is bounded, ends, and keeps that there is no row."""
+"""``join_lookup``: rows of another system, with a bounded cache that expires and also keeps that a row is missing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sent(cluster: InMemoryCluster, topic: str = "out") -> list[Any]:
 
 
 class Planes:
-    """Another system: rows by their keys; it counts what it is asked for."""
+    """Another system with rows by key. It counts the requests for each key."""
 
     def __init__(self, rows: dict[Any, Any]) -> None:
         self.rows, self.calls = rows, Counter[Any]()
@@ -210,7 +210,7 @@ class Clock:
 
 
 def ask(cache: CachedLookup, *keys: Any) -> list[Any]:
-    """What the cache finds for keys, one after the other, as a task asks it."""
+    """The rows that the cache returns for these keys, asked one after the other like a task does."""
 
     async def one(key: Any) -> Any:
         asked: Asked = LookupKey(None)(None, key, 0, None)
@@ -330,4 +330,5 @@ def test_another_rule_or_function_is_another_version() -> None:
         version(find, default=1),
     ]
     assert len(set(versions)) == len(versions)
-    assert version(find, ttl=5) == version(find)  # what is cached changes no result
+    # the setting of the cache does not change the version, because it changes no result
+    assert version(find, ttl=5) == version(find)

@@ -1,4 +1,4 @@
-"""Tables one by one: joined with streams, with each other and with themselves, and how they change."""
+"""Tables, one case per test: joined with streams, with each other and with themselves, and the changes they send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins one by one: merging, self-joins, streams of two topics, and declarations that are refused."""
+"""Joins of streams, one case per test: merging, self-joins, streams of two topics, and refused declarations."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_late_message_finds_what_is_older_than_the_times_in_memory() -> None:
 
     feed(cluster, "r", (1_000, 1), (2_000, 2))
     run()
-    # This worker reads the times of the key from 499 s on, and forgets those that are a second behind.
+    # This worker keeps the times of the key from 499 s on in memory, and drops times that are a second older.
     feed(cluster, "r", *((500_000 + each * 1_000, 0) for each in range(dated_values.TRIM_FROM + 9)), (502_000, 3))
     feed(cluster, "l", (600_000, 0), (2_000, 4), (502_000, 5), (1_000, 6))
     run()
@@ -145,7 +145,7 @@ def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) 
     cluster.run(app)
     left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
     assert left_over == (set() if join == "asof" else {(b"k", "l/000000000100000")})
-    # One record says when a value ends, also if a row is sent then.
+    # One index entry holds the end of a value, even if a row is sent at that time.
     entries = [name for key, name in cluster.state(app, "j") if key != b"k" and name != "__holdfast/clock"]
     assert len(entries) == len(left_over)
 
@@ -357,6 +357,6 @@ def test_a_right_side_that_is_an_hour_behind_is_joined_by_time_after_a_restart()
     again, left, right = made()
     left.join_table(right.to_table("t")).to_topic(again.topic("out"))
     cluster.run(again)
-    # The left stream was declared first, and yet of equal times the row comes first.
+    # The left stream was declared first. Still, the table's row is processed first if the times are equal.
     expected = [(hour + each, {"a": each, "b": each // 2 * 2}) for each in range(300)]
     assert sent(cluster)[1:] == expected

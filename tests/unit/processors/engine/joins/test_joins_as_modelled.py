@@ -1,4 +1,4 @@
-"""Joins on the engine give what plain Python gives, in any disorder, over kills and restarts; planted bugs show."""
+"""Joins on the engine equal a plain Python model, with messages in any order and over kills. Planted bugs are found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = [b"a", b"b", b"", b"a/b"]
 
 
 def draw(random: Random, *, left: bool) -> list[Message]:
-    """The messages of one side: most in order, some late, some of equal times."""
+    """The messages of one side: most are in order, some are late, and some have equal times."""
     at, found = 0, []
     for _ in range(random.randint(0, 60)):
         at += random.choice([0, 1, 3, 10, 30, 200 if random.random() < 0.1 else 5])
@@ -66,7 +66,7 @@ def rows_of(cluster: InMemoryCluster) -> list[Row]:
 
 
 def shown(rows: list[Row]) -> Counter[str]:
-    """Rows as texts: false and 0 are equal in Python."""
+    """Rows as texts, because False and 0 are equal in Python but not as output."""
     return Counter(map(repr, rows))
 
 
@@ -81,14 +81,15 @@ def feeds_others(app: Application, topic: str) -> bool:
 def live_through(
     cluster: InMemoryCluster, app: Application, sides: tuple[list[Message], list[Message]], random: Random
 ) -> list[Message]:
-    """Feeds both sides in parts, each of which is processed over kills; returns the order of reading."""
+    """Feed both sides in parts and process each part over kills. Returns the messages in the order of reading."""
     disk, order, parts = SimulatedDisk(), list[Message](), random.randint(1, 3)
     for part in range(parts):
         left, right = (side[len(side) * part // parts : len(side) * (part + 1) // parts] for side in sides)
         for message in [*left, *right] if random.random() < 0.5 else [*right, *left]:
             value = None if message.value is None else json.dumps(message.value).encode()
             cluster.produce("l" if message.left else "r", value, message.key, timestamp_ms=message.time_ms)
-        # Of equal times, what others are joined with is first; an interval join has no such side.
+        # If times are equal, an as-of join or a table reads its right side first. An interval join reads the topology's
+        # first input first.
         feeds = {name: feeds_others(app, name) for name in ("l", "r")}
         first = app.topology().inputs[0].name == "l"
         order += in_order(left, right, left_first=first if feeds["l"] == feeds["r"] else feeds["l"])
@@ -109,19 +110,19 @@ def lived(
     for topic in ("l", "r"):
         cluster.create_topic(topic)
     left_first = random.random() < 0.5
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces, and are paused
+    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and are paused
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
-        # so that a time has several records, and times leave memory: those before the floor, all but the last, or
-        # all but those of one key
+        # One time must have several records, and times must leave memory: those before the floor, all but the last, or
+        # all but those of one key.
         patch.setattr(joins, "TOGETHER_BYTES", random.choice([1, 40, 1_024]))
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
-        # so that a few messages are sealed, together or one by one, and divided again
+        # so that a few messages are sealed, together or one by one, and sealed records are split again
         patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
         patch.setattr(as_of, "OPEN_KEPT", random.choice([1, 2]))
         patch.setattr(as_of, "OPEN_BYTES_MAX", random.choice([40, 80, 4_096]))
@@ -161,12 +162,13 @@ def check_interval(seed: int, tmp_path: Path) -> None:
             assert len(made) == 1 or not is_sent or all(has for _, has in made)
             held.setdefault((key, name[:17]), []).extend(made)  # all values of one time, in the order of their numbers
     for (left, key), kept in model.kept.items():
-        tells = how in ("left" if left else "right", "outer")  # whether the store has to know who matched
+        # whether the store must record which messages were matched
+        tells = how in ("left" if left else "right", "outer")
         for time_ms in {each.time_ms for each in kept}:
             stored = held.pop((key, f"{'l' if left else 'r'}/{time_ms:015d}"))
             expected = [(each.value, tells and each.matched) for each in kept if each.time_ms == time_ms]
             assert repr([(value, tells and has) for value, has in stored]) == repr(expected)
-    for _, name in held:  # what is over, and is removed by a later commit
+    for _, name in held:  # what is left has expired, and a later commit removes it
         lasts = (model.forward if name[0] == "l" else model.backward) + model.grace
         assert int(name[2:]) + lasts < model.now
 
@@ -187,7 +189,7 @@ def check_table(seed: int, tmp_path: Path) -> None:
 def check_tables(seed: int, tmp_path: Path) -> None:
     random = Random(-seed - 1)
     how: Any = random.choice(["inner", "left", "outer"])
-    gone = random.choice(["", {}, "never"])  # a result of None is no row
+    gone = random.choice(["", {}, "never"])  # a merge result of None means that there is no row
     model = TablesJoin(how, lambda left, right: repr(left) != repr(gone))
 
     def merged(left: Any, right: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Joins behind ``group_by`` give what plain Python makes of all messages, sorted by their times; planted bugs show.
+"""Joins behind ``group_by`` equal a plain Python model on all messages in the order of time. Planted bugs are found.
 
-The partitions of the topics are in order each, and read in pieces, one far ahead of another; workers are killed.
+Each partition of the topics is in order, but they are read in pieces, one far ahead of another, and workers are killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = ["a", "b", "", "a/b"]
 
 
 class Sent(NamedTuple):
-    """A message: its side, the key that it is grouped by, its event time in milliseconds, its value."""
+    """A message: its side, the key by which it is grouped, its event time in milliseconds, its value."""
 
     left: bool
     key: str
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """How the two sides come to the join: each through ``group_by``, one of them, or both from one topic."""
+    """How the two sides come to the join: both through ``group_by``, only one of them, or both from one topic."""
 
     grouped: tuple[bool, bool]
     one_topic: bool
@@ -68,7 +68,7 @@ class Shape:
         return "both" if self.one_topic else "l" if left else "r"
 
     def partition(self, key: str) -> int:
-        """The partition behind ``group_by`` that a key is in."""
+        """The number of the repartition topic's partition that has this key."""
         return int(murmur2(key.encode()) & 0x7FFFFFFF) % self.width
 
 
@@ -121,7 +121,10 @@ def _text(value: Any) -> bytes:
 
 
 def draw(random: Random) -> list[Sent]:
-    """Messages of both sides in the order of time, each time once: which of two equal ones counts, nobody knows."""
+    """Messages of both sides in the order of time.
+
+    Each time occurs once, because the order of equal times is undefined.
+    """
     at, found = 1_000, []
     for _ in range(random.randint(0, 90)):
         at += random.choice([1, 2, 5, 20, 300])
@@ -141,7 +144,7 @@ def produce(cluster: InMemoryCluster, shape: Shape, given: list[Sent], random: R
 
 
 def lived(seed: int, join: Callable[[Any, Any], Any], tmp_path: Path) -> tuple[InMemoryCluster, Shape, list[Sent]]:
-    """Feeds all messages in one to three parts, each of which is processed over kills."""
+    """Feed all messages in one to three parts, and process each part over kills."""
     random, (cluster, _) = Random(seed), world()
     shape = Shape.draw(random)
     for left in (True, False):
@@ -149,7 +152,7 @@ def lived(seed: int, join: Callable[[Any, Any], Any], tmp_path: Path) -> tuple[I
         cluster.create_topic(shape.topic(left=left), partitions=shape.sources if grouped else shape.width)
     app = built(tmp_path, shape, join, left_first=random.random() < 0.5)
     given, parts, disk = draw(random), random.randint(1, 3), SimulatedDisk()
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces, and are paused
+    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and are paused
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         for part in range(parts):
@@ -174,7 +177,7 @@ def check(cluster: InMemoryCluster, shape: Shape, expected: list[tuple[int, str,
 
 
 def newest(given: list[Sent], left: Sent, tolerance: int | None = None) -> Sent | None:
-    """The right message as of a left one."""
+    """The right message that an as-of join must find for a left message."""
     older = [each for each in given if not each.left and each.key == left.key and each.time_ms <= left.time_ms]
     found = max(older, key=lambda each: each.time_ms, default=None)
     if found is not None and tolerance is not None and left.time_ms - found.time_ms > tolerance:
@@ -188,7 +191,7 @@ def check_asof(seed: int, tmp_path: Path) -> None:
     grace, tables = random.choice([1, 100, 10_000]), random.random() < 0.5
 
     def join(left: Any, right: Any) -> Any:
-        if tables:  # no stream waits for these
+        if tables:  # a joined table whose result no stream reads
             left.to_table("lefts").join(right.to_table("rights"), "outer", both, "tables")
         return left.join_asof(right, how, both, grace, tolerance_ms=tolerance)
 
@@ -249,7 +252,7 @@ def check_interval(seed: int, tmp_path: Path) -> None:
 
 
 def now(shape: Shape, given: list[Sent], at: Sent) -> int:
-    """The stream time of a message's task after all: of what is grouped, all partitions tell it."""
+    """The final stream time of the message's task. A grouped side counts with all its partitions."""
     return max(
         each.time_ms
         for each in given
@@ -271,7 +274,10 @@ def test_joins_behind_groups_are_as_in_plain_python(
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("step", [0, 7])
 def test_a_stream_on_the_left_of_one_join_and_the_right_of_another_finds_its_rows(grouped: bool, step: int) -> None:
-    """Alerts are joined with flights, which are joined with weather: of equal times, too (``step`` 0)."""
+    """Alerts are joined with flights, and flights with weather.
+
+    With ``step`` 0, the three messages have equal times.
+    """
     cluster, random = InMemoryCluster(), Random(3)
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
     made = {}
@@ -334,7 +340,7 @@ def test_planted_bugs_are_found(
 
 
 def own_side(stream: Any, *, history: bool, twice: bool) -> Any:
-    """A stream that is joined with itself by another key, each message with what was the newest of its key."""
+    """A stream that is joined with itself: each message with the newest message of its group."""
     left = stream.group_by("k")
     right = stream.group_by("k", "k-right") if twice else left
     if history:
@@ -354,7 +360,7 @@ def test_two_branches_of_one_grouping_are_refused_and_two_groupings_are_exact(hi
     assert "name='k-right'" in refused.value.action
     app = Application("localhost:9092", consumer_group="g", auto_offset_reset="earliest")
     own_side(app.dataframe(app.topic("t")), history=history, twice=True).to_topic(app.topic("out"))
-    for partition in (2, 1, 0):  # what comes first into the repartition topic is the youngest
+    for partition in (2, 1, 0):  # the youngest messages reach the repartition topic first
         for number in range(partition, 30, 3):
             value = json.dumps({"k": "a", "n": number}).encode()
             cluster.produce("t", value, b"x", partition=partition, timestamp_ms=now - 90_000 + number)

@@ -1,4 +1,4 @@
-"""Any number of messages of one key and one millisecond: an interval join has small records of them, and all rows."""
+"""Many messages of one key in one millisecond: an interval join stores them in small records, and sends all rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.window_lives import carry_out, put_back, stored
 
 CHANGELOG = "g-j-changelog"
 NOON, HOUR = 1_690_000_000_000, 3_600_000
-#: Bytes of a value, and `max.message.bytes` of the changelog: the room of a few values.
+#: Bytes of a value, and the changelog's `max.message.bytes`: a record has space for a few values.
 SIZE, LIMIT = 100, 1_000
 
 
@@ -68,14 +68,14 @@ def rows(cluster: InMemoryCluster) -> list[Any]:
 
 
 def kept(cluster: InMemoryCluster, app: Application) -> tuple[dict[str, Any], list[str]]:
-    """What the join's store has of the key, and the entries of its indexes."""
+    """The key's values in the join's store, and the entries of the store's indexes."""
     state = cluster.state(app, "j")
     entries = [name for key, name in state if key == OWN_KEY and name != CLOCK_OF_STORE]
     return {name: value for (key, name), value in state.items() if key == b"k"}, entries
 
 
 def time_passes(cluster: InMemoryCluster, app: Application) -> None:
-    """An hour passes; then the store has the message that came behind it, and nothing else."""
+    """Move the time an hour forward. Then the store must hold only the message that moved it."""
     feed(cluster, "l", "later", at=NOON + HOUR)
     cluster.run(app)
     values, entries = kept(cluster, app)
@@ -87,7 +87,7 @@ def time_passes(cluster: InMemoryCluster, app: Application) -> None:
 def test_records_and_cost_do_not_grow_with_the_messages_of_a_time(
     cluster: InMemoryCluster, how: str, backend: str
 ) -> None:
-    """Each run restores what the one before it kept."""
+    """Each run restores the store of the former run from the changelog."""
     app, costs, values = built(how, backend=backend), list[int](), list[str]()
     for part in range(6):
         made = [f"{part} {number} ".ljust(SIZE, "x") for number in range(20)]
@@ -154,7 +154,7 @@ def test_a_merge_function_that_changes_its_arguments_changes_no_other_match(clus
 
 
 def written_by_former(cluster: InMemoryCluster) -> None:
-    """Writes the changelog again as former versions did: the values of a time in one record, with one entry."""
+    """Rewrite the changelog as older versions wrote it: all values of one time in one record, with one index entry."""
     content: dict[bytes, bytes] = {}
     for _, record in cluster.read(CHANGELOG):
         if record.key is not None and record.value is not None and record.key != META_KEY:
@@ -167,7 +167,7 @@ def written_by_former(cluster: InMemoryCluster) -> None:
             cluster.produce(CHANGELOG, None, key)
     clock = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
     record = decode_value(content[clock])
-    assert record["format"] == 2  # older versions refuse it
+    assert record["format"] == 2  # older versions refuse format 2
     cluster.produce(CHANGELOG, encode_value({**record, "format": 1}, event_time_ms(content[clock])), clock)
     for key, values in together.items():
         cluster.produce(CHANGELOG, encode_value(values, event_time_ms(content[key])), key)
@@ -189,7 +189,8 @@ def test_a_store_of_former_versions_is_read_joined_and_expires(
     assert (former, len(entries)) == ({place: [[left, False] for left in lefts[:4]]}, 1)
     feed(cluster, "l", *lefts[4:])
     cluster.run(app)
-    assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2  # also as no time has passed
+    # the format changes even if no time has passed
+    assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2
     new = {f"{place}/000000001": [[left, False] for left in lefts[4:]]}
     if how == "outer":
         new = {f"{place}/00000000{number}": [[lefts[3 + number], False]] for number in (1, 2)}
@@ -213,11 +214,11 @@ def test_a_query_shows_no_message_of_a_time_that_is_over(
     feed(cluster, "l", *(str(number) * 4 * SIZE for number in range(3)))
     feed(cluster, "l", "later", at=NOON + HOUR)
     cluster.run(app)
-    assert len(kept(cluster, app)[0]) == 4  # they have not left
+    assert len(kept(cluster, app)[0]) == 4  # expired, but not removed yet
     shown: list[str] = []
 
     def errand(worker: Any, ticket: Any) -> Any:
-        worker.maintenance.waits = True  # so that time passes
+        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
         while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
             yield
         worker.maintenance.waits = False

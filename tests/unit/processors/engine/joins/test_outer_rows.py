@@ -1,4 +1,4 @@
-"""Outer rows of interval joins, which timers send, in the windows behind the join."""
+"""Rows without a match of interval joins are sent by timers, and counted in windows behind the join."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outer_rows_in_windows(*, grouped: bool) -> Application:
 def test_a_row_that_a_timer_sends_counts_in_the_window_that_was_open_at_the_timers_time(
     grouped: bool, cuts: tuple[int, ...]
 ) -> None:
-    """The message that makes it due may come hours later: the row's window and grace are over by then."""
+    """The message that makes the timer due may come hours later, when the row's window and grace are over."""
     cluster = InMemoryCluster()
     for topic in ("left", "right"):
         cluster.create_topic(topic, partitions=1)
@@ -55,7 +55,10 @@ class Later:
 @pytest.mark.parametrize("how", ["inner", "outer"])
 @pytest.mark.parametrize("others", [(1_000,), (120, 1_000), (300, 1_000), (301, 1_000)])
 def test_a_row_of_a_timer_matches_what_was_there_at_the_timers_time(how: Any, others: tuple[int, ...]) -> None:
-    """Whichever message of another key makes it due: the match ends 300 ms after it came, with the grace."""
+    """The match ends 300 ms after its message, grace included.
+
+    It does not matter when another key's message makes it due.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     begin = int(cluster.clock.time() * 1000) - 600_000

@@ -1,7 +1,7 @@
-"""The documented examples of Quix Streams for joins and several streams, as they are written there.
+"""The join examples from the documentation of Quix Streams, and those for several streams.
 
-Names, order of the calls and arguments are those of their documentation; only the package of the imports is another,
-and data and words are ours. ``docs/coming-from/quix-examples.md`` lists the examples with these tests.
+Names, order of calls and arguments are as in that documentation. Only the import, the data and the comments differ.
+``docs/coming-from/quix-examples.md`` lists the examples with these tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.dataframe.windows import Mean
 from tests.quix_page import listed_under
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-#: A whole number of days since 1970.
+#: A time in milliseconds that is a whole number of days after 1970.
 START = 1_690_000_000_000 // DAY * DAY
 
 
@@ -27,7 +27,7 @@ def application() -> Application:
 
 
 def results(app: Application, sdf: StreamingDataFrame, **topics: list[tuple[int, Any]]) -> list[Any]:
-    """What a stream makes of the messages of each topic, with their milliseconds after ``START``."""
+    """The outputs of a stream for the messages of each topic. Their times are milliseconds after ``START``."""
     sdf.to_topic(app.topic("out"))
     cluster = InMemoryCluster()
     for topic in sorted({spec.name for spec in app.topology().inputs}):

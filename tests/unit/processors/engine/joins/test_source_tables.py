@@ -1,4 +1,4 @@
-"""Tables with ``changelog="source"``: the rows are those of the topic up to the committed offset, over any kill."""
+"""Tables with ``changelog="source"``: after any kill, the rows are those of the topic up to the committed offset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.window_lives import Killed, carry_out, live, world
 
 SEEDS = variants(range(600), tested=8)
 VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": None}, None]
-#: Bytes that no deserializer reads: such a message is put aside.
+#: Bytes that no deserializer accepts. Such a message goes to the dead letters.
 POISON = b"{"
 
 
@@ -52,7 +52,7 @@ def application(
 
 
 def held(cluster: InMemoryCluster, app: Application, folder: Path) -> dict[bytes, bytes]:
-    """What a worker that lost its disk restores, as it is in its database."""
+    """The rows that a worker with an empty disk restores, as they are in its database."""
     alone = copy(app)
     alone.state_dir = folder
     found = carry_out(cluster, alone, Export(store="rows", all=True))["lines"]
@@ -61,7 +61,7 @@ def held(cluster: InMemoryCluster, app: Application, folder: Path) -> dict[bytes
 
 
 def check(seed: int, folder: Path) -> None:
-    """A seed's life: orders and rows in parts, kills, lost disks, old disks, messages that are put aside."""
+    """Check outputs and restored rows after random kills, lost disks, old disks and unreadable messages."""
     random, (cluster, _) = Random(seed), world()
     for topic in ("l", "r"):
         cluster.create_topic(topic, config={"cleanup.policy": "compact"} if topic == "r" else {})
@@ -69,7 +69,7 @@ def check(seed: int, folder: Path) -> None:
         folder / "unused", left_first=random.random() < 0.5, on_processing_error=lambda error, *_: "read" in str(error)
     )
     disk, at, rows, expected = SimulatedDisk(), 0, dict[bytes, tuple[Any, int]](), list[list[Any]]()
-    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces, and replays are broken off
+    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces and replays are interrupted
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(restore, "RECORDS_PER_STEP", random.choice([2, 10_000]))
@@ -92,7 +92,7 @@ def check(seed: int, folder: Path) -> None:
                 live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random)
             live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), None)
     assert repr([json.loads(each.value or b"") for _, each in cluster.read("out")]) == repr(expected)
-    for key in (b"a", b"new"):  # what is not processed yet is no state
+    for key in (b"a", b"new"):  # rows behind the committed offset must not be restored
         cluster.produce("r", b'"later"', key, timestamp_ms=at + 10)
     wanted = {key: encode_value(value, time_ms) for key, (value, time_ms) in rows.items()}
     assert held(cluster, app, folder / "lost") == dict(
@@ -207,7 +207,7 @@ def test_a_topic_that_loses_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_delete_that_is_gone_from_the_topic_brings_no_row_back(tmp_path: Path) -> None:
-    """The state is young, but what it lacks had waited in the topic for longer than deletes stay there."""
+    """The state is recent, but the records that it lacks were in the topic for longer than `delete.retention.ms`."""
     cluster = filled(config={"delete.retention.ms": "1000000"})
     now = int(cluster.clock.time() * 1000)
     for key, value, ago_s in ((b"a", b"1", 2_000), (b"a", None, 1_900), (b"b", b"2", 1_800)):

@@ -1,4 +1,4 @@
-"""Tables with a history one by one: what a message finds, what is kept, and what a plain table becomes."""
+"""Tables with a history, one case per test: the row that a message finds, what is stored, upgrades of plain tables."""
 
 from __future__ import annotations
 

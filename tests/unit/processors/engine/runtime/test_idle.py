@@ -1,4 +1,4 @@
-"""Windows of silent inputs close without a next message, once, whatever happens to the commit that moves no offset."""
+"""Windows of silent inputs close once without a next message, even if their commit, which moves no offset, fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import CheckpointSettings
 from tests.simulation.disk import SimulatedDisk
 
-#: Less than the time after which the broker ends a transaction that stays open.
+#: Shorter than the time after which the broker aborts an open transaction.
 IDLE_S = 6
 
 
@@ -22,7 +22,7 @@ def build(state_dir: Path | None = None, *topics: str) -> Application:
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, state_dir=state_dir)
     for name in topics or ("in",):
         frame = app.dataframe(app.topic(name))
-        if topics:  # a store that joins the inputs in one task
+        if topics:  # a shared store puts all inputs into one task
             frame = frame.apply(lambda value, state: value, stateful=True, store="joint")
         window = frame.tumbling_window(10_000, name=f"w-{name}").count()
         window.final("partition", close_when_idle=timedelta(seconds=IDLE_S)).to_topic(app.topic("out"))
@@ -68,7 +68,7 @@ def test_an_open_transaction_of_the_producer_is_no_end(cluster: InMemoryCluster)
     open_one = cluster.open_foreign_transaction("in", 0, [(b"a", b"1")])
     cluster.run(build(), quiet_s=2 * IDLE_S)
     assert results(cluster) == []
-    open_one.abort()  # its record and its marker are a gap at the end
+    open_one.abort()  # the aborted record and its marker are a gap at the end of the log
     cluster.run(build(), quiet_s=3 * IDLE_S)
     assert results(cluster) == [(b"a", 2), (b"b", 1)]
 
@@ -104,11 +104,11 @@ def test_it_does_not_fit_windows_that_are_closed_by_their_keys() -> None:
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Raised in place of a kill: the process ends."""
 
 
 class Doomed(InlineProcess):
-    """Dies at a point, the first time."""
+    """A process that is killed when it reaches the point for the first time."""
 
     def __init__(self, cluster: InMemoryCluster, point: str) -> None:
         super().__init__(cluster.clock)
@@ -133,14 +133,15 @@ def test_a_kill_at_each_step_of_the_commit_loses_and_doubles_nothing(
     live(cluster, disk, tmp_path, InlineProcess(cluster.clock), 3.0)
     doomed = Doomed(cluster, point)
     with pytest.raises(Killed):
-        live(cluster, disk, tmp_path, doomed, 2.0 * IDLE_S)  # its first commit is that of the silence
-    InlineProcess(cluster.clock).sleep(60)  # until the session of the dead member has ended
+        # the first commit of this process closes the windows after the silence
+        live(cluster, disk, tmp_path, doomed, 2.0 * IDLE_S)
+    InlineProcess(cluster.clock).sleep(60)  # wait until the session of the killed member has expired
     live(cluster, SimulatedDisk() if disk_lost else disk, tmp_path, InlineProcess(cluster.clock), 2.0 * IDLE_S)
     assert results(cluster) == [(b"a", 2), (b"b", 1)]
 
 
 class Faulty(Network):
-    """One request of a kind meets a fate, once it is armed."""
+    """When armed, it loses or delays one request of this kind, or loses its answer."""
 
     def __init__(self, request: str, fate: Fate) -> None:
         super().__init__()

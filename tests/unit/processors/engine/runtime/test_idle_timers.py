@@ -1,4 +1,7 @@
-"""A commit that only fires timers moves no offset: a kill at each of its steps, and a lost answer, double nothing."""
+"""A commit that only fires timers moves no offset.
+
+A kill at any of its steps or a lost answer must not fire them twice.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from holdfast.processors.engine.runtime.options import Start
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 
-#: Less than the time after which the broker ends a transaction that stays open.
+#: Shorter than the time after which the broker aborts an open transaction.
 AFTER_S = 6
 
 
@@ -63,8 +66,8 @@ def test_a_kill_at_each_step_loses_and_doubles_no_timer(tmp_path: Path, point: s
     assert results(cluster) == []
     doomed = Doomed(cluster, point)
     with pytest.raises(Killed):
-        live(cluster, disk, tmp_path, doomed, 2.0 * AFTER_S)  # its first commit is that of the timers
-    InlineProcess(cluster.clock).sleep(60)  # until the session of the dead member has ended
+        live(cluster, disk, tmp_path, doomed, 2.0 * AFTER_S)  # the first commit of this process fires the timers
+    InlineProcess(cluster.clock).sleep(60)  # wait until the session of the killed member has expired
     live(cluster, SimulatedDisk() if disk_lost else disk, tmp_path, InlineProcess(cluster.clock), 2.0 * AFTER_S)
     assert results(cluster) == [b'["a",2]', b'["b",1]']
     assert cluster.committed_offsets("g") == {Partition("in", 0): 3}

@@ -1,4 +1,4 @@
-"""The cost of a message does not grow with the number of partitions: a batch touches its own task only."""
+"""The cost of a message does not grow with the number of partitions, because a batch touches its own task only."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def count(value: Any, state: Any) -> None:
 
 
 def looks_at_tasks(partitions: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often the engine asks a task for the size of its uncommitted state, for one message in each partition."""
+    """How often the engine asks a task for its uncommitted bytes when each partition has one message."""
     cluster = InMemoryCluster()
     cluster.create_topic("in", partitions)
     for number in range(partitions):

@@ -1,4 +1,4 @@
-"""How soon to commit: early while the worker keeps up, late while it is behind."""
+"""How often to commit: at short intervals while the worker keeps up, at long ones while it is behind."""
 
 import pytest
 from hypothesis import given

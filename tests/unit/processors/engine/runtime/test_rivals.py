@@ -1,4 +1,4 @@
-"""Two workers that have one transactional id: each names the other in its first error, and one of them stops."""
+"""Two workers with the same transactional id: each names the other in its first error, and one of them stops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID = "holdfast-orders-c0ffee-0"
 
 
 class Side:
-    """One of the workers, as far as its producer and its membership go."""
+    """One of the workers, reduced to its producer and its group membership."""
 
     def __init__(self, cluster: InMemoryCluster, name: str) -> None:
         process = InlineProcess(cluster.clock)
@@ -74,7 +74,7 @@ def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMe
 
 
 def test_a_former_membership_of_the_worker_itself_is_no_rival(cluster: InMemoryCluster) -> None:
-    """A broker that crashed and came back still has it, until its session ends."""
+    """After a crash, a broker still has the worker's former membership until its session expires."""
     one = Side(cluster, "here")
     one.begin()
     one.committer._begun()
@@ -94,4 +94,4 @@ def test_a_rival_that_was_seen_long_ago_does_not_count(cluster: InMemoryCluster)
         with pytest.raises(OwnershipLost):
             one.fenced()
         cluster.clock.advance_to(cluster.clock.monotonic() + RIVAL_COUNTS_S)
-        one.committer._fenced_in_a_row = 0  # it committed meanwhile
+        one.committer._fenced_in_a_row = 0  # as if the worker had committed meanwhile

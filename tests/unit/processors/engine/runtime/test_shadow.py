@@ -1,4 +1,4 @@
-"""A shadow: the processor's own functions, from the beginning of its inputs, as far as they are told and no further."""
+"""A shadow processes the inputs from their beginning with the processor's functions, up to bounds that it receives."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def counts(cluster: InMemoryCluster) -> dict[str, Any]:
 
 
 class Asking(InlineProcess):
-    """A process that is told until where to read, one bound after the other, once it works."""
+    """A shadow that gets one bound after the other while it runs."""
 
     def __init__(self, cluster: InMemoryCluster, app: Application, bounds: list[Mapping[int, int]]) -> None:
         super().__init__(cluster.clock)
         self.app, self.bounds = app, list(bounds)
-        #: Whether what was broken off is asked for again.
+        #: Whether a request that was interrupted is sent again.
         self.again = False
         self.asked: Mapping[int, int] = {}
         self.tickets: list[Ticket] = []
@@ -188,7 +188,7 @@ def test_what_was_read_further_and_workers_of_another_kind_are_refused(cluster: 
 
 
 class Unreliable(Network):
-    """Many transactions get no answer, are aborted, or end late."""
+    """A network that delays or loses requests and answers, so that the outcome of transactions is unknown."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Nothing is committed after an exception that the worker does not know; a serializer fails its own message only."""
+"""Nothing is committed after an exception that the worker does not know.
+
+A serializer's error fails its own message only.
+"""
 
 import json
 from typing import Any
@@ -42,7 +45,7 @@ def fed(count: int, network: Network | None = None) -> InMemoryCluster:
 
 
 class RaisingOnce(Network):
-    """The client library raises in the middle of the first outputs."""
+    """The client library raises one error while the first outputs are sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +109,7 @@ def test_what_a_serializer_can_not_give_fails_its_message_alone(bad: str, part: 
 
 
 def test_a_producer_that_cannot_abort_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka refuses the abort of a transaction that it never began: a topic of it was missing for a moment."""
+    """An output topic was missing for a moment, so the transaction never began, and Kafka refuses to abort it."""
     refusals = [KafkaFailed("INVALID_TXN_STATE", action="-")]
     aborting, sending = InMemoryProducer.abort, InMemoryProducer.send_offsets
 

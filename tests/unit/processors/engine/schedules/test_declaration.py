@@ -1,4 +1,4 @@
-"""Schedules that are declared wrong are refused at once, with the line to write; the topology has the right ones."""
+"""Wrong declarations of schedules are refused at once with the line to write. Right ones are in the topology."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def nothing(slot: Any) -> None:
-    """The function of a schedule that does nothing."""
+    """A schedule's function that does nothing."""
 
 
 def made(**options: Any) -> Application:
@@ -32,7 +32,7 @@ def generator(slot: Any) -> Any:
 
 
 async def awaited(slot: Any) -> None:
-    """Is not awaited by anything."""
+    """A coroutine function, which no schedule awaits."""
 
 
 def test_a_schedule_is_a_part_of_the_topology() -> None:

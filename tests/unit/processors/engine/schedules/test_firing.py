@@ -1,4 +1,4 @@
-"""Schedules fire once for each slot: on the clock of a worker, over kills, lost answers, pauses and other versions."""
+"""Schedules fire once for each slot on the worker's clock, over kills, lost answers, pauses and new versions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 from tests.window_lives import carry_out, settings_of
 
-#: Seconds between two slots, and the first slot after the start of the virtual clock.
+#: Seconds between two slots, and the start of the virtual clock in milliseconds.
 S, BEGAN_MS = 10, 1_700_000_000_000
 
 
 def build(state_dir: Path | None = None, every_s: float = S, **declared: Any) -> Application:
-    """An application that keeps totals by key, and sends the task's total in each slot."""
+    """An application that stores a total by key, and sends the sum of the task's totals in each slot."""
     options = {name: declared.pop(name) for name in ("commit_interval", "dead_letter_topic") if name in declared}
     app = Application(
         "in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, state_dir=state_dir, **options
@@ -61,7 +61,7 @@ def started(made: InMemoryCluster, partitions: int = 1) -> InMemoryCluster:
 
 
 def sent(cluster: InMemoryCluster) -> list[list[int]]:
-    """Slot in seconds, total, calls, missed slots."""
+    """The outputs: slot in seconds, total, number of calls, number of missed slots."""
     return [json.loads(record.value or b"") for _, record in cluster.read("out")]
 
 
@@ -121,14 +121,14 @@ def test_a_backlog_of_missed_slots_takes_several_commits(
     monkeypatch.setattr(firing, "FIRED_AT_ONCE", 7)
     cluster.run(build(missed="all"), quiet_s=5)
     away(cluster, 300)
-    cluster.run(build(missed="all"), quiet_s=1)  # what is due fires before the run ends
+    cluster.run(build(missed="all"), quiet_s=1)  # slots that are due fire before the run ends
     assert slots(cluster) == [*range(10, slots(cluster)[-1] + 1, 10)]
     assert len(slots(cluster)) >= 30
 
 
 def test_a_schedule_of_a_second_fires_each_second_with_a_commit_of_ten(cluster: InMemoryCluster) -> None:
     app = build(every_s=1, commit_interval=10.0)
-    for number in range(40):  # messages all the time, which wait for their commit
+    for number in range(40):  # messages arrive all the time and wait for their commit
         cluster.clock.call_later(0.2 * number, lambda: cluster.produce("in", b"1", b"a") and None)
     cluster.run(app, quiet_s=3)
     assert slots(cluster) == [*range(1, slots(cluster)[-1] + 1)]
@@ -152,8 +152,9 @@ def test_other_slots_begin_with_the_new_version(cluster: InMemoryCluster) -> Non
     cluster.run(build(every_s=3, missed="all"), quiet_s=9)
     assert slots(cluster)[0] == 10
     began = cluster.clock.time() - BEGAN_MS / 1000 - 16
-    assert all(at > began for at in slots(cluster)[1:])  # no slot of 3 s from the time when there was none
-    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy is no other time
+    # no slot of the 3 s schedule from the time before it was declared
+    assert all(at > began for at in slots(cluster)[1:])
+    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy does not change the slots
     assert cluster.state(build(), "in-schedules")[OWN_KEY, f"{SCHEDULES}report"]["upto"] // 1000 % 3 == 0
 
 
@@ -165,13 +166,13 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     cluster, disk, make = started(InMemoryCluster()), SimulatedDisk(), lambda: build(tmp_path)
     live(cluster, disk, make, InlineProcess(cluster.clock), 5.0)
     with pytest.raises(Killed):
-        live(cluster, disk, make, Doomed(cluster, point), 15.0)  # its first commit is that of the slot
+        live(cluster, disk, make, Doomed(cluster, point), 15.0)  # the first commit of this process is that of the slot
     away(cluster, 60)
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))  # the state is that of these slots
-    assert found[0] == 10 or found[0] >= 60  # the slot that had not committed is a missed one, with those behind it
+    assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))  # the state has exactly these calls
+    assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10
 
 
@@ -209,7 +210,7 @@ def test_a_failed_slot_is_put_aside_and_its_writes_are_undone(cluster: InMemoryC
     assert headers["holdfast.schedule"] == b"broken"
     assert headers["holdfast.kind"] == b"schedule"
     assert headers["holdfast.error"] == b"at slot"
-    assert slots(cluster) == []  # what it had sent is not sent
+    assert slots(cluster) == []  # its outputs are not sent
     kept = cluster.state(failing(), "in-schedules")
     assert [place for place in kept if place[0] != OWN_KEY] == []
     assert kept[OWN_KEY, f"{SCHEDULES}broken"]["fired"] == 2
@@ -222,7 +223,8 @@ def test_without_a_dead_letter_topic_a_failed_slot_stops_the_worker_and_stays(cl
         cluster.run(failing(), quiet_s=25)
     assert "Correct the function of the schedule" in failed.value.action
     assert slots(cluster) == []
-    assert cluster.state(failing(), "totals") == {(b"a", "total"): 4, (b"b", "total"): 2}  # messages before it
+    # messages before the slot are processed
+    assert cluster.state(failing(), "totals") == {(b"a", "total"): 4, (b"b", "total"): 2}
     assert cluster.state(failing(), "in-schedules")[OWN_KEY, f"{SCHEDULES}broken"]["last"] is None
 
 
@@ -264,4 +266,4 @@ def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster) -> 
     cluster.run(build(missed="all"), quiet_s=25)
     found = slots(cluster)
     assert found[:2] == [10, 20]
-    assert found[2] > 100  # the slots since the clear are not missed: there is no last one
+    assert found[2] > 100  # slots since the clear do not count as missed, because no last slot is stored

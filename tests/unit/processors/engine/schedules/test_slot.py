@@ -1,4 +1,4 @@
-"""What the function of a schedule reads and sends: ranges of stores as plain Python has them, and what is refused."""
+"""What a schedule's function can read and send: ranges of stores equal plain Python, and other uses are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BOUNDS: list[bytes | None] = [None, *KEYS[1:9], b"bz", b"\xff\xff", b"zzzz"]
 
 
 class Calls:
-    """An application whose schedule calls what a test gives it, once."""
+    """An application with a schedule. Its function calls what the test passes to `ask`, once."""
 
     def __init__(self, partitions: int = 1, commit_every: int = 0, **options: Any) -> None:
         self.cluster, self._commit_every, self._options = InMemoryCluster(), commit_every, options
@@ -80,7 +80,7 @@ class Calls:
         self.cluster.produce("in", json.dumps(values).encode(), key)
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` returns for the next slot."""
+        """What ``call`` returns in the next slot."""
         found: list[Any] = []
         self.call = lambda slot: found.append(call(slot))
         self.cluster.run(self.build(), quiet_s=11)
@@ -116,7 +116,7 @@ def test_ranges_are_those_of_plain_python(seed: int) -> None:
         ]
         expected.append(inside[:limit])
     assert [[tuple(each) for each in one] for one in calls.ask(call)] == expected
-    assert calls.ask(call) == calls.ask(call)  # from the database after a restart
+    assert calls.ask(call) == calls.ask(call)  # the second call reads from the database after a restart
 
 
 def test_an_aggregation_shows_its_results_and_a_range_may_be_left_early() -> None:
@@ -125,7 +125,7 @@ def test_an_aggregation_shows_its_results_and_a_range_may_be_left_early() -> Non
         calls.give(b"k%d" % (number % 5), x=number)
 
     def call(slot: Any) -> Any:
-        first = next(iter(slot.items("sums")))  # an iterator that is left open is closed with the call
+        first = next(iter(slot.items("sums")))  # an iterator that is left open is closed when the call ends
         return first, {entry.key: entry.value for entry in slot.items("sums")}
 
     first, found = calls.ask(call)

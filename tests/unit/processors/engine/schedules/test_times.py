@@ -1,4 +1,7 @@
-"""The slots of intervals and cron expressions, also where clocks change; bad input is refused when it is declared."""
+"""The slots of intervals and cron expressions, also at clock changes.
+
+Wrong arguments are refused in the declaration.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +40,17 @@ def test_slots_of_an_interval_are_its_multiples() -> None:
     assert following(each, ms("UTC", 2026, 3, 1, 11, 58), 3) == [
         *("03-01T12:00:00+00:00", "03-01T12:05:00+00:00", "03-01T12:10:00+00:00")
     ]
-    assert each.after(300_000) == 600_000  # a slot is not after itself
+    assert each.after(300_000) == 600_000  # the next slot is always later than the given time
     assert Every.of(100).after(99) == 100
 
 
 @pytest.mark.parametrize(
     ("expression", "begin", "slots"),
     [
-        # clocks go forward from 02:00 to 03:00: the slot of 02:30 comes when the gap ends
+        # The clock goes forward from 02:00 to 03:00. The slot of 02:30 comes at the end of the gap.
         ("30 2 * * *", (2025, 3, 29, 12), ["03-30T03:00:00+02:00", "03-31T02:30:00+02:00"]),
         ("0 * * * *", (2025, 3, 30, 0, 30), ["03-30T01:00:00+01:00", "03-30T03:00:00+02:00"]),
-        # clocks go back from 03:00 to 02:00: 02:30 comes once, each hour twice
+        # The clock goes back from 03:00 to 02:00. The slot of 02:30 comes once; hourly slots come twice.
         ("30 2 * * *", (2025, 10, 25, 12), ["10-26T02:30:00+02:00", "10-27T02:30:00+01:00"]),
         ("0 * * * *", (2025, 10, 26, 1, 30), ["10-26T02:00:00+02:00", "10-26T02:00:00+01:00", "10-26T03:00:00+01:00"]),
         ("0 3 * * *", (2025, 10, 25, 12), ["10-26T03:00:00+01:00", "10-27T03:00:00+01:00"]),
@@ -75,7 +78,7 @@ def test_latest_and_count_are_those_of_the_slots_one_by_one(seed: int) -> None:
     random = Random(seed)
     zone, expression = random.choice(ZONES), random.choice(EXPRESSIONS)
     times: Times = Cron.of(expression, zone) if seed % 4 else Every.of(random.randrange(100, 3 * DAY_MS))
-    # within a month that has a change of clocks somewhere
+    # in a month in which some time zone changes its clock
     begin = ms(zone, 2025, random.choice([3, 4, 9, 10, 11]), 1) + random.randrange(30 * DAY_MS)
     end, slots = begin + 4 * DAY_MS, []
     if isinstance(times, Every):

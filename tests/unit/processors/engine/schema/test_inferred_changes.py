@@ -1,4 +1,4 @@
-"""Inferred columns always follow their values: by a wider type in place, or by another column of the same name."""
+"""Inferred columns follow their values: a column gets a wider type, or is replaced by a new column of the same name."""
 
 from holdfast.processors.engine.schema.evolution import (
     Add,
@@ -71,14 +71,14 @@ def test_a_wider_decimal_is_no_other_column() -> None:
 
 
 def names(described: str, table: Record | None = None) -> dict[str, str]:
-    """Name in JSON -> column."""
+    """By name in the JSON values: the name of its column."""
     columns = inferred_schema(described, table).columns
     assert all((name_in_json(each.comment) or each.name) == each.paths[0][0] for each in columns)
     return {each.paths[0][0]: each.name for each in columns}
 
 
 def stored(described: str, table: Record | None = None) -> Record:
-    """The columns of a table as Spark describes them, after a snapshot of such values."""
+    """The columns of a table as Spark describes them after a snapshot of values with this description."""
     columns = inferred_schema(described, table).columns
     fields = [{"name": each.name, "type": "long", "metadata": {"comment": each.comment}} for each in columns]
     return from_spark({"fields": fields})

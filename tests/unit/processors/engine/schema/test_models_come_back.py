@@ -1,4 +1,4 @@
-"""A value with a model comes back as it was set, or `app.store` or `set` refuses it."""
+"""A value with a model is read back as it was set, or `app.store` or `set` refuses it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_value_comes_back_as_it_was_set(model: Any, value: Any) -> None:
     assert type(made) is type(value)
     moments = (
         {"at"} if isinstance(value, Plain) else set()
-    )  # of Python, no moment with `fold` equals one of another zone
+    )  # in Python, a datetime with `fold` equals no datetime of another time zone
     if isinstance(value, BaseModel):
         assert made.model_dump(exclude=moments) == value.model_dump(exclude=moments)
     else:
@@ -131,7 +131,7 @@ def test_a_value_comes_back_as_it_was_set(model: Any, value: Any) -> None:
 
 
 def changed(model: Any, **fields: Any) -> Any:
-    """An instance that was changed after it was made: pydantic does not look at it again."""
+    """An instance with fields that were changed after its creation, which pydantic does not validate."""
     made = model()
     for name, value in fields.items():
         setattr(made, name, value)
@@ -171,7 +171,8 @@ def test_a_value_that_would_come_back_otherwise_is_refused_where_it_is_set(model
 def test_a_number_that_json_can_not_hold_is_refused(number: float) -> None:
     with pytest.raises(StateValueInvalid, match="could not be read again at x"):
         stored(Plain, changed(Plain, x=number))
-    with pytest.raises(ValueNotStorable, match="JSON"):  # this type tells that its values come back
+    # instances of this type always come back, so only the JSON encoder refuses the number
+    with pytest.raises(ValueNotStorable, match="JSON"):
         stored(Measured, Measured(x=number))
 
 
@@ -259,7 +260,7 @@ def test_a_secret_that_the_user_writes_out_is_kept() -> None:
 
 
 def test_what_types_tell_is_not_read_back() -> None:
-    """Reading each value back would cost more than the write."""
+    """For types whose values always come back, `set` reads no value again: that would cost more than the write."""
 
     class Line(BaseModel):
         sku: str
@@ -276,7 +277,7 @@ def test_what_types_tell_is_not_read_back() -> None:
     class Marked(Line):
         mark: str = ""
 
-    assert not trip.decided  # from now on there are instances that a type does not tell
+    assert not trip.decided  # from now on, a subclass exists whose instances may lose fields
     with pytest.raises(StateValueInvalid, match=r"at lines\.0"):
         stored(Cart, Cart(lines=[Marked(sku="a")]))
 
@@ -327,7 +328,7 @@ class Aliased:
 
 @pytest.mark.parametrize("model", [Swapped, Chosen, Named, Aliased])
 def test_a_column_is_read_from_the_names_that_its_model_reads(model: Any) -> None:
-    """The columns have what pydantic reads of each JSON, not what another field has there."""
+    """A column holds what pydantic reads from the JSON, and not the value of another field with that name."""
     names = ["a", "b", "c", "x", "y"]
     adapter, columns = pydantic.TypeAdapter(model), schema_of(model).columns
     for chosen in range(2 ** len(names)):

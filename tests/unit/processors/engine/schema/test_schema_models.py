@@ -1,4 +1,4 @@
-"""Models, aggregations and JSON as typed columns, and how tables follow them."""
+"""Typed columns of models, aggregations and JSON values, and how tables follow their changes."""
 
 import datetime as dt
 import enum

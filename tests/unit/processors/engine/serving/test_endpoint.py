@@ -1,4 +1,4 @@
-"""A client gives a worker's token to that worker's process only; real sockets, and this process as the worker."""
+"""A client sends a worker's token only to the worker's own process. Real sockets; the test's process is the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARK = start_mark(os.getpid()) or ""
 
 @pytest.fixture
 def stranger() -> Iterator[socket.socket]:
-    """A program that listens where a worker did; it is told of connections only when one came."""
+    """A foreign program on a former worker's port. Its ``accept`` raises an error if no connection has come."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         yield listening
@@ -49,7 +49,7 @@ def url_of(listening: socket.socket) -> str:
 def test_a_request_to_a_worker_reads_no_certificates(
     tmp_path: Path, stranger: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They take 25 ms of CPU, and commands ask workers many times."""
+    """Loading the certificates takes 25 ms of CPU, and commands send many requests to workers."""
     client = client_of(tmp_path, Endpoint(os.getpid(), url_of(stranger), TOKEN, MARK))
     stranger.close()
 

@@ -1,4 +1,4 @@
-"""Who may ask a processor what."""
+"""Which requests a worker's HTTP server admits, and which token they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand connections that mean harm keep no one out: not from health, not from metrics, not from control."""
+"""A thousand hostile connections do not block others from health, metrics or control."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.processors.engine.serving.requests import Answer
 from tests.mechanics.tiers import variants
 from tests.parts.hostile_clients import KINDS, attacked
 
-#: Maximum seconds of one answer below an attack, on a busy machine.
+#: Maximum seconds for one answer during an attack, on a busy machine.
 ANSWER_S = 10.0
-#: Each page is asked this many times.
+#: How many times each page is requested.
 ASKED = 2
-#: The answer of ``/metrics``: more than the buffers of a socket hold.
+#: The body of ``/metrics``, larger than a socket's buffers.
 PAGE = b"m" * 300_000
 
 
@@ -44,7 +44,7 @@ def serve() -> Iterator[Callable[[], RequestServer]]:
 
 
 def asked(server: RequestServer, request: bytes) -> tuple[bytes, float]:
-    """The body of an answer, and the seconds until it was here."""
+    """The body of an answer, and the seconds until it was complete."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(request)

@@ -1,4 +1,4 @@
-"""Which checkpoints are removed: those that nobody needs, also where several workers write to one folder."""
+"""Which checkpoints are removed: only those that nobody needs, even if several workers write to one folder."""
 
 import json
 from pathlib import Path

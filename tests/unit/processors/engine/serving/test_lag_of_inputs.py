@@ -1,4 +1,4 @@
-"""The lag of an input that is read to its end, and inputs that others wait for, as a worker tells them."""
+"""A worker's status: an input that is read to its end has no lag, and an input that others wait for is named."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TURNS = 2_000
 def seen_of(
     cluster: InMemoryCluster, app: Application, until: Callable[[ProcessorStatus], bool] = lambda status: False
 ) -> ProcessorStatus:
-    """The status of a worker after so many turns, or as soon as ``until`` is true of it."""
+    """The status of a worker after ``TURNS`` turns, or as soon as ``until`` is true for it."""
     told: list[ProcessorStatus] = []
 
     def look(worker: Any, ticket: Any) -> Any:
-        worker.maintenance.waits = True  # so that time passes
+        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
         for _ in range(TURNS):
             status = ProcessorStatus.decode(describe_worker(worker, "g", "0", None))
             if until(status):
@@ -39,7 +39,7 @@ def seen_of(
 
 
 def test_an_idle_repartition_topic_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end is behind the marker of the last transaction, which no reader gets, until a commit takes that along."""
+    """The end is behind the position because of a transaction's marker. A marker is no record, so the lag is 0."""
     monkeypatch.setattr(PastMarkers, "move", lambda *_, **__: None)
     monkeypatch.setattr(PastMarkers, "rest", lambda *_: None)
 

@@ -1,4 +1,4 @@
-"""The line of a worker in the foreground."""
+"""The status line of a worker that runs in the foreground."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def counting(tmp_path: Path, during: Any) -> Application:
 
 
 def run_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: Any = lambda: None) -> None:
-    """Run an application on the cluster in memory with the line that `app.run()` shows."""
+    """Run an application on the in-memory cluster with the status line of `app.run()`."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Status documents as metrics, and the page that explains them."""
+"""Status documents as Prometheus metrics, and the documentation page that explains the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[5]
 
 
 def status(**facts: Any) -> dict[str, Any]:
-    """A worker with one task that runs and one that restores."""
+    """The status of a worker with one running task and one task that restores."""
     running = {
         "task": "flights-0",
         "subtopology": "flights",

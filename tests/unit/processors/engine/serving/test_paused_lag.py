@@ -1,4 +1,4 @@
-"""A paused worker fetches nothing, and tells its lag all the same."""
+"""A paused worker fetches nothing, but still reports its lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that are bounded, and an allowance that fills with time."""
+"""Limits of the HTTP server: a bounded number of threads, and an allowance that refills over time."""
 
 from __future__ import annotations
 

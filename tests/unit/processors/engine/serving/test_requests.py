@@ -19,7 +19,7 @@ from holdfast.processors.engine.serving.requests import Answer
 
 @pytest.fixture
 def server() -> Iterator[RequestServer]:
-    """Says back what it was asked."""
+    """A server that answers with the method and the page of the request."""
     serving = ServingSettings()
     made = RequestServer(
         serving, Guard(serving), lambda method, page, _: Answer(200, {"asked": [method, page]}), ["/a"]
@@ -30,7 +30,7 @@ def server() -> Iterator[RequestServer]:
 
 
 def said(server: RequestServer, request: bytes) -> tuple[int, dict[str, object]]:
-    """The answer's status and JSON body."""
+    """The status code and the JSON body of the answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(request)
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))

@@ -1,4 +1,4 @@
-"""Fingerprints by bucket: they add up to the whole, and say where two sets differ."""
+"""Fingerprints by bucket: they add up to the fingerprint of the whole set, and show in which bucket two sets differ."""
 
 from __future__ import annotations
 

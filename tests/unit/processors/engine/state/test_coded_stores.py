@@ -1,4 +1,4 @@
-"""Stores with another codec than JSON: functions, models, upgrades, a change of codec, and restores of both."""
+"""Stores with another codec than JSON: functions, models, upgrades, a change of the codec, and restores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cluster() -> InMemoryCluster:
 
 
 def run(cluster: InMemoryCluster, app: Application, *values: Any) -> tuple[list[Any], list[str]]:
-    """The results, and the errors in the dead letters, of these messages."""
+    """The results of these messages, and the errors in their dead letters."""
     seen = [len(cluster.read(topic)) for topic in ("out", "dead")]
     for value in values or ({},):
         cluster.produce("in", json.dumps(value).encode(), b"k")
@@ -68,7 +68,7 @@ def run(cluster: InMemoryCluster, app: Application, *values: Any) -> tuple[list[
 
 
 def keeping(value: Any) -> Callable[[Any, Any], Any]:
-    """A function that sets a value, and says what it read before."""
+    """A function that sets a value, and returns what it read before and afterwards."""
 
     def keep(_: Any, state: Any) -> Any:
         before = state.get("v")
@@ -91,7 +91,7 @@ def reading(_: Any, state: Any) -> Any:
 
 
 def numbers(cluster: InMemoryCluster) -> list[int]:
-    """The codecs of the changelog's values, in order."""
+    """The codec numbers of the values in the changelog, in order."""
     return [record.value[1] for _, record in cluster.read("g-s-changelog") if record.key != META_KEY and record.value]
 
 
@@ -113,7 +113,8 @@ def test_a_function_reads_what_it_set_also_after_a_restore(cluster: InMemoryClus
     shown = repr(value)
     app = build(keeping(value), codec=codec)
     assert run(cluster, app) == ([{"before": "None", "now": shown}], [])
-    assert run(cluster, build(keeping(value), codec=codec)) == ([{"before": shown, "now": shown}], [])  # an empty disk
+    # on an empty disk, the worker restores the state
+    assert run(cluster, build(keeping(value), codec=codec)) == ([{"before": shown, "now": shown}], [])
     assert told(cluster) == (None if codec == "json" else f"{codec} 1")
 
 
@@ -264,7 +265,7 @@ def test_a_changed_codec_reads_the_old_values_and_writes_new_ones(
     run(cluster, build(both, codec=was, model=model), {"key": "x"}, {"key": "y"})
     results, errors = run(cluster, build(both, codec=now, model=model), {"key": "x"})
     assert (results, errors) == ([{"before": shown}], [])
-    # The changelog has values of both codecs; a restore from nothing reads both.
+    # The changelog has values of both codecs, and a restore from its beginning reads both.
     results, errors = run(cluster, build(both, codec=now, model=model), {"key": "x"}, {"key": "y"})
     assert (results, errors) == ([{"before": shown}] * 2, [])
     numbers_of = {"json": 1, "msgpack": 3, "typed": 4}
@@ -290,7 +291,7 @@ def test_a_value_that_does_not_come_back_fails_its_message_and_changes_nothing(c
         ("typed", [Kind.ONE], "an enum comes back only through a model"),
         ("typed", deep, "is nested more than 100 levels deep"),
         ("msgpack", deep, "is nested more than 100 levels deep"),
-        ("typed", {"blob": b"x" * 10_000_000}, "bytes"),  # larger than the changelog takes
+        ("typed", {"blob": b"x" * 10_000_000}, "bytes"),  # larger than a record of the changelog may be
     ):
         results, [error] = run(cluster, build(setting(value), codec=codec))
         assert results == []

@@ -1,4 +1,4 @@
-"""The coherence guard, as a table: what may run, from where, and what is refused."""
+"""The coherence guard, as a table: which state may be used, from which offset it is replayed, and what is refused."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_an_old_copy_is_set_aside_where_others_went_on_with_a_new_changelog():
 
 @pytest.mark.parametrize("order", ["as", "sa"])
 def test_the_base_of_a_reseed_is_set_aside_only_where_the_group_went_on_without_it(order):
-    """Both changelogs are other topics than the copy belongs to; store `a` was being re-seeded when the worker died."""
+    """Both changelogs were created again. Store `a` was being written to its new changelog when the worker died."""
     log = "p-s-changelog"
     at = {"s": StoreOffset(log, "old", 40, {"in": 7}), "a": StoreOffset(log, RESEEDING, 0, {"in": 7})}
     base = TaskMeta(inputs={"in": 7}, stores=at, complete_at=1000.0, restoring=True)
@@ -77,11 +77,11 @@ def test_the_base_of_a_reseed_is_set_aside_only_where_the_group_went_on_without_
 @pytest.mark.parametrize(
     ("inputs", "committed", "known"),
     [
-        ({"in": 8}, {"in": 8}, facts()),  # it may be the only whole copy
+        ({"in": 8}, {"in": 8}, facts()),  # this copy may be the only complete one
         ({"in": 9}, {"in": 8}, facts()),
         ({"in": 7, "more": 5}, {"in": 8, "more": 4}, facts()),
         ({"in": 7}, {"in": None}, facts()),
-        ({"in": 7}, {"in": 8}, facts(end=0)),  # nobody went on with it
+        ({"in": 7}, {"in": 8}, facts(end=0)),  # no other worker has written to the new changelog
     ],
 )
 def test_a_copy_that_may_be_needed_is_never_set_aside(inputs, committed, known):

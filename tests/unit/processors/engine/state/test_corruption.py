@@ -1,4 +1,7 @@
-"""Damage on the disk under a real RocksDB: named, moved aside, never taken for state; unknown versions refused."""
+"""Damage on disk under a real RocksDB is reported, moved aside and never used as state.
+
+Unknown versions are refused.
+"""
 
 import json
 import os
@@ -27,7 +30,7 @@ def key(number: int) -> bytes:
 
 
 def filled(path: Path) -> TaskStore:
-    """A store whose data lies in SST files."""
+    """A store whose data is in SST files."""
     store = opened(path)
     store.write([(key(number), os.urandom(64)) for number in range(KEYS)], TaskMeta(transaction=7))
     store.compact(lambda: None)
@@ -35,7 +38,7 @@ def filled(path: Path) -> TaskStore:
 
 
 def overwrite_blocks(path: Path) -> None:
-    """The data blocks of every SST file, in place, as a disk that lies would."""
+    """Overwrite the data blocks of every SST file in place, as a faulty disk would."""
     files = list(path.glob("*.sst"))
     assert files
     for file in files:
@@ -162,12 +165,12 @@ def test_damage_that_can_not_be_moved_aside_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Path, part: float) -> None:
-    """Offsets and data never part: what is lost is replayed from the offset that is left."""
+    """Offsets and data stay consistent. Lost batches are replayed from the offset that remains."""
     store = opened(tmp_path / "task")
     for transaction in range(1, 201):
         store.write([(key(number), b"%d" % transaction) for number in range(20)], TaskMeta(transaction=transaction))
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "task", copy)  # as a killed process leaves it: closing would empty the log
+    shutil.copytree(tmp_path / "task", copy)  # a copy like that of a killed process; closing would empty the log
     store.close()
     (log,) = (file for file in copy.glob("*.log") if file.stat().st_size)
     with log.open("r+b") as damaged:
@@ -183,7 +186,7 @@ def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Pa
 
 @pytest.mark.parametrize("flushed", [0, 1, 120])
 def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
-    """As a log would have it: what is lost is replayed from the offset that is left."""
+    """The result is the same as with a write-ahead log: lost batches are replayed from the offset that remains."""
     store = opened(tmp_path / "task")
     store.begin_bulk(100_000)
     for transaction in range(1, 201):
@@ -192,7 +195,7 @@ def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_p
         if transaction == flushed:
             store.flush()
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "task", copy)  # as a killed process leaves it: closing would flush
+    shutil.copytree(tmp_path / "task", copy)  # a copy like that of a killed process; closing would flush
     store.close()
     again = opened(copy)
     meta = again.meta()
@@ -227,7 +230,7 @@ def test_an_identity_that_is_not_ours_is_refused_and_kept(tmp_path: Path, found:
     StateFolder(tmp_path, "group", "0").release()
     identity = tmp_path / "group" / "0" / "identity.json"
     identity.write_text(found)
-    for _ in range(2):  # and the folder is let go of each time
+    for _ in range(2):  # twice, because each refused start must release the folder
         with pytest.raises(StateFolderForeign, match="expected|belongs to") as foreign:
             StateFolder(tmp_path, "group", "0")
         assert foreign.value.exit_code == 64

@@ -1,4 +1,4 @@
-"""The documented examples of Quix Streams for state and groups, as they are written there."""
+"""The state and group examples from the documentation of Quix Streams, with the calls as written there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_state_dir(tmp_path: Path) -> None:
 
 def with_ttl(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> list[Any]:
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
-    app.store("in", ttl="by value")  # the one line
+    app.store("in", ttl="by value")  # the one additional line
     place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
     for at, value in messages:
         send(cluster, at, value)

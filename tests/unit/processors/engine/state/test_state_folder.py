@@ -1,4 +1,4 @@
-"""The identity and the names of state folders."""
+"""The ids of state folders, their names, and whether a process uses them."""
 
 import json
 import socket
@@ -34,7 +34,7 @@ def test_a_folder_of_a_former_version_keeps_the_transactional_id_of_its_host(tmp
     path.mkdir(parents=True)
     (path / "identity.json").write_text(json.dumps({"version": 1, "application": "p"}))
     assert folder_id(tmp_path) == socket.gethostname()
-    # A former version reads the identity only, and accepts it.
+    # An older version reads only the identity file, and accepts it.
     assert json.loads((path / "identity.json").read_text()) == {"version": 1, "application": "p"}
 
 
@@ -55,10 +55,10 @@ def test_a_slot_is_in_use_as_long_as_its_process_runs(tmp_path: Path) -> None:
 def test_another_process_with_the_id_of_an_ended_holder_does_not_use_its_slot(tmp_path: Path) -> None:
     slot, ours = tmp_path / "p" / "0", own_identity()
     folder_id(tmp_path)
-    assert StateFolder.in_use(slot)  # this process held it, and runs
+    assert StateFolder.in_use(slot)  # this process holds the folder and is running
     write_identity(slot / HOLDER, replace(ours, mark="1"))
     assert not StateFolder.in_use(slot)
-    # a former version wrote no identity: the process with the id counts
+    # An older version wrote no identity of the holder. Then any process with the recorded process id counts.
     (slot / HOLDER).unlink()
     assert StateFolder.in_use(slot)
 

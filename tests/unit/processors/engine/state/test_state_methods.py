@@ -1,4 +1,4 @@
-"""What a function does with the state of its key beyond single values: counters, lists, ranges, raw bytes."""
+"""Methods of a key's state beyond single values: counters, lists, ranges, raw bytes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_failed_message_takes_all_of_it_back(state: StoreState) -> None:
     assert len(state.items("x")) == CELLS_MAX + 3
     state.undo_message()
     assert state.items() == [("l", [1]), ("n", 2)]
-    for number in range(CELLS_MAX + 3):  # as many keys as before, with other names
+    for number in range(CELLS_MAX + 3):  # as many keys as before, but with other names
         state.set(f"y{number}", number)
     assert len(state.items()) == CELLS_MAX + 5
 
@@ -217,6 +217,6 @@ def test_they_are_as_durable_as_other_state() -> None:
 
     for page in "aba":
         cluster.produce("in", json.dumps({"page": page}).encode(), b"k")
-        cluster.run(build())  # on a new disk each time
+        cluster.run(build())  # each run starts with a new disk
     *_, (_, last) = cluster.read("out")
     assert json.loads(last.value or b"") == {"pages": {"page/a": 2, "page/b": 1}, "last": ["b", "a"]}

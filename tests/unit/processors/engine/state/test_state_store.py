@@ -1,4 +1,4 @@
-"""Stores over a real RocksDB: overlay, undo, commit, reopen, folders, checkpoints, corruption."""
+"""Stores with a real RocksDB: overlay, undo of failed messages, commits, reopening, checkpoints, corruption."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""``StoreState.get`` and ``set`` contain the code of ``_load`` and ``_store``: both ways must always agree."""
+"""``StoreState.get`` and ``set`` contain the code of ``_load`` and ``_store``. Both ways must give the same results."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ RECORD_BYTES_MAX = 60
 
 
 class Called(StoreState):
-    """The same store with calls in place of the inlined code."""
+    """The same store, but it calls ``_load`` and ``_store``."""
 
     def get(self, key, default=None):
         raw = self._load(key)
@@ -31,7 +31,7 @@ class Called(StoreState):
 
 PARTS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=3)
 VALUES = st.recursive(PARTS, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each))
-#: More state keys than cells, so that some share one.
+#: More state keys than cells, so that some keys share a cell.
 STATE_KEYS = st.sampled_from(("n", "total", "é")) | st.integers(0, CELLS_MAX + 2).map(str) | st.just(7)
 STEPS = st.lists(
     st.one_of(
@@ -54,7 +54,7 @@ def store_of(kind):
 
 
 def done(store, backend, step):
-    """What a step returned or raised."""
+    """What a step returned, or the error that it raised."""
     name, *arguments = step
     if name == "commit":
         store.keep_message()

@@ -44,7 +44,7 @@ def cluster() -> InMemoryCluster:
 
 
 def run(cluster: InMemoryCluster, app: Application, *values: Any) -> tuple[list[Any], list[str]]:
-    """The results, and the errors in the dead letters, of these messages."""
+    """The results of these messages, and the errors in their dead letters."""
     seen = [len(cluster.read(topic)) for topic in ("out", "dead")]
     for value in values:
         cluster.produce("in", json.dumps(value).encode(), b"k")
@@ -70,7 +70,7 @@ def test_functions_get_and_set_instances(cluster: InMemoryCluster) -> None:
     messages = [{"sku": "pen", "price": "1.10"}, {"sku": "ink", "price": "2.20"}]
     results, errors = run(cluster, build(add, model=Cart), *messages)
     assert (results, errors) == ([{"total": "1.10"}, {"total": "3.30"}], [])
-    # What is stored is the plain JSON of the model.
+    # The store holds the plain JSON of the model.
     assert stored(cluster, build(add, model=Cart)) == {
         "items": messages,
         "since": "2024-01-01T00:00:00Z",
@@ -80,7 +80,7 @@ def test_functions_get_and_set_instances(cluster: InMemoryCluster) -> None:
 
 def test_a_model_for_each_state_key(cluster: InMemoryCluster) -> None:
     def visit(value: Any, state: Any) -> Any:
-        state.set("cart", {"items": [value]})  # what makes an instance is taken, too
+        state.set("cart", {"items": [value]})  # `set` also takes data from which an instance can be made
         state.increment("visits")
         state.set("plain", {"any": value})
         return {"kinds": sorted(type(each).__name__ for _, each in state.items())}
@@ -134,7 +134,7 @@ def test_values_of_older_versions_are_upgraded_when_they_are_read(cluster: InMem
     def put(value: Any, state: Any) -> Any:
         state.set("cart", value)
 
-    run(cluster, build(put), {"skus": ["pen"]})  # version 1: no version is stored
+    run(cluster, build(put), {"skus": ["pen"]})  # values of version 1 are stored without a version
     app = build(add, model=Cart, upgrades=UPGRADES)
     results, errors = run(cluster, app, {"sku": "ink", "price": "2"}, {"sku": "cap", "price": "3"})
     assert (results, errors) == ([{"total": "3"}, {"total": "6"}], [])

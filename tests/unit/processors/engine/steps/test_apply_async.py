@@ -1,4 +1,4 @@
-"""``apply_async``: many calls wait at once, messages keep their order, and a call that fails is a failed message."""
+"""``apply_async``: many calls run at once, messages keep their order, and a failed call fails its message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def sent(cluster: InMemoryCluster, topic: str = "out") -> list[Any]:
 
 
 class Service:
-    """Another system: it answers after a random time, and knows how many asked at once, and when."""
+    """An external system that answers after a random time.
+
+    It records the calls, the largest number at once, and their order.
+    """
 
     def __init__(self, fails: Callable[[int], bool] = lambda number: False) -> None:
         self.fails = fails

@@ -1,4 +1,7 @@
-"""What a function changes in place reaches no other branch, match, window or store; what only reads costs no copy."""
+"""A function that changes its value in place affects no other branch, match, window or store.
+
+One that only reads is free.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ T = 1_690_000_000_000
 
 
 def spoil(value: Any) -> Any:
-    """Changes all that it finds."""
+    """Changes the value and the list inside it."""
     value["n"] = -1
     value["deep"]["list"].append("spoilt")
     return value
@@ -132,7 +135,7 @@ def test_augmented_assignments_and_attributes_are_changes() -> None:
 
 def test_a_function_that_is_known_by_a_variable_only() -> None:
     for inner, changes in ((spoil, True), (read_all, False)):
-        assert may_change(lambda value, inner=inner: inner(value))  # a default may be any function
+        assert may_change(lambda value, inner=inner: inner(value))  # a default argument may be any function
 
         def outer(value: Any) -> Any:
             return inner(value)  # noqa: B023
@@ -310,7 +313,7 @@ def test_a_result_does_not_see_what_a_step_changed_in_another_one(cluster: InMem
 
 
 def stamped(value: Any) -> bytes:
-    """A serializer that changes what it gets."""
+    """A serializer that changes the value that it gets."""
     if "deep" in value:
         return json.dumps(spoil(value)).encode()
     spoil(value["right"])
@@ -384,7 +387,7 @@ def test_streams_whose_functions_only_read_are_not_copied() -> None:
 
 
 class Sealed:
-    """A value that can't be copied."""
+    """A value that cannot be copied."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -394,7 +397,7 @@ class Sealed:
 
 
 class Opened(Sealed):
-    """The same, as the error's action says."""
+    """The same value with the method that the error recommends, so that it can be copied."""
 
     def __deepcopy__(self, memo: Any) -> Opened:
         return Opened(self.raw)

@@ -1,4 +1,4 @@
-"""A step that is new is one class: no general module knows it, and all that a step needs comes with it."""
+"""A new kind of step is one class. No general module knows it, and everything that it needs comes with the class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 
 
 class Offer:
-    """The declaration of a join that finds the best offer so far."""
+    """The declaration of a join with the best offer so far."""
 
 
 class Offers(Step):
-    """Keeps the best offer of a key."""
+    """The step of the offers' stream. It stores the best offer of each key."""
 
     __name__ = "join_best"
     order = "feeds"
@@ -37,7 +37,7 @@ class Offers(Step):
 
 
 class Best(Offers):
-    """Finds it."""
+    """The step of the orders' stream. It reads the best offer of the key."""
 
     order = "reads"
 
@@ -61,7 +61,7 @@ def shown(value: Any, best: Any) -> str:
 
 
 def join_best(left: StreamingDataFrame, right: StreamingDataFrame, text: Any = shown) -> StreamingDataFrame:
-    """The method of a stream that a user would call."""
+    """What a user would call as a method of a stream."""
     join, store = Offer(), "best"
     right._in_place(Node("update", Offers(join), store))
     return left._then(Node("apply", Best(join, text), store))
@@ -88,7 +88,8 @@ def test_it_reads_in_the_order_of_times_keeps_its_state_and_is_restored() -> Non
         cluster.produce(topic, json.dumps(value).encode(), b"k", timestamp_ms=at)
     cluster.run(declared()[0])
     cluster.produce("orders", json.dumps({"id": "c"}).encode(), b"k", timestamp_ms=60)
-    cluster.run(declared()[0])  # another process, without the memory of the first: from the changelog
+    # a new process has no memory of the first one, so it restores the state from the changelog
+    cluster.run(declared()[0])
     sent = [json.loads(record.value or b"") for _, record in cluster.read("joined")]
     assert sent == ["a: 5", "b: 9", "c: 9"]
 

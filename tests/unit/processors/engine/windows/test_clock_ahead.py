@@ -1,4 +1,4 @@
-"""Keys whose clocks run ahead of the worker's: their time counts once the worker's clock is there."""
+"""Keys with messages that are dated ahead of the worker's clock. Such a time counts when the clock has reached it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def results(cluster: InMemoryCluster) -> Counter[tuple[Any, ...]]:
 
 
 def rebuilt(kind: str, messages: list[tuple[bytes, int, int]]) -> Counter[tuple[Any, ...]]:
-    """The results of a worker that processes the messages when none of them is ahead any more."""
+    """The results of a worker that processes the messages after the clock has passed all their times."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     for key, at, amount in messages:
@@ -95,7 +95,8 @@ def test_a_message_of_a_key_is_late_once_the_clock_has_reached_the_time_that_was
         window = frame.tumbling_window(1_000, 0, "w", lambda *given: told.append(given[2]))
         return window.count().current()
 
-    for at in (now, now + 4_000, now + 1):  # the last one counts: the clock is not there
+    # the last message is not late, because the clock has not reached the time of the second one
+    for at in (now, now + 4_000, now + 1):
         cluster.produce("in", b"1", b"k", timestamp_ms=at)
     cluster.run(build(place))
     assert told == []
@@ -110,7 +111,10 @@ def test_a_message_of_a_key_is_late_once_the_clock_has_reached_the_time_that_was
 
 
 def check(seed: int, tmp_path: Path) -> None:
-    """Each key is in order, with a clock of its own: ahead, right or behind. The worker dies now and then."""
+    """Each key is in order, but its times are ahead of the worker's clock, equal or behind.
+
+    The worker is killed at random.
+    """
     random, (cluster, _) = Random(seed), world()
     kind = random.choice(list(KINDS))
     skews = {b"a": random.choice([500, 2_000, 5_000]), b"b": 0, b"": -900, b"\x00holdfast": 1_000}

@@ -1,4 +1,4 @@
-"""Count windows in an application: what they send, what they refuse, and that they need no clock."""
+"""Count windows in an application: their outputs, what they refuse, and that they need no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count windows on the engine are as in plain Python, over kills and restarts; planted bugs show."""
+"""Count windows on the engine equal a plain Python model, over kills and restarts. Planted bugs are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = (b"a", b"b", b"", b"a/b")
 
 
 def draw(random: Random) -> tuple[Shape, list[Event]]:
-    """Count windows of any step, and messages in disorder."""
+    """Count windows of a random size and step, and messages out of order."""
     count = random.choice([1, 2, 3, 5, 10, 40])
     shape = Shape(count, random.choice([1, count, random.randint(1, count)]), random.random() < 0.5)
     keys = KEYS[: random.choice([1, 2, len(KEYS)])]
@@ -67,7 +67,7 @@ def check(seed: int, tmp_path: Path) -> None:
     for (key, name), made in cluster.state(app, "w").items():
         if name.startswith("n/"):
             kept[key] = kept.get(key, 0) + len(made)
-    # No more is kept than one window, and what shares a chunk with it.
+    # The store keeps the messages of one window, and other messages in the same chunk.
     assert all(messages <= shape.count + max(8, shape.count // 16) for messages in kept.values())
 
 

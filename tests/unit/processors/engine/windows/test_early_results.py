@@ -1,4 +1,4 @@
-"""Windows that are sent early by functions, and results that are held back."""
+"""Windows whose results a function sends early, and results that `suppress` holds back."""
 
 from __future__ import annotations
 
@@ -152,13 +152,13 @@ def test_the_newest_result_of_a_key_is_sent_at_most_so_often(cluster: InMemoryCl
         send(cluster, at, value)
     cluster.run(app)
     assert results(cluster) == [(0, 1)]
-    send(cluster, 100, 0, b"other")  # now the time is over, without a message of the key
+    send(cluster, 100, 0, b"other")  # now the time is over, although the key has no new message
     cluster.run(app)
     assert results(cluster) == [(0, 1), (0, 0), (0, 15)]
     send(cluster, 150, 16)
     cluster.run(app)
     assert results(cluster)[3:] == []
-    send(cluster, 400, 32)  # the one that was held back comes first
+    send(cluster, 400, 32)  # the result that was held back is sent first
     cluster.run(app)
     assert results(cluster)[3:] == [(0, 31), (0, 63)]
     send(cluster, 1_000, 0, b"other")
@@ -167,13 +167,13 @@ def test_the_newest_result_of_a_key_is_sent_at_most_so_often(cluster: InMemoryCl
 
 
 def expect(every: int, shape: Shape, events: list[Event], now: int) -> list[tuple[Any, ...]]:
-    """What is sent, in plain Python."""
+    """The expected outputs, computed in plain Python."""
     windows, sent = Windows(shape, now), []
     next_at: dict[bytes, int] = {}
     held: dict[bytes, Any] = {}
     for event in events:
         windows.take(event)
-        # By the worker's clock, a message that is dated ahead moves no time.
+        # A message that is dated ahead of the worker's clock does not move the time.
         for key in [key for key in held if next_at[key] <= windows.time]:
             sent.append(held.pop(key))
             next_at[key] += every

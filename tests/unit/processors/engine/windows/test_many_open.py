@@ -1,4 +1,4 @@
-"""A key may have any number of open windows: its records and the cost of a message stay the same; all of it leaves."""
+"""A key may have any number of open windows: record sizes and costs do not grow, and all records are removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def results(cluster: InMemoryCluster) -> list[tuple[bytes | None, int, int, Any]
 
 
 def written(cluster: InMemoryCluster, app: Application, since: int) -> tuple[int, list[tuple[bytes, str, int]]]:
-    """The end of the changelog, and what was written since: message key, state key, bytes."""
+    """The end of the changelog, and the records written since: message key, state key, bytes."""
     changelog = app.topology().changelog_of("w")
     assert changelog is not None
     records = [record for _, record in cluster.read(changelog.name)]
@@ -50,7 +50,7 @@ def written(cluster: InMemoryCluster, app: Application, since: int) -> tuple[int
 def test_neither_records_nor_reads_grow_with_what_a_key_has_open(
     cluster: InMemoryCluster, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Late messages, too, which reach windows in the middle of those that are open."""
+    """This includes late messages, which belong to windows in the middle of the open ones."""
     reads: list[bytes] = []
     former = StoreState.stored
 
@@ -68,7 +68,8 @@ def test_neither_records_nor_reads_grow_with_what_a_key_has_open(
         end, _ = written(cluster, app, 0)
         reads.clear()
         for number in range(20):
-            send(cluster, (upto + number) * 20)  # one that opens a window, and one in a window that is open, and old
+            # this message opens a window; the next one belongs to an old window that is open
+            send(cluster, (upto + number) * 20)
             send(cluster, upto * 10 + number * 20 + 1)
         opened = upto + 20
         cluster.run(app)
@@ -103,7 +104,7 @@ def test_windows_of_a_key_that_comes_no_more_are_sent_and_leave_when_their_reten
         send(cluster, at, key=b"quiet")
     send(cluster, 2_000, key=b"never-counts-as-late")
     cluster.run(app)
-    send(cluster, 3, key=b"late")  # by stream time: the store does not get to know the key
+    send(cluster, 3, key=b"late")  # late by stream time, so the store gets no record of this key
     for at in (4_000, 4_001):
         send(cluster, at, key=b"other")
     cluster.run(app)

@@ -1,7 +1,7 @@
-"""The documented examples of Quix Streams for windows, as they are written there.
+"""The window examples from the documentation of Quix Streams.
 
-Names, order of the calls and arguments are those of their documentation; only the package of the imports is another,
-and data and words are ours. ``docs/coming-from/quix-examples.md`` lists the examples with these tests.
+Names, order of calls and arguments are as in that documentation. Only the import, the data and the comments differ.
+``docs/coming-from/quix-examples.md`` lists the examples with these tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions in an application: their bounds, their columns, what they refuse, and the life of their store."""
+"""Sessions in an application: their bounds, their columns, what they refuse, and what their store keeps."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_merge_leaves_nothing_of_what_it_swallowed(cluster: InMemoryCluster) -
 
 def test_a_closed_session_takes_no_message_and_leaves_after_its_retention(cluster: InMemoryCluster) -> None:
     app = build(lambda frame: closing(frame, retention=20))
-    for at, key in ((0, b"k"), (11, b"other"), (5, b"k")):  # the last one is within the gap of the closed session
+    for at, key in ((0, b"k"), (11, b"other"), (5, b"k")):  # the last message is within the gap of the closed session
         send(cluster, at, key=key)
         cluster.run(app)
     assert (results(cluster), records(cluster, app)) == ([(0, 1, 1)], ["s", "time", "w"])
@@ -183,7 +183,7 @@ def test_the_worker_clock_set_back_an_hour_closes_nothing_twice_and_opens_nothin
         send(cluster, at)
     cluster.run(app)
     cluster.clock.skew_s -= 3_600
-    for at in (now - 100, now - 40, now + 3):  # the first is late, the last is ahead of the clock
+    for at in (now - 100, now - 40, now + 3):  # the first message is late, the last one is ahead of the clock
         send(cluster, at)
     cluster.run(app)
     assert results(cluster) == [(now - 100, now - 99, 1)]

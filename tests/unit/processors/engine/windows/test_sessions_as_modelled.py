@@ -1,4 +1,7 @@
-"""Sessions on the engine are as in plain Python, in any disorder, over kills and restarts; planted bugs show."""
+"""Sessions on the engine equal a plain Python model, in any order and over kills and restarts.
+
+Planted bugs are found.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from tests.simulation.timed_model import check_sessions
 from tests.window_lives import SHORT_S, live_through, world
 
 SEEDS = variants(range(100), tested=6)
-#: Longer than any silence before the last message, shorter than the silence behind it.
+#: Longer than any silence before the last message, and shorter than the silence after it.
 IDLE_MS, SILENCE_S = 20_000, 100.0
 KEYS = (b"a", b"b", b"", b"\x00holdfast", b"a/b")
 
 
 def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
-    """Sessions, and messages in disorder: some late, some between two sessions, some ahead of the clock."""
+    """Sessions and messages out of order: some are late, some between two sessions, some ahead of the clock."""
     gap, grace = random.choice([1, 10, 25]), random.choice([0, 5, 40, 150])
     retention = random.choice([max(gap, grace), 200, 86_400_000])
     shape = Shape(gap, grace, random.choice(["key", "partition"]), random.random() < 0.7, retention)
@@ -40,7 +43,7 @@ def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
             time_ms = now_ms + random.randint(1_000_000, 3_000_000)
         key = random.choice(keys)
         events.append(Event(key, time_ms, random.randint(1, 9)))
-        if random.random() < 0.2:  # another session, and then a message between both
+        if random.random() < 0.2:  # add a message of another session, and then one that joins both sessions
             events += [Event(key, time_ms + offset, random.randint(1, 9)) for offset in (2 * gap, gap)]
     return shape, events
 
@@ -60,7 +63,7 @@ def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
 
 
 def run(seed: int, tmp_path: Path) -> tuple[Sessions, list[tuple[Any, ...]], dict[tuple[bytes, str], Any]]:
-    """One life: the model, the results in the output topic, and the store in the changelog."""
+    """One run over kills: the model, the results in the output topic, and the store in the changelog."""
     random, (cluster, now_ms) = Random(seed), world()
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
@@ -73,7 +76,7 @@ def run(seed: int, tmp_path: Path) -> tuple[Sessions, list[tuple[Any, ...]], dic
 
 
 def check(seed: int, tmp_path: Path) -> Sessions:
-    with pytest.MonkeyPatch.context() as patch:  # so that what ends at once closes in several commits
+    with pytest.MonkeyPatch.context() as patch:  # so that sessions that end at once are closed in several commits
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)
         model, results, state = run(seed, tmp_path)

@@ -1,4 +1,4 @@
-"""Sliding windows in an application: their bounds, their columns, what they refuse, and the life of their store."""
+"""Sliding windows in an application: their bounds, their columns, what they refuse, and what their store keeps."""
 
 from __future__ import annotations
 

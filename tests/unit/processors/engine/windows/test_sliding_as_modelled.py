@@ -1,4 +1,4 @@
-"""Sliding windows on the engine are as in plain Python, in any disorder, over kills and restarts; planted bugs show."""
+"""Sliding windows on the engine equal a plain Python model, in any order and over kills. Planted bugs are found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = (b"a", b"b", b"", b"\x00holdfast", b"a/b")
 
 
 def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
-    """Sliding windows, and messages in disorder: some late, some of the same time, some ahead of the clock."""
+    """Sliding windows and messages out of order: some are late, some have equal times, some are ahead of the clock."""
     shape = Shape(random.choice([1, 10, 50, 160]), random.choice([0, 5, 40, 700]), random.random() < 0.5)
     events, at, keys = [], 0, KEYS[: random.choice([1, 2, len(KEYS)])]
     for _ in range(random.randint(5, 120)):
@@ -61,7 +61,7 @@ def check(seed: int, tmp_path: Path) -> Sliding:
     assert len(results) == len(model.results)
     for key in KEYS:
         assert [each for each in results if each[0] == key] == [each for each in model.results if each[0] == key]
-    # What is left of a key are the messages that its windows can still need, and those of the same chunks.
+    # The store keeps a key's messages that open windows can still need, and other messages in the same chunks.
     kept: dict[bytes, list[tuple[int, int]]] = {}
     for (key, name), made in cluster.state(app, "w").items():
         if name.startswith("m/"):

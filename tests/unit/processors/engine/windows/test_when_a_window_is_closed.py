@@ -1,4 +1,4 @@
-"""The one rule of when a window is closed: for a message, for a column of messages, and as the last closed time."""
+"""The rule of when a window is closed, for one message, for a column of messages, and as the last closed time."""
 
 from __future__ import annotations
 

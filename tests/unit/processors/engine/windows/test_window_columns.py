@@ -1,4 +1,4 @@
-"""Windows by columns give the bytes of windows message by message: results, failures, state; planted bugs show."""
+"""Windows on columns give the same bytes as message by message: results, failures and state. Planted bugs are found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ BUILT_IN = {"n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v"
 
 
 def _longer(held: Any, value: Any) -> Any:
-    held["total"] += value["v"]  # raises for a value of a wrong type, after others have changed what they got
+    # raises for a value of another type, after other columns have changed their values in place
+    held["total"] += value["v"]
     held["seen"] = [*held["seen"], value["u"]][-3:]
     return held
 
@@ -44,7 +45,7 @@ REDUCERS: dict[str, Callable[[], Reduce]] = {
 
 
 class Drawn:
-    """An application with a window, and messages for it, as a seed draws them."""
+    """A random application with a window, and messages for it, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         random = self.random = Random(seed)
@@ -69,7 +70,7 @@ class Drawn:
         random = self.random
         at = max(1, number // random.choice([1, 1, 2]) - random.choice([0, 0, 0, 3, 30, 90]))
         if random.random() < 0.02:
-            at = 100_000_000 + random.randint(-50, 3_000_000)  # around the worker's clock, and ahead of it
+            at = 100_000_000 + random.randint(-50, 3_000_000)  # around the worker's clock, or ahead of it
         amount: Any = random.choice([random.random(), random.randrange(9), 0.1, -0.0])
         value: Any = {"v": amount, "u": random.choice(["x", "é", 1, None, 2.5])}
         raw: bytes | None = json.dumps(value).encode()
@@ -98,7 +99,7 @@ class Drawn:
         return app
 
     def run(self, state_dir: Path) -> dict[str, Any]:
-        """All that a run leaves behind."""
+        """Everything that a run leaves: outputs, dead letters, late messages and the changelog."""
         cluster, random = InMemoryCluster(), Random(1)
         self.late.clear()
         cluster.clock.skew_s = 100_000 - 1_700_000_000
@@ -114,19 +115,20 @@ class Drawn:
             "out": [(r.key, r.value, r.timestamp_ms, r.headers) for _, r in cluster.read("out")],
             "dead": [(r.key, r.value, r.headers) for _, r in cluster.read("dead")],
             "late": list(self.late),
-            # A window that opens and leaves in one commit may have a deletion, which says nothing.
+            # A window that opens and leaves within one commit may leave a deletion, which has no effect. So drop
+            # deletions.
             "changelog": {key: value for key, value in dict(changelog).items() if value is not None},
         }
 
 
 def both(seed: int, tmp_path: Path) -> int:
-    """Compares both ways; returns how many messages went by columns."""
+    """Compare both ways. Returns how many messages were processed on columns."""
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_time, "CLOSED_AT_ONCE", (3, 5_000)[seed % 2])
         patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed // 2 % 2])
         patch.setattr(columns, "RUN_MIN", (2, 2, 2, 48)[seed // 4 % 4])
-        patch.setattr(columns, "REST_MAX", 0)  # each run is tried
+        patch.setattr(columns, "REST_MAX", 0)  # try columns for every run of messages
         take = WindowedStream.take
 
         def taken(self: WindowedStream, batch: Any, first: int, last: int) -> bool:
@@ -149,7 +151,7 @@ def test_windows_by_columns_and_message_by_message_leave_the_same_bytes(seed: in
 
 
 def test_most_messages_go_by_columns_where_nothing_is_wrong(tmp_path: Path) -> None:
-    for seed in (5, 13, 21):  # built-in columns and a reducer, current and final
+    for seed in (5, 13, 21):  # seeds that use built-in columns or a reducer, with current or final results
         assert both(seed, tmp_path / str(seed)) == 300
 
 
@@ -199,7 +201,7 @@ def test_a_planted_bug_shows(plant: Callable[[pytest.MonkeyPatch], None], tmp_pa
 
 
 def stream_of(build: Callable[[Any], Any], **topics: Any) -> tuple[Any, TaskTime]:
-    """What the engine makes of a stream with a window in the store ``w``, and the time of its task."""
+    """The engine's stream on columns for a window in store ``w``, and the time of its task."""
     app = Application("in-memory", consumer_group="g", loglevel=None)
     frame = app.dataframe(app.topic("in", **topics))
     build(frame).to_topic(app.topic("out"))
@@ -263,7 +265,7 @@ def test_rows_of_closed_windows_and_rows_above_the_memory_limit_are_forgotten() 
     held.keep(held.computed(keys, [b"{}"] * 3_000, [19 * 60_000] * 3_000))
     commit(state)
     assert held._index == {19 * 60_000: {}}
-    again = held.computed(keys[:1], [b"{}"], [19 * 60_000])  # from the database
+    again = held.computed(keys[:1], [b"{}"], [19 * 60_000])  # read again from the database
     assert json.loads(again.results[0])["value"] == 2
 
 

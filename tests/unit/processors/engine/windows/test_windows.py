@@ -1,4 +1,4 @@
-"""Windows in an application: what they refuse, what late messages do, and the life of their store."""
+"""Windows in an application: what they refuse, how late messages are handled, and what their store keeps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(cluster: InMemoryCluster) -> list[Any]:
 
 
 def windows(cluster: InMemoryCluster, app: Application) -> dict[tuple[bytes, int], Any]:
-    """What the store has of windows, by key and start."""
+    """The windows in the store, by key and start."""
     state = cluster.state(app, "w")
     return {(key, found[0] - T): made for (key, name), made in state.items() if (found := window_of(name))}
 
@@ -112,7 +112,7 @@ def test_a_new_grace_holds_for_windows_that_are_open(
 
     send(cluster, 1)
     cluster.run(place(was))
-    for at in (12_000, 2, 25_000):  # the second is late without a grace
+    for at in (12_000, 2, 25_000):  # without a grace, the second message is late
         send(cluster, at)
     cluster.run(place(now))
     assert [made["value"] for made in values(cluster) if made["start"] == T] == [1 + late_counts]
@@ -141,7 +141,8 @@ def test_a_function_is_told_of_each_window_that_is_missed(cluster: InMemoryClust
     for at in (11_500, 3, 6_000):
         send(cluster, at, at)
     cluster.run(build(place))
-    # 3 is in the windows from -5,000 and from 0; 6,000 in those from 0 and from 5,000, which is still open.
+    # 3 belongs to the windows from -5,000 and 0. 6,000 belongs to those from 0 and 5,000, and the last one is still
+    # open.
     assert told == [
         (3, b"k", T + 3, 5_500, T - 5_000, T + 5_000, "w", "in", 0, 1),
         (3, b"k", T + 3, 500, T, T + 10_000, "w", "in", 0, 1),
@@ -277,7 +278,8 @@ def test_a_result_that_can_not_be_processed_goes_by_the_failure_policy(cluster: 
         send(cluster, at, key=key)
     with pytest.raises(ProcessingFailed, match="raised ValueError: two"):
         cluster.run(build(place))
-    assert [made["value"] for made in values(cluster)] == [1]  # the window before it is sent, and stays sent
+    # the window before the failed one was sent, and is not sent again
+    assert [made["value"] for made in values(cluster)] == [1]
     cluster.run(build(place, dead_letter_topic="dead"))
     assert [made["value"] for made in values(cluster)] == [1, 1]
     [(_, dead)] = cluster.read("dead")
@@ -292,7 +294,7 @@ def test_the_time_that_a_step_sets_decides_from_there_on(cluster: InMemoryCluste
         return closing(frame.set_timestamp(lambda value, key, timestamp, headers: T + value))
 
     for value in (1, 2, 10_000, 3):
-        cluster.produce("in", json.dumps(value).encode(), b"k")  # produced now
+        cluster.produce("in", json.dumps(value).encode(), b"k")  # the record's own timestamp is the present time
     cluster.run(build(place))
     assert [(made["start"], made["value"]) for made in values(cluster)] == [(T, 2)]
 
@@ -313,7 +315,7 @@ def test_outputs_and_state_have_the_extracted_time(cluster: InMemoryCluster) -> 
 
 
 def test_an_extractor_that_returns_seconds_is_named_once(cluster: InMemoryCluster) -> None:
-    """Its messages are processed: data of early 1970 looks the same."""
+    """The messages are still processed, because real data of early 1970 looks the same."""
 
     def in_seconds(value: Any, headers: Any, timestamp: int, kind: int) -> int:
         return T // 1000 + int(value)
@@ -401,7 +403,7 @@ def test_a_restart_on_a_new_disk_decides_as_the_worker_before_it(cluster: InMemo
     for at in (0, 15_000):
         send(cluster, at)
     cluster.run(app)
-    for at in (5_000, 16_000, 20_000):  # the first is late
+    for at in (5_000, 16_000, 20_000):  # the first message is late
         send(cluster, at)
     cluster.run(app)
     assert [made["value"] for made in values(cluster)] == [1, 2]

@@ -1,4 +1,7 @@
-"""Windows on the engine give what plain Python gives, in any disorder, over kills and restarts; planted bugs show."""
+"""Windows on the engine equal a plain Python model, in any order and over kills and restarts.
+
+Planted bugs are found.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from tests.simulation.timed_model import check_windows
 from tests.window_lives import SHORT_S, live_through, world
 
 SEEDS = variants(range(400), tested=12)
-#: Longer than any silence before the last message, shorter than the silence behind it.
+#: Longer than any silence before the last message, and shorter than the silence after it.
 IDLE_MS, SILENCE_S = 20_000, 100.0
 
 
 def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
-    """A window, and messages in disorder: some late, some of the same time, some ahead of the clock."""
+    """A window and messages out of order: some are late, some have equal times, some are ahead of the clock."""
     duration = random.choice([10, 60, 100])
     step = duration if random.random() < 0.5 else random.choice([10, 20, duration])
     if step > duration:
@@ -59,7 +62,7 @@ def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
 
 
 def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict[tuple[bytes, str], Any]]:
-    """One life: the model, the results in the output topic, and the store in the changelog."""
+    """One run over kills: the model, the results in the output topic, and the store in the changelog."""
     random, (cluster, now_ms) = Random(seed), world()
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
@@ -73,8 +76,8 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
 
 
 def check(seed: int, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # so that what ends at once closes in several commits
-        patch.setattr(columns, "RUN_MIN", (1, 48)[seed // 2 % 2])  # by columns, or message by message
+    with pytest.MonkeyPatch.context() as patch:  # so that windows that end at once are closed in several commits
+        patch.setattr(columns, "RUN_MIN", (1, 48)[seed // 2 % 2])  # on columns, or message by message
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)
         model, results, state = run(seed, tmp_path)

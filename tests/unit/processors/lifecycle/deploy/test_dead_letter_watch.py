@@ -1,4 +1,4 @@
-"""Whether a version that was just started puts its messages aside, from statuses alone."""
+"""Whether a new version sends too many messages to the dead-letter topic, decided from worker statuses alone."""
 
 from __future__ import annotations
 

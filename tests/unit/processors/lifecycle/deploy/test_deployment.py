@@ -1,4 +1,4 @@
-"""Deployment over a real supervisor and a small real program."""
+"""Deployments with a real supervisor and a small real program."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_versions_with_other_tasks_never_run_beside_each_other(
     rollout = replace(stage.version("v2"), together=together)
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0", "1")
     assert beside == ([False, False] if together else [True, False])
-    # An apply that is killed between stop and start finds nothing to stop, and starts all.
+    # As after an apply that was killed between stop and start: nothing is left to stop, and deploy starts the worker.
     os.kill(stage.pid("0"), signal.SIGKILL)
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0",)
 
@@ -105,7 +105,7 @@ def test_a_program_that_ends_fails_the_deployment_with_its_last_lines(stage: Any
     stage.acts({"exit": 64})
     with pytest.raises(DeploymentFailed, match=r"slot [01] ended \(exit status 64\)") as failed:
         deploy(stage.rollout, stage.world, timeout_s=30)
-    slot = failed.value.fields["slot"]  # whichever was seen first
+    slot = failed.value.fields["slot"]  # the slot whose failure was seen first
     assert failed.value.fields["exit_status"] == 64
     assert failed.value.fields["log"] == (f"start 0 of slot {slot}", "giving up")
     assert "giving up" in str(failed.value)
@@ -130,7 +130,7 @@ def test_the_last_words_of_a_process_are_told_and_older_ones_are_not(stage: Any,
     assert failed.value.action == "Restore it."
 
     ended = time.time()
-    eventually(lambda: time.time() > ended + 2)  # the supervisor tells whole seconds
+    eventually(lambda: time.time() > ended + 2)  # supervisord reports times in whole seconds
     stage.acts({"exit": 1})
     with pytest.raises(DeploymentFailed) as silent:
         deploy(stage.rollout, stage.world, timeout_s=30)

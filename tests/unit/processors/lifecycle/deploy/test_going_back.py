@@ -1,4 +1,4 @@
-"""What a deployment replaces it replaces worker by worker, and a failed one restores as many workers as there were."""
+"""A deployment replaces workers one by one. A failed deployment restores the former number of workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE = {"0": [0, 1, 2, 3], "1": []}
 
 
 class NoTopics:
-    """Topics that nobody needs."""
+    """A topic client that knows no topics."""
 
     def describe(self, names: object) -> dict[str, Any]:
         return {}
@@ -56,13 +56,13 @@ def test_another_release_of_one_version_rolls_worker_by_worker(stage: Any, monke
 
 
 def runner_of(stage: Any, was: Rollout, failing: Rollout) -> DeployedProcessors:
-    """Runs release `good`, and `bad`, which does not start."""
+    """A runner with two releases: `good` starts, `bad` does not start."""
     book, now = stage.registry.releases, datetime.now(UTC)
     for name, each in (("good", was), ("bad", failing)):
         book.record("fleet", name, code_version=each.code_version, target="a:b", folder=None, shape={}, now=now)
 
     def rollout(processor: str, release: str | None) -> Rollout:
-        slots = stage.registry.deployment("fleet").slots  # as in production, what is recorded now
+        slots = stage.registry.deployment("fleet").slots  # the recorded slots, as in production
         return replace(failing if release == "bad" else was, slots=slots)
 
     return DeployedProcessors(stage.world, rollout, "ada", lambda name: None, NoTopics())  # type: ignore[arg-type, return-value]
@@ -76,9 +76,9 @@ def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version:
     deploy(one, stage.world, timeout_s=30)
     ends = {"exit": 64, "version": version, "partitions": ONE}
     good = {"version": "v1", "partitions": ONE}
-    if version == "v2":  # each worker ends at its first start, and is then started as it was
+    if version == "v2":  # each worker ends at its first start; then the rollback starts the former version
         stage.acts(ends, good)
-    else:  # the new worker ends
+    else:  # only the added worker ends
         stage.acts(ends)
     same = version == "v1"
     back_to = None if same else "good"
@@ -118,13 +118,13 @@ def test_a_failed_change_of_workers_goes_back_and_touches_no_other_worker(stage:
 
 
 def environment_in(stage: Any, slot: str) -> dict[str, str]:
-    """The environment that a slot's program was started with."""
+    """The environment variables that the supervisor has for a slot's program."""
     return asked_for(stage.world.paths.supervisor / "programs")[f"fleet-{slot}"][1]
 
 
 @pytest.mark.slow
 def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery and scale run in other environments: with another memory, another broker and other standbys."""
+    """Recovery and scale may run with other settings. The workers that they start keep the deployed settings."""
     stage.acts({"version": "v1", "partitions": ONE})
     place = dict(stage.rollout.environment)
     deployed = {**place, "HOLDFAST_MEMORY_MAX_MB": "512", "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": "here:1"}
@@ -167,14 +167,15 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     assert "HOLDFAST_SERVING__TOKEN was another secret, deployed is a secret" not in beside.text
     assert "a-secret-of-now" not in beside.text
 
-    # a deploy has the settings of now, and takes those of before back when it fails
+    # a deploy takes the present settings, and restores the former ones when it fails
     stage.acts({"exit": 64}, {"version": "v1", "partitions": ONE})
     again = RunProcessor("-", "v1", 30.0, release_id="r1", slots=("0", "1"), fresh_settings=True)
     with pytest.raises(RolledBack):
         runner.run("fleet", again, print)
     assert environment_in(stage, "0")["HOLDFAST_MEMORY_MAX_MB"] == "512"
     assert DeployedSettings(stage.world.paths).changed("fleet", "r1", deployed) == ()
-    # one that is broken off after its first worker has recorded what the second one does not have yet
+    # An interrupted deploy has recorded the new settings after its first worker, but the second worker still has the
+    # old ones.
     stage.acts({"version": "v1", "partitions": ONE})
 
     def interrupt(*arguments: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Workers of two versions, left by a rollout that ended early: each surface tells them, and the action makes one."""
+"""Workers of two versions after an interrupted rollout: each report shows both, and the action leaves one version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits()
 
 @pytest.fixture
 def mixed(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A rollout of v2 that Ctrl-C ended after the first of two workers."""
+    """A rollout of v2 that Ctrl-C interrupted after the first of two workers."""
     stage.acts({"version": "v1"}, {"version": "v2"})
     deploy(stage.rollout, stage.world, timeout_s=30)
 
@@ -83,7 +83,7 @@ def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: An
 
 
 def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
-    """Both are of one version, so what the workers report of themselves is the same."""
+    """The two releases have the same version, so the workers' own statuses do not show the difference."""
     stage.acts({"version": "v1"})
     deploy(stage.rollout, stage.world, timeout_s=30)
     book, now = stage.registry.releases, datetime.now(UTC)

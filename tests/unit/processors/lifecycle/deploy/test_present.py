@@ -1,4 +1,4 @@
-"""Workers that no record knows, over a real supervisor and a small real program."""
+"""Workers that run but are not in the deployment record, with a real supervisor and a small real program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def left(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A processor whose change from two workers to one ended by Ctrl-C, before the second one was stopped."""
+    """A change from two workers to one that Ctrl-C interrupted before the second worker was stopped."""
     deploy(stage.rollout, stage.world, timeout_s=30)
     fewer = replace(stage.rollout, slots=("0",), inputs={"flights": 2})
     with _interrupted(monkeypatch), pytest.raises(KeyboardInterrupt):

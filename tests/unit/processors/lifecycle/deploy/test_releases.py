@@ -1,4 +1,4 @@
-"""Releases: which code is copied, that a copy is whole and never changes, and which copies are kept."""
+"""Releases: which code is copied, that a copy is complete and never changes, and which copies are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folders(registry: Registry, tmp_path: Path) -> ReleaseFolders:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's package with a definition."""
+    """A user's package with a processor definition."""
     place = tmp_path / "mine" / "shop_of_mine"
     (place / "streams").mkdir(parents=True)
     (place / "__init__.py").write_text("")
@@ -168,7 +168,7 @@ def test_linked_folders_and_modules_are_copied_under_their_names(
         },
     )
     (tmp_path / "mine" / "linked_shop" / "common").symlink_to(tmp_path / "shared")
-    (tmp_path / "shared" / "again").symlink_to(tmp_path / "shared")  # a circle
+    (tmp_path / "shared" / "again").symlink_to(tmp_path / "shared")  # a link to the folder that contains it
     (tmp_path / "mine" / "linked_orders.py").symlink_to(tmp_path / "shared" / "v2.py")
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     names = names_of(code_of("linked_shop.orders:application"))
@@ -310,7 +310,7 @@ def test_each_rollback_goes_back_in_time_and_never_to_what_was_rolled_back(regis
 def test_a_refused_deploy_of_former_files_does_not_make_them_the_newest(registry: Registry) -> None:
     for number in (1, 2):
         record(registry, f"v{number}", number, worked=True)
-    record(registry, "v1", 3)  # its files again; the proof refuses them
+    record(registry, "v1", 3)  # the files of v1 are deployed again, and the proof refuses them
     before = registry.releases.before("orders")
     assert before is not None
     assert before.release_id == "v1"
@@ -406,11 +406,11 @@ def test_each_deploy_prunes_before_it_copies_so_that_refused_ones_do_not_add_up(
     runner = DeployedProcessors(world, cast(Any, None), "me", code, cast(Any, None), releases_kept=2)
     record(registry, "v0", 1, worked=True)
     record(registry, "vx", 2)
-    registry.record_deployment("orders", "vx", ("0",), NOW)  # it never worked, and its workers import it
+    registry.record_deployment("orders", "vx", ("0",), NOW)  # vx never worked, but its workers import its copy
     for number in range(5):
         (package / "rates.json").write_text(str(number))
         planned = release_id("v1", code_of(target).digest)
-        runner.make_release("orders", MakeRelease("", planned, "v1"))  # and then the version is not proven
+        runner.make_release("orders", MakeRelease("", planned, "v1"))  # a copy only: this version is not proven
         left = {each.release_id for each in registry.releases.newest("orders")}
         assert {"v0", "vx", planned} <= left
         assert len(left) <= 4

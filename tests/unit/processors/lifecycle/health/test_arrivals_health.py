@@ -1,4 +1,4 @@
-"""Whether messages arrive, from the statuses of workers alone, and when a tick of the sensor reports it."""
+"""Whether messages arrive, decided from worker statuses alone, and when a tick of the sensor reports the result."""
 
 from __future__ import annotations
 

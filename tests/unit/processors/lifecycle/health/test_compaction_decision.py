@@ -1,4 +1,4 @@
-"""What is said of a changelog's compaction, from facts alone."""
+"""The verdict on a changelog's compaction, decided from facts alone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def test_overwritten_records_that_should_be_gone_point_at_the_cleaner_unless_som
 
 @pytest.mark.parametrize(("records", "kinds_told"), [(3_000_000, []), (8_000_000, ["bound"])])
 def test_more_records_than_keys_segment_and_lag_explain_are_told(records: int, kinds_told: list[str]) -> None:
-    # 100 bytes a record: the open segment holds 1,342,177; a million keys, as many again dirty, 500,000 young
+    # At 100 bytes a record, the open segment explains 1,342,177 records, keys and dirty records 1,000,000 each, the lag
+    # 500,000.
     part = PartitionSpan(
         0, 0, records, records, size_bytes=100 * records, records=records, keys=1_000_000, young=500_000
     )

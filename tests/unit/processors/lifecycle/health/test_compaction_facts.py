@@ -1,4 +1,4 @@
-"""What is made of a few places of a log, and of what workers tell."""
+"""Estimates for a changelog's compaction from samples of its log and from the workers' statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What grows, who owns it, and whether the disk has room: every file of a home has one owner."""
+"""Which folders grow, who owns them, and whether the disk has free space: every file of a home has one owner."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_place_of_a_home_counts_for_one_owner(settings: Settings) -> None:
 
 
 def test_every_folder_below_a_home_is_named_by_an_owner(settings: Settings) -> None:
-    """A folder that is added to `Paths` gets an owner; endpoint files of live workers stay in no growing folder."""
+    """Each folder in `Paths` needs an owner that reports its size, except those listed in ``small``."""
     small = {"run", "home", "broker_address", "catalog", "project_note"}
     named = [place for owner in owners(settings) if owner.name != OTHER for place in owner.places]
     for name, member in vars(Paths).items():
@@ -90,7 +90,7 @@ def test_the_tightest_disk_is_judged_and_its_largest_owner_and_action_are_named(
 
 
 def test_the_check_fails_before_the_disk_is_full(settings: Settings) -> None:
-    """A tenth of the disk is free when it fails first, with the default."""
+    """With the default setting, the check fails while a tenth of the disk is still free."""
     least = settings.upkeep.room_min_percent
     for free, passed in ((0.11, True), (0.09, False), (0.0, False)):
         assert judge_room([used("state", 1, Room(100 * GIB, int(100 * GIB * free)))], least).passed is passed

@@ -1,4 +1,4 @@
-"""Which partition is rehearsed, what a rehearsal means, and what is remembered of it: pure."""
+"""Which partition a rehearsal restores, what its result means, and what is remembered: decisions only."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ def test_nothing_is_replayed_from_the_end_on(end: int, left: list[int]) -> None:
 
 
 def test_the_tasks_of_a_worker_beyond_the_record_are_rehearsed_too(tmp_path: Path) -> None:
-    """A change of workers that was broken off left it, and it owns partitions like every worker."""
+    """An interrupted change of workers left a worker that the record does not name.
+
+    It owns partitions like any worker.
+    """
     installed = open_installation(tmp_path, slots=2)
     installed.registry.record_deployment(NAME, "v1", ["0"], NOW)
 

@@ -1,4 +1,4 @@
-"""A held changelog: whether its transaction hangs is judged by the brokers' own limit."""
+"""A transaction that holds back a changelog counts as hanging when it is older than the brokers' own limit."""
 
 from __future__ import annotations
 

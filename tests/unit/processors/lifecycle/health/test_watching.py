@@ -1,4 +1,7 @@
-"""What is said of topics after one look at all: pure, with the memory that one look leaves for the next."""
+"""What the check of topics reports after each look at all topics.
+
+Each look gets the memory that the look before left.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def topics(**changes: TopicFacts | None) -> dict[str, TopicFacts]:
 
 
 class Watch:
-    """Looks that follow each other."""
+    """Looks at topics, one after the other; each gets the memory of the former one."""
 
     def __init__(self, *watched: Topology) -> None:
         self.watched = watched or (FLEET,)
@@ -120,7 +123,7 @@ def test_a_changelog_that_lost_records_is_told_with_their_number_until_it_is_ano
     for seen in (
         look(starts=cut, topics=altered),
         look(1030.0, starts=cut),
-    ):  # repaired, and red
+    ):  # in the second look the configuration is repaired, but the check stays red
         said = watch.failing(seen)["config_matches_spec"]
         assert "5,812 of its records are gone" in said
         assert f"{LOG}[0] begins at offset 5,000" in said

@@ -1,4 +1,4 @@
-"""Names in manifests, in listings and in the archive never lead a reader or a deletion elsewhere."""
+"""Names in manifests, in listings and in the archive never lead a read or a deletion out of its folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_on_this_machine_gives_its_points_with_all_that_its_manifes
 def test_a_listing_of_the_store_writes_only_into_the_copy(tmp_path: Path, victim: Path) -> None:
     settings = load_settings(home=tmp_path / "home", checkpoints={"url": "memory://hostile"})
     files = fsspec.filesystem("memory")
-    key = "/hostile/orders/orders-0/../../../victim/mine"  # object stores take any key
+    key = "/hostile/orders/orders-0/../../../victim/mine"  # an object store accepts any key
     files.store[key] = MemoryFile(files, key, b"hostile")
     part = tmp_path / "part"
     part.mkdir()
@@ -147,7 +147,7 @@ def test_the_answer_of_a_worker_names_only_its_own_checkpoints(tmp_path: Path, v
 
 @contextmanager
 def answering(body: bytes) -> Iterator[str]:
-    """A process in a worker's place that answers every POST with these bytes; gives its URL."""
+    """The URL of a server that acts as a worker and answers every POST with these bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

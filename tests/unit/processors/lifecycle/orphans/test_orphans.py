@@ -1,4 +1,4 @@
-"""What nobody owns any more, from what is there and who is registered: pure."""
+"""Which resources have no owner any more, decided from what exists and which processors are registered."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ TOTALS = "orders-eu-totals-changelog"
     ],
 )
 def test_the_records_of_a_changelog_say_whose_it_is(writers: tuple[str, ...], expected: list[tuple[str, bool]]) -> None:
-    """Another installation runs ``orders-eu``; this one had a processor ``orders``, and does not know the other."""
+    """Another installation runs ``orders-eu``.
+
+    This installation had a processor ``orders``, and does not know ``orders-eu``.
+    """
     found = Found(topics=(TOTALS,), signed={TOTALS: Signed(frozenset(writers))})
     orphans = find_orphans(known(owners=(), names=frozenset({"orders"})), found)
     assert [(each.processor, each.unsigned) for each in orphans] == expected

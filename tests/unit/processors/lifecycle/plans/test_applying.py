@@ -1,4 +1,4 @@
-"""Applying a plan: in order, recorded, gone on with after a kill, by one run at a time. On a real registry."""
+"""Applying a plan on a real registry: in order, recorded, resumed after a kill, and by one run at a time."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor, Stage, Stop
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import stopped, two_widths_topology, world_of
 
-TOPOLOGY = two_widths_topology()  # a clear has a stage for each subtopology
+TOPOLOGY = two_widths_topology()  # a clear of this topology has one stage for each of its two subtopologies
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 ME, OTHER = Holder("me"), Holder("other")
 STOP = Stop("orders")
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Raised in place of a kill: the process is gone."""
 
 
 class Doing:
-    """Carries stages out by noting them; dies or fails in one of them when told to."""
+    """Records the stages that it carries out. It dies or fails in the stage with this number."""
 
     def __init__(self, *, dies_in: int | None = None, fails_in: int | None = None) -> None:
         self.done: list[str] = []
@@ -67,7 +67,7 @@ class Doing:
 
 
 class DatabaseClock:
-    """The clock of the registry's database."""
+    """The clock of the registry's database, moved by the test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -133,7 +133,8 @@ def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journ
     done = apply(clearing(), again, journal, who="bob", holder=gone, clock=lambda: NOW)
     whole = ["RunProcessor", "ClearKeys", "ClearKeys", "StopProcessor"]
     assert first.done == whole[:dies_in]
-    paused_again = ["RunProcessor"] if dies_in > 1 else []  # the paused worker may have ended meanwhile
+    # run this stage again, because the paused worker may have ended
+    paused_again = ["RunProcessor"] if dies_in > 1 else []
     assert again.done == paused_again + whole[dies_in - 1 :]
     assert [note.number for note in done.notes] == [1, 2, 3, 4]
     (record,) = journal.applies()
@@ -155,7 +156,7 @@ def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(
 
     class Frozen(Doing):
         def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
-            if len(self.done) == 1:  # it wakes up when another run has done everything
+            if len(self.done) == 1:  # the first run wakes up after another run has carried out all stages
                 database_clock.now_s += SILENT_S + 1
                 apply(clearing(), other, journal, who="bob", holder=OTHER)
             return super().__call__(processor, stage, tell)
@@ -196,7 +197,7 @@ def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> N
 
 
 def abandoned(plan: Plan, journal: ApplyJournal, *, dies_in: int) -> tuple[list[str], str]:
-    """The stages that are carried out when an apply that died in a stage is abandoned, and what is told."""
+    """Abandon an apply that died in this stage. Return the stages that this carries out, and the progress lines."""
     with pytest.raises(Killed):
         apply(plan, Doing(dies_in=dies_in), journal, who="ada", holder=ME)
     (record,) = journal.applies(open_only=True)
@@ -276,7 +277,7 @@ def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(
         )
     nothing = decide(STOP, stopped(TOPOLOGY), TOPOLOGY)
     apply(nothing, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW)
-    assert journal.applies(open_only=True)  # it may live still
+    assert journal.applies(open_only=True)  # the first run may still be alive, so its apply stays open
     apply(nothing, Doing(), journal, who="bob", holder=Holder("other", is_gone=lambda name: True), clock=lambda: NOW)
     (record,) = journal.applies()
     assert (record.outcome, record.reason) == ("done", "The processor is already stopped.")
@@ -341,7 +342,7 @@ def test_a_long_stage_that_tells_nothing_keeps_its_hold(
 def test_a_lost_hold_stops_the_stage_at_its_next_step(
     registry: Registry, journal: ApplyJournal, database_clock: DatabaseClock
 ) -> None:
-    """The stage tells nothing: its ports ask, and its registry compares."""
+    """The stage does not report progress. Its ports and its registry notice that another run has taken over."""
     hold, done = Hold(), list[str]()
 
     class Topics:

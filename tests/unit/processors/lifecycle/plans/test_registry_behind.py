@@ -1,4 +1,4 @@
-"""A registry that was replaced by an older copy: how it is known, what is left alone, and how it is corrected."""
+"""A registry that was replaced by an older copy: how it is detected, what stays untouched, and how it is corrected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BEHIND = Behind("orders", OLD, NEW, MARK)
         (OLD, None, Recorded(5, "v2"), Behind("orders", OLD, Recorded(5, "v2"))),
         (OLD, MARK, Recorded(8, "v3"), Behind("orders", OLD, Recorded(8, "v3"))),
         (None, MARK, None, Behind("orders", None, NEW, MARK)),
-        (None, None, Recorded(5, "v2"), None),  # a new installation with the topics of a former one
+        (None, None, Recorded(5, "v2"), None),  # a new installation finds the topics of a former one
     ],
 )
 def test_the_newest_generation_decides(
@@ -94,7 +94,7 @@ def test_a_deployment_known_from_changelogs_alone_is_recorded_as_stopped() -> No
 
 
 class NoPrograms:
-    """A supervisor that runs nothing, and must not be asked to run anything."""
+    """A supervisor without programs. It fails the test if something asks it to start one."""
 
     def running(self) -> bool:
         return False
@@ -113,7 +113,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def replaced(world: World, copy: Path) -> World:
-    """The world with an older copy of its registry, which opens its file again."""
+    """Replace the registry's file by an older copy. The registry opens the file again."""
     world.registry.close()
     shutil.copy(copy, world.paths.home / "registry.db")
     return world
@@ -128,7 +128,7 @@ def deployed(world: World, version: str) -> None:
 
 
 def copied(world: World) -> Path:
-    world.registry.close()  # its writes are in the file
+    world.registry.close()  # closing writes all changes to the file
     copy = world.paths.home / "copy.db"
     shutil.copy(world.paths.home / "registry.db", copy)
     return copy

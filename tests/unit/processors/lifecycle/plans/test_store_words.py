@@ -1,4 +1,4 @@
-"""What a store keeps about time is told with its durations, in plans and in answers."""
+"""Plans and answers describe a store's windows, timers and TTL in words, with their durations."""
 
 from __future__ import annotations
 

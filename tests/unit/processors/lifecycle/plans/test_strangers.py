@@ -1,4 +1,4 @@
-"""Members of a group that are no workers of this installation: who counts as one, and which verbs they forbid."""
+"""Group members that are not workers of this installation: how they are recognized, and which verbs they forbid."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ UNNAMED = Member("3", "rdkafka", "10.0.0.3")
     ("members", "alive", "strangers"),
     [
         ([WORKER], 1, []),
-        ([WORKER, WORKER], 1, []),  # its former process, whose session lasts still
+        ([WORKER, WORKER], 1, []),  # the second member is the slot's former process, whose session has not expired yet
         ([WORKER, OTHER], 1, [OTHER]),
         ([OTHER], 0, [OTHER]),
-        ([UNNAMED], 1, []),  # a worker with a client id of its own, or of a version before client ids
+        ([UNNAMED], 1, []),  # a worker whose settings set the client id, or of a version that set no client id
         ([UNNAMED], 0, [UNNAMED]),
         ([WORKER, UNNAMED], 1, [UNNAMED]),
         ([], 0, []),
@@ -67,6 +67,6 @@ def test_what_starts_no_worker_is_not_refused(request_: OfProcessor) -> None:
 def test_the_client_ids_of_an_installation_are_those_of_its_slots_also_of_dead_ones(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, "orders", "0")
     folder.release()
-    (tmp_path / "orders" / "1").mkdir()  # never used
+    (tmp_path / "orders" / "1").mkdir()  # a folder that no worker has used
     folders = LocalFolders(RocksDatabases(), tmp_path, "orders", ())
     assert folders.client_ids() == {f"holdfast-orders-{folder.id}-0"}

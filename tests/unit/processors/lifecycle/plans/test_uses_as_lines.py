@@ -1,4 +1,4 @@
-"""What a store keeps about time is data; the lines of its definition say the same, for all pinned topologies."""
+"""A store's windows, timers and TTL are kept as data and as text lines. Both say the same for all pinned topologies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stores() -> list[StoreSpec]:
 
 
 def read(line: str) -> str | None:
-    """What a line of a definition says about time, in words: the rule of before, when words were made of lines."""
+    """What a line of a definition says about time, in words, computed from the line as an older version did."""
     text = re.sub(r"(\d+) ms\b", lambda found: in_duration(int(found[1])), line)
     if line.startswith("window = "):
         kind, _, rest = text.removeprefix("window = ").partition(" ")

@@ -1,4 +1,4 @@
-"""The command that each surface names for an open apply is one that ends it."""
+"""Each report names a command for an open apply, and this command ends the apply."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ REQUESTS: list[Request] = [
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Raised in place of a kill: the process is gone."""
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def installed(tmp_path: Path) -> Iterator[Installation]:
 
 
 def typed(command: str) -> Request:
-    """The request that the command line makes of a command."""
+    """The request that the command line builds from this command."""
     made: list[Request] = []
     function = VERBS[shlex.split(command)[2]]
 
@@ -105,13 +105,13 @@ def test_a_request_is_printed_as_it_is_typed(asked: Request) -> None:
 
 
 def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
-    """The others go on with their own plan: `holdfast apply resume N`."""
+    """The other verbs are not planned again: `holdfast apply resume N` continues their plan."""
     go_on = {"replay", "rollback", "reposition", "clear", "backfill", "restore"}
     assert {command_of(each).split()[2] for each in REQUESTS} | go_on == set(VERBS)
 
 
 def broken_off(plan: Plan, installed: Installation, stage: int) -> ApplyRecord:
-    """The apply of a plan whose run was killed in a stage."""
+    """The open apply of a plan whose run was killed in this stage."""
     done: list[object] = []
 
     def execute(processor: str, each: object, tell: object) -> Done:
@@ -127,7 +127,7 @@ def broken_off(plan: Plan, installed: Installation, stage: int) -> ApplyRecord:
 
 
 def applied(plan: Plan, installed: Installation) -> list[object]:
-    """The stages that an apply of a plan carries out after the other run is gone."""
+    """The stages that another run carries out for this plan after the first run is gone."""
     done: list[object] = []
 
     def execute(processor: str, each: object, tell: object) -> Done:
@@ -139,7 +139,7 @@ def applied(plan: Plan, installed: Installation) -> list[object]:
 
 
 def with_a_changelog_more() -> Facts:
-    """The version runs, and the changelog of a store that a former one had is there: a deploy drops it last."""
+    """A running version, and the changelog of a store that a former version had. A deploy deletes this topic last."""
     former = ReleaseFacts("r1", TOPOLOGY.code_version, True, shape_of(TOPOLOGY, {"placed": PARTITIONS}))
     facts = world_of(TOPOLOGY, released=former)
     topics = {**facts.topics, "orders-gone-changelog": facts.topics["orders-seen-changelog"]}
@@ -249,13 +249,13 @@ def test_recovery_waits_for_an_unreadable_plan_only_where_its_verb_leaves_half_c
     assert {verb_of(each) for each in REQUESTS} | {"replay"} >= HARMLESS
 
 
-#: The workers of another installation, as the world tells them.
+#: Group members that belong to workers of another installation.
 OTHERS = ("host 10.0.0.2, client id holdfast-orders-bbbb-0",)
 HANGS = Unsupervised("running", "End it: `holdfast down`, then `holdfast up`.")
 
 
 def interrupted(request: OfProcessor, installed: Installation) -> ApplyRecord:
-    """The apply of a request whose run was killed in its first stage, and is known to be gone."""
+    """The open apply of a request whose run was killed in its first stage, and has ended."""
     record = broken_off(decide(request, world_of(TOPOLOGY), TOPOLOGY), installed, 1)
     installed.registry.journal.let_go_of_apply(record.id, record.token, "killed")
     (record,) = installed.registry.journal.applies(open_only=True)
@@ -294,7 +294,7 @@ def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installatio
 
 
 def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: Installation) -> None:
-    """Each verb is refused until then, and its apply may have ended long ago."""
+    """Until the registry is corrected, each verb is refused, and the apply in it may have ended long ago."""
     record = interrupted(Restart("orders"), installed)
     old = Behind("orders", None, Recorded(3, "v2"))
     assert judge({"0": Outdated(old)}, None, record, record, NOW).action == old.action
@@ -309,7 +309,8 @@ def test_workers_of_another_installation_are_stopped_before_the_version_is_deplo
     world = replace(installed.world, strangers=lambda processor: OTHERS)
     beside = judge_beside(answer, "orders", strangers_beside(answer, "orders", None, world))
     assert beside.action.endswith("in that installation); then: holdfast apply deploy orders")
-    installed.registry.record_stopped("orders", NOW)  # it may be meant to run there
+    # the processor is stopped here, so it may be meant to run in the other installation
+    installed.registry.record_stopped("orders", NOW)
     assert strangers_beside(answer, "orders", None, world) == ()
 
 
@@ -320,7 +321,7 @@ def test_a_supervisor_that_hangs_is_ended_first_also_where_the_processor_is_stop
 
 
 FAILS = {"0": Dead(1, None)}
-#: An incident that recovery gave up.
+#: A closed incident: recovery gave up.
 FAILED = Incident(
     id=1,
     processor=NAME,

@@ -1,4 +1,4 @@
-"""Rows on their way into changelogs: which are let through, what they become, and in what pieces they go."""
+"""Rows of a table that are restored into changelogs: which are accepted, how they are encoded and sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = {key_prefix(b"a") + b"n": encode_value(1, 0), key_prefix(b"b") + b"n": en
 
 
 class Rewritten:
-    """A table with these rows."""
+    """A snapshot table that returns these rows."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:
         self._rows = rows
@@ -64,7 +64,7 @@ def test_rows_that_are_not_are_damage(rows: dict[bytes, bytes]) -> None:
 
 
 class Sent:
-    """A producer that writes down what is asked of it."""
+    """A producer that records the calls of its methods."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""A clock that was six hours ahead and is right again: recovery waits for no recorded moment to be reached."""
+"""The clock was six hours ahead and is correct again: recovery must not wait for recorded times in the future."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_incidents_that_lie_ahead_are_no_crash_loop() -> None:
 
 
 def test_a_deployment_that_lies_ahead_hides_no_crash_loop() -> None:
-    """Else each incident would count as one of before it, for six hours."""
+    """Otherwise every incident of the next six hours would count as older than the deployment."""
     five = [incident(NOW - timedelta(seconds=10 + number), "resolved") for number in range(5)]
     deployed = replace(WANTED, updated_at=LATER)
     assert flaps(five, deployed, NOW, LIMITS)
@@ -103,7 +103,7 @@ def test_a_rollout_that_began_in_six_hours_is_under_way() -> None:
 
 
 def test_a_process_whose_start_lies_ahead_has_its_age_from_the_kernel(installed: Installation) -> None:
-    """This process stands for a worker that never answers."""
+    """The test's own process stands for a worker that never answers."""
     installed.worker().pid = os.getpid()
     installed.worker().silent = True
     installed.worker().started_at = LATER

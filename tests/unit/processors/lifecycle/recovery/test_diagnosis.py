@@ -1,4 +1,4 @@
-"""Diagnosis as a table of facts."""
+"""The diagnosis of a slot as a table: facts, and the expected diagnosis."""
 
 from __future__ import annotations
 

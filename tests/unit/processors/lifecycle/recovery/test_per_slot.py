@@ -1,4 +1,7 @@
-"""Recovery decides for each slot: one that waits, or asks a person, keeps it from no other one."""
+"""Recovery decides for each slot separately.
+
+A slot that waits or needs a person does not stop the recovery of others.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ def installed(tmp_path: Path) -> Iterator[Installation]:
 
 
 class Disk(Conditions):
-    """A disk without room."""
+    """Reports that the disk has no free space."""
 
     def lasts(self, wait: object) -> str:
         return "The disk has no room."
 
 
 def recovered(installed: Installation, conditions: Conditions | None = None) -> RecoveryResult | None:
-    """One tick of the sensor, and the run that it asks for; None when it asks for none."""
+    """One tick of the sensor and the recovery run that it requests; None if it requests no run."""
     used = conditions or Conditions()
     seen = notice(NAME, installed.world, LIMITS)
     incident = seen.incident or next(iter(installed.registry.open_incidents()), None)
@@ -89,7 +92,7 @@ def test_workers_that_die_while_one_asks_a_person_are_restarted_at_once(installe
 
 
 def test_a_worker_that_no_restart_helped_is_not_tried_again_with_the_others(installed: Installation) -> None:
-    """Its three attempts are used; a worker that dies later has its own."""
+    """The worker has used its three attempts. A worker that dies later has three of its own."""
     installed.worker("0").kill()
     installed.worker("0").restarts = False
     result = recovered(installed)
@@ -150,7 +153,7 @@ def test_no_run_is_asked_for_while_one_waits_and_another_asks(installed: Install
 
 
 def test_all_wait_for_a_broker(installed: Installation) -> None:
-    """No worker starts without one."""
+    """Without a broker no worker can start, so recovery waits for it in all slots."""
 
     def away() -> None:
         raise HoldfastError("No broker answers.", action="start it")

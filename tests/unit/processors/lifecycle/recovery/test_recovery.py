@@ -1,4 +1,4 @@
-"""Recovery over a real supervisor, a real registry and a small real program."""
+"""Recovery with a real supervisor, a real registry and a small real program."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_recovery_keeps_its_hands_off_while_a_plan_is_applied_and_where_one_has_
     eventually(lambda: notice("fleet", stage.world, POLICY.limits).worst.needs_recovery)
     assert notice("fleet", stage.world, POLICY.limits).incident is None
     assert journal.let_go_of_apply(held.id, held.token, "the disk is full")
-    # One that never starts workers itself could not go on without recovery.
+    # A plan without a stop needs running workers, so recovery must start them. Otherwise the plan could not be resumed.
     assert (notice("fleet", stage.world, POLICY.limits).incident is None) == (goes_on and stops)
     (free,) = journal.applies(open_only=True)
     token = journal.claim_apply(held.id, "another run", seen=free.token)
@@ -231,13 +231,13 @@ def test_recovery_keeps_its_hands_off_while_a_plan_is_applied_and_where_one_has_
 
 
 def failing(cause: str, exit_code: int = 1, **fields: Any) -> dict[str, Any]:
-    """An act: the worker ends with such an error."""
+    """An act for the program: it ends with this error."""
     error = {"type": "E", "cause": cause, "message": f"{cause} it is.", "action": "Mend it.", "fields": fields}
     return {"exit": exit_code, "phase": "failed", "error": error}
 
 
 def broken_down(stage: Any, eventually: Wait, *acts: dict[str, Any]) -> int:
-    """The processor works, then dies as the first act says; the number of its incident."""
+    """Deploy the processor, make it fail with the first act, and return the number of its incident."""
     deploy(stage.rollout, stage.world, timeout_s=30)
     stage.acts(*acts)
     stage.supervisor.kill_program("fleet-0")
@@ -260,7 +260,7 @@ def test_what_no_restart_mends_is_asked_at_once(stage: Any, eventually: Wait) ->
     )
     assert incident.action == "holdfast apply backfill fleet --store counts --from local --yes"
     assert steps(stage, incident_id) == ["diagnose", "ask"]
-    # the same words are not asked again, whatever time passes
+    # recovery does not ask again for the same fault, however much time passes
     later = replace(stage.world, clock=lambda: datetime.now(UTC) + timedelta(days=1))
     assert notice("fleet", later, POLICY.limits).incident is None
     assert stage.registry.retry_incident(incident_id, datetime.now(UTC))

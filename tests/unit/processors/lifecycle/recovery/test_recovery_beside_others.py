@@ -1,4 +1,4 @@
-"""Recovery beside workers of another installation: it asks the group first, as the verbs do, and touches nothing."""
+"""Recovery while another installation's workers run: it looks at the group first, and changes nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ UNNAMED, SECOND = Member("3", "rdkafka", "10.0.0.3"), Member("4", "rdkafka", "10
     ("members", "slots", "expected"),
     [
         ([], 1, []),
-        ([WORKER], 1, []),  # its session lasts still
+        ([WORKER], 1, []),  # a dead worker of this installation whose session has not expired yet
         ([OTHER], 1, [OTHER]),
         ([WORKER, OTHER], 2, [OTHER]),
-        ([UNNAMED], 1, []),  # a worker whose settings name its client id
+        ([UNNAMED], 1, []),  # a worker whose settings set its client id
         ([UNNAMED, SECOND], 1, [UNNAMED, SECOND]),
         ([WORKER, UNNAMED], 1, [UNNAMED]),
         ([WORKER, UNNAMED], 2, []),
@@ -74,7 +74,7 @@ def test_no_worker_is_started_beside_those_of_another_installation(installed: In
 def test_a_worker_of_before_is_waited_for_until_its_session_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder is lost, so its client id is no longer known here."""
+    """The former worker's state folder is lost. So its client id looks like that of another installation."""
     monkeypatch.setattr(strangers, "_LOOK_EVERY_S", 0.0)
     folder = StateFolder(tmp_path, NAME, "0")
     folder.release()
@@ -92,7 +92,7 @@ def test_a_client_that_may_not_describe_the_group_recovers_as_before(tmp_path: P
 
 
 def test_a_broker_that_is_away_when_it_is_asked_for_members_uses_no_attempt(installed: Installation) -> None:
-    """It used all three, and the incident was closed: nobody started the worker when the broker was back."""
+    """An older version used up all three attempts here and closed the incident. Then nobody restarted the worker."""
 
     def away() -> tuple[str, ...]:
         raise BrokerUnreachable("No answer from Kafka within 20 s.", action="Check that the broker runs.")

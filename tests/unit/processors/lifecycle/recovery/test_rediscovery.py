@@ -1,4 +1,4 @@
-"""What a registry that was lost is filled with, from programs and answers: pure."""
+"""How a lost registry is filled again from the supervisor's programs and the workers' answers: decisions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of faults and what is done about each, as tables; errors carry their kind from where they are raised."""
+"""Tables of fault kinds and their remedies. Each error carries its kind from where it is raised."""
 
 from __future__ import annotations
 

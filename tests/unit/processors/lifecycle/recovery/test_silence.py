@@ -1,4 +1,4 @@
-"""A process that doesn't answer, seen by somebody who remembers nothing of it."""
+"""A process that does not answer, seen by an observer without memory of earlier looks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def frozen(stage: Any) -> Any:
-    """Slot 0 runs and then stands still, HTTP server and all."""
+    """Slot 0 runs and is then frozen, including its HTTP server."""
     deploy(stage.rollout, stage.world, timeout_s=30)
     os.kill(stage.pid("0"), signal.SIGSTOP)
     yield stage

@@ -1,4 +1,4 @@
-"""A supervisor that runs and does not answer: its silence is told, and no worker is told or treated as dead."""
+"""A supervisor that runs but does not answer: its silence is reported, and no worker is treated as dead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_workers_that_answer_are_told_as_working_and_no_incident_is_opened(insta
 
 
 def test_a_tick_asks_a_silent_supervisor_once(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question takes its whole time limit, and a tick has sixty seconds for all processors."""
+    """Each request to a silent supervisor takes its full timeout, and a tick has 60 s for all processors."""
     installed.hangs = True
     asked = []
     monkeypatch.setattr(Installation, "running", lambda self: asked.append("running") or self._answer())

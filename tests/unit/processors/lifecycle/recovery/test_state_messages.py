@@ -1,4 +1,7 @@
-"""Each state that needs a person has one event with its action: a walk through slot, record, apply and incident."""
+"""Each state that needs a person has one event with an action.
+
+The tests try all combinations of slot, record, apply and incident.
+"""
 
 from __future__ import annotations
 
@@ -108,14 +111,15 @@ def test_each_state_passes_moves_by_itself_within_a_limit_or_is_told_once() -> N
             assert failed, state
             seen["told with its incident"] += 1
         else:
-            # a start has a limit, an apply a lease, an incident its attempts; the sensor opens one within a tick
+            # These states end: a start has a timeout, an apply a lease, an incident a number of attempts. The sensor
+            # opens an incident within one tick.
             moving = answer.kind == "starting" or is_open or any(each.needs_recovery for each in slots)
             assert moving or answer.kind == "broker-away", state
             seen["moves"] += 1
     assert set(seen) == {"passes", "told", "told with its incident", "moves"}
 
 
-#: The words of a record.
+#: The states that a deployment record can have.
 WORDS: tuple[DesiredState, ...] = ("deployed", "deploying", "stopped")
 LONG_AGO = NOW - timedelta(hours=1)
 
@@ -132,7 +136,7 @@ def worker(**facts: Any) -> ProcessorStatus:
     return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
 
 
-#: What runs in a slot, by the supervisor and by the worker itself.
+#: What runs in a slot, according to the supervisor and to the worker itself.
 MACHINES: tuple[tuple[ProgramStatus | None, ProcessorStatus | None], ...] = (
     (None, None),
     (program("EXITED"), None),
@@ -148,7 +152,7 @@ MACHINES: tuple[tuple[ProgramStatus | None, ProcessorStatus | None], ...] = (
 
 
 def test_no_word_of_a_record_hides_what_runs_but_that_of_a_live_apply() -> None:
-    """Whatever the record says, what is not as it is meant passes within a limit, is recovered, or is told."""
+    """Whatever the record says: a fault ends within a time limit, is recovered, or is reported."""
     seen = Counter[str]()
     for word, begun, last, machine in itertools.product(WORDS, APPLIES, LASTS, MACHINES):
         recorded = Deployment("fleet", "v1", ("0",), word, 4, LONG_AGO)
@@ -174,7 +178,7 @@ def test_no_word_of_a_record_hides_what_runs_but_that_of_a_live_apply() -> None:
 
 
 def is_about_to_run(machine: tuple[ProgramStatus | None, ProcessorStatus | None]) -> bool:
-    """Whether a program was started just now, or says that it restores its state."""
+    """Whether the program was started just now, or reports that it restores its state."""
     known, answer = machine
     return known is not None and (known.since == NOW or (answer is not None and answer.phase == "restoring"))
 

@@ -1,4 +1,4 @@
-"""What happened to a processor, as entries and events; and which of them are not reported yet."""
+"""A processor's history as entries and events, and which events are not reported yet."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ Step = st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 2))
 
 @given(st.lists(st.tuples(st.lists(Step, max_size=6), st.integers(0, 4)), max_size=8))
 def test_every_event_is_reported_once_however_few_a_tick_reports(ticks: list[tuple[list[Any], int]]) -> None:
-    """Records only get more events, and become final once; a tick reports as many as it has time for."""
+    """A record only gains events, and becomes final once. A tick reports as many events as it has time for."""
     series, told = Series(), []
     world: dict[int, tuple[bool, int]] = {}
     for changes, budget in [*ticks, ([], 100), ([], 100)]:

@@ -1,4 +1,4 @@
-"""What is told, in which order, how often it is tried, and when it is left: pure decisions on a clock of our own."""
+"""Which messages are sent, in which order, how often, and when they are given up: decisions only, with a test clock."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_webhook_that_is_away_is_tried_with_one_message_after_longer_and_longe
 
 
 def test_after_a_delivery_that_dies_at_any_message_each_message_was_sent_once() -> None:
-    """What ``keep`` was given last is all that the next tick has."""
+    """The next tick has only the state that the last call of ``keep`` stored."""
     for dies_before in range(5):
         clock, kept, sent = Clock(), [Outbox()], []
 

@@ -1,4 +1,4 @@
-"""The word "deploying" of a record: it holds while an apply is live, and nothing else is judged by it."""
+"""The recorded state ``deploying`` counts only while an apply is live, and affects no other decision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOWN = StopProcessor("stop", for_good=False)
 
 
 class Steady:
-    """The clock of the registry's database, seconds."""
+    """The clock of the registry's database in seconds, moved by the test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -53,14 +53,14 @@ def installed(tmp_path: Path, steady: Steady) -> Iterator[Installation]:
 
 
 def killed_holder() -> str:
-    """The name of a holder that ran on this machine, and has ended."""
+    """The name of a holder on this machine whose process has ended."""
     mine = own_identity()
     gone = ProcessIdentity(mine.pid, f"{mine.mark}0", mine.boot, mine.namespace)
     return new_holder().replace(str(mine), str(gone))
 
 
 def begun(installed: Installation, holder: str, request: OfProcessor | None = None, *stages: Stage) -> ApplyRecord:
-    """A rollout that was begun, and whose worker has died."""
+    """An apply that has begun and whose worker has died; a rollout unless another request is given."""
     asked = request or Deploy(NAME)
     after = "go on" if isinstance(asked, Restore) else "plan anew"
     plan = Plan(request=asked, verdict=Ready("."), stages=stages or (RUN,), after_kill=after)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_an_apply_that_ends_leaves_other_words(installed: Installation) -> None:
 
 
 def abandoned(installed: Installation, record: ApplyRecord) -> str:
-    """Abandon an apply, with the production code that stops workers; returns what is told."""
+    """Abandon an apply with the production code that stops workers. Returns the progress lines."""
     runner = DeployedProcessors(installed.world, None, "bob", None, None)  # type: ignore[arg-type]
 
     def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:

@@ -1,4 +1,4 @@
-"""The words of the check ``working``, and when they are told."""
+"""The texts of the check ``working``, and when each of them is reported."""
 
 from __future__ import annotations
 
@@ -170,9 +170,10 @@ def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
 @pytest.mark.parametrize(
     ("arriving", "processed", "tasks", "words", "command"),
     [
-        # 3 workers gain 500/s, and need 660,000 / 500 s
+        # 3 workers gain 500 messages/s, and need 660,000 / 500 s
         (1_000, 500, 4, "3 workers would catch up by 2026-03-01 12:27Z", "holdfast scale fleet 3"),
-        # 3 workers keep pace only, and 4 need over an hour: they are named all the same
+        # First row: 3 workers only keep pace, so 4 are named. Second row: 4 need more than an hour, and are still
+        # named.
         (1_500, 500, 4, "4 workers would catch up by 2026-03-01 12:32Z", "holdfast scale fleet 4"),
         (1_990, 500, 4, "4 workers would catch up by 2026-03-02", "holdfast scale fleet 4"),
         (5_000, 500, 4, "would not keep up with 4 workers: it has 4 tasks, and no task can have two workers", ""),

@@ -1,4 +1,4 @@
-"""Plans that fill a changelog from local state, or build a store from its topics, from facts alone."""
+"""Plans that fill a changelog from local state, or rebuild a store from its topics, decided from facts alone."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.verbs.test_verb_plans import AGAIN, CHANGELOG, TOPOLOGY, kinds
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
-#: Facts of a world, with a changelog that no restore can use.
+#: Makes facts in which the changelog cannot be used for a restore.
 Spoilt = Callable[..., Facts]
 
 
 class Reading:
-    """A source that reads these facts."""
+    """Implements the port for facts by returning these facts."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -92,7 +92,7 @@ def widened(world: Callable[..., Facts], **changes: object) -> Facts:
     return msgspec.structs.replace(facts, topics={**facts.topics, CHANGELOG: wide}, ends=ends)
 
 
-#: All tasks run in a worker here; what they hold on disk is in use.
+#: One worker runs all tasks, so their local state is in use.
 WORKING = {
     "instances": (InstanceFacts("0", True, "running", TOPOLOGY.code_version, tasks=("placed-0", "placed-1")),),
     "local": (LocalTask("0", "placed-0"), LocalTask("0", "placed-1")),
@@ -152,7 +152,8 @@ def test_all_state_is_built_again_also_where_a_changelog_cannot_be_restored_from
         assert plan.stages[0].tasks == ("placed-0", "placed-1")
         assert "totals" in plan.stages[3].begin_empty
         assert plan.keys is None, "they are gone with the changelog"
-        # Without changelog there is nothing to write to a file: the copies that are set aside are the last ones.
+        # Without a changelog nothing can be exported. So the local copies that are set aside are the last ones, and
+        # must stay.
         assert not any(isinstance(each, DeleteStateAside) for each in plan.stages)
         assert "stays there until it is deleted as an orphan" in plan.stages[0].says
         plan = decide(msgspec.structs.replace(AGAIN, export=False), facts, TOPOLOGY)
@@ -181,7 +182,7 @@ def test_a_changelog_is_not_filled_from_what_is_not_whole_or_not_here() -> None:
         assert isinstance(verdict, Refused)
         assert words in verdict.sentence
         assert "clear orders --all --rewind earliest" in verdict.action or "apply stop orders" in verdict.action
-    copies = (*behind, *whole.local, *broken)  # a task that moved between slots left an older copy
+    copies = (*behind, *whole.local, *broken)  # a task that moved to another slot left an older copy behind
     assert isinstance(decide(request, stopped(TOPOLOGY, local=copies), TOPOLOGY).verdict, NothingToDo | Ready)
 
 

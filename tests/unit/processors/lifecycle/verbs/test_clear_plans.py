@@ -1,4 +1,4 @@
-"""Plans of clears: who deletes keys, what a rewind moves, and what is refused. From facts alone."""
+"""Plans of clears, decided from facts alone: who deletes keys, which offsets a rewind sets, and what is refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_a_rewind_moves_the_offsets_with_the_last_deletes_to_what_the_topic_stil
 def test_nothing_is_to_do_where_nothing_is_held() -> None:
     facts = stopped(TOPOLOGY, counted={name: Counted(0, 0, "local state") for name in ("totals", "seen")})
     assert isinstance(decide(ALL, facts, TOPOLOGY).verdict, NothingToDo)
-    assert isinstance(decide(AGAIN, facts, TOPOLOGY).verdict, Ready)  # the input is still to be read again
+    # no state is left to clear, but the input must still be read again
+    assert isinstance(decide(AGAIN, facts, TOPOLOGY).verdict, Ready)
 
 
 def test_an_unknown_store_is_refused_with_the_one_that_was_meant() -> None:
@@ -96,7 +97,7 @@ def test_an_unknown_partition_is_refused() -> None:
 
 
 def test_a_partition_concerns_the_stores_that_have_it() -> None:
-    """Store ``narrow`` has 2 partitions, store ``wide`` 5."""
+    """Store ``narrow`` has 2 partitions and store ``wide`` has 5, so a clear of partition 4 concerns ``wide`` only."""
     topology = two_widths_topology()
     widths = {"few": 2, "orders-narrow-changelog": 2}
     facts = stopped(topology)

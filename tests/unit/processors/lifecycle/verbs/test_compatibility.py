@@ -1,4 +1,4 @@
-"""Whether a version can go on with the state of another: every verdict, from shapes alone."""
+"""Whether a version can use the state of another version. Tests every verdict, decided from shapes alone."""
 
 from __future__ import annotations
 
@@ -235,11 +235,11 @@ def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> N
 
 
 def test_a_store_spec_is_described_whole() -> None:
-    """A field that is added to stores has to be compared, too."""
+    """This test fails when `StoreSpec` gets a new field, because the comparison of versions must cover each field."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
-    known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
-    known |= {"meaning"}  # test_meaning_plans.py has a case for each line
-    known |= {"uses"}  # data of which the lines of the columns are made
+    known |= {"schema"}  # changes only the warehouse's table, not the state
+    known |= {"meaning"}  # compared line by line: test_meaning_plans.py has a case for each line
+    known |= {"uses"}  # the lines of `columns` are computed from this data
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 

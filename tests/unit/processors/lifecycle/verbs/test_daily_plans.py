@@ -1,4 +1,4 @@
-"""Plans of restarts and rollbacks, from facts alone."""
+"""Plans of restarts and rollbacks, decided from facts alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPOLOGY = orders_topology()
 SHAPE = shape_of(TOPOLOGY, {"placed": PARTITIONS})
 NOW = ReleaseFacts(f"{TOPOLOGY.code_version}-bbbb", TOPOLOGY.code_version, True, SHAPE)
 FORMER = ReleaseFacts("v0-aaaa", "v0", True, msgspec.structs.replace(SHAPE, code_version="v0"))
-#: A deployment that an interrupted deploy recorded; version v0 worked last.
+#: An interrupted deploy recorded this deployment. The last version that worked is v0.
 UNPROVEN = DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3, "v0")
 BROKEN = ReleaseFacts("v9-cccc", "v9", True, SHAPE, worked=False)
 
@@ -86,7 +86,7 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     bare = msgspec.structs.replace(FORMER, copied=False)
     verdict = refused(plan_of(Restart("orders"), deployment=deployed, releases=(bare,)))
     assert "whose code was not copied" in verdict.sentence
-    # its copy is there: the files do not matter
+    # the release was copied, so the present files of the user do not matter
     plan = plan_of(Restart("orders"), deployment=deployed)
     assert [type(each) for each in plan.stages] == [StopProcessor, RunProcessor]
     assert any("which only a deployment starts" in each for each in plan.findings)
@@ -96,7 +96,7 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     "request_", [Restart("orders"), Scale("orders", 3), Restore("orders"), Clear("orders"), Reposition("orders")]
 )
 def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfProcessor) -> None:
-    """An interrupted deploy recorded it, and its workers still run the version before."""
+    """An interrupted deploy recorded the version, but its workers still run the version before."""
     former = (InstanceFacts("0", True, "running", FORMER.code_version),)
     verdict = refused(plan_of(request_, deployment=UNPROVEN, instances=former))
     assert "it never worked, and version v0 worked last" in verdict.sentence
@@ -137,7 +137,8 @@ def test_of_two_releases_of_a_version_the_one_that_worked_is_meant() -> None:
 
 def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
     assert isinstance(plan_of(Rollback("orders", NOW.release_id)).verdict, NothingToDo)
-    recorded = DeploymentFacts("v0", ("0",), "deployed", 3)  # by a rollback that was interrupted before it began
+    # recorded by a rollback that was interrupted before it started
+    recorded = DeploymentFacts("v0", ("0",), "deployed", 3)
     assert isinstance(plan_of(Rollback("orders", NOW.release_id), deployment=recorded).verdict, Ready)
     down = plan_of(Rollback("orders", NOW.release_id), instances=(InstanceFacts("0", False),))
     assert isinstance(down.verdict, Ready)
@@ -153,7 +154,7 @@ def test_a_rollback_is_refused_where_there_is_no_release_or_its_state_does_not_f
     assert "is recorded to have worked" in refused(plan_of(Rollback("orders"), released=None)).sentence
     bare = msgspec.structs.replace(FORMER, copied=False)
     assert "was not copied" in refused(plan_of(Rollback("orders"), releases=(NOW, bare), before=bare)).sentence
-    # the present version gave up a store that the earlier one has: its state lacks the input since
+    # The running version dropped a store that the earlier version has, so that store lacks the input since then.
     less = msgspec.structs.replace(SHAPE, stores=SHAPE.stores[:1])
     verdict = refused(plan_of(Rollback("orders"), released=msgspec.structs.replace(NOW, shape=less)))
     assert f"Store `{SHAPE.stores[1].name}` is new to the running version" in verdict.sentence

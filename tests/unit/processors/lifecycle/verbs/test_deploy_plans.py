@@ -1,4 +1,4 @@
-"""Plans of deployments, from facts alone."""
+"""Plans of deployments, decided from facts alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def orders(*stores: str) -> Topology:
 
 
 def facts_of(topology: Topology, **changes: Any) -> Facts:
-    """The former version works; this one is defined, its changelogs empty where they are new."""
+    """Facts in which the former version runs, and this version is defined; its new changelogs do not exist yet."""
     old = {spec.topic.name for spec in FORMER.changelogs}
     facts = world_of(
         topology,
@@ -115,7 +115,8 @@ def test_a_version_is_proven_before_anything_changes_unless_there_is_nothing_to_
 def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
     same = CodeFacts(COPIED.release_id, "orders:application")
     assert isinstance(plan_of(FORMER, code=same).verdict, NothingToDo)
-    recorded = DeploymentFacts("another", ("0",), "deployed", 3)  # by a rollback that was interrupted before it began
+    # recorded by a rollback that was interrupted before it started
+    recorded = DeploymentFacts("another", ("0",), "deployed", 3)
     assert isinstance(plan_of(FORMER, code=same, deployment=recorded).verdict, Ready)
     other = plan_of(FORMER, code=CodeFacts("other", "orders:application"))
     assert isinstance(other.verdict, Ready)

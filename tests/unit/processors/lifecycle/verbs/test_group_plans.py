@@ -25,7 +25,7 @@ BETWEEN = "carriers-carrier-repartition"
 
 
 def between(partitions: int = 2, **config: str) -> TopicFacts:
-    """The facts of the repartition topic, as it should be but for these entries."""
+    """The facts of a correct repartition topic, with these configuration entries changed."""
     return TopicFacts(BETWEEN, "id", partitions, 1, {**REPARTITION_CONFIG, "min.insync.replicas": "1", **config})
 
 

@@ -1,4 +1,4 @@
-"""What the arguments of steps mean for the state behind them: a deployment refuses other keys and tells other rules."""
+"""How changed arguments of steps affect existing state: a deployment refuses other keys, and reports other rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
 
 class Streams:
-    """The streams and tables of one application."""
+    """An application with two streams, `orders` and `prices`, and a global table."""
 
     def __init__(self) -> None:
         self.app = Application(consumer_group="shop")
@@ -82,12 +82,12 @@ def tables(left: str = "orders", **options: Any) -> Callable[[Streams], Any]:
 
 
 def rows(declare: Callable[[Any], Any]) -> Callable[[Streams], Any]:
-    """A step of a table."""
+    """A declaration that adds one step to a table."""
     return lambda s: declare(s.orders.to_table(name="o"))
 
 
 def column(declare: Callable[[StreamingDataFrame, Any], Any]) -> tuple[Callable[[Streams], Any], ...]:
-    """The same step of two functions, whose text in the columns is the same."""
+    """The same step with two different functions. The store's text in ``columns`` is the same for both."""
     return tuple(lambda s, of=of: declare(s.orders, of) for of in (lambda v: v["a"], lambda v: v["b"]))
 
 
@@ -186,12 +186,12 @@ def test_a_changed_argument_is_refused_or_told(step: str, name: str) -> None:
 
 def test_another_function_as_key_is_refused_and_one_that_gives_the_same_keys_is_said_so() -> None:
     def spaced(value: Any) -> Any:
-        """The same function with words about it."""
-        return value["day"]  # as before
+        """Returns the same value as `by_day`."""
+        return value["day"]  # same code, with a comment
 
     former = hash_of(by_day)
     made = verdict(shape(grouped(by_day)), shape(grouped(spaced)), "w")
-    assert made.change == "other keys"  # its name differs, and nobody can tell that its keys do not
+    assert made.change == "other keys"  # its name differs, so the comparison cannot know that it returns the same keys
     assert f'`@same_as("{former}")` over it' in made.action
     assert verdict(shape(grouped(by_day)), shape(grouped(same_as(former)(spaced))), "w").change == "same"
 

@@ -1,4 +1,4 @@
-"""What becomes of an orphan: a pure decision, case by case and in general."""
+"""The next step for an orphan, case by case and as properties: decisions only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ENDED = Deletion(begun_at=YESTERDAY, who="me", ended_at=YESTERDAY)
         (subject(), "archive"),
         (subject(archived=copied()), "delete"),
         (subject(archived=copied(YESTERDAY)), "wait"),
-        (subject(archived=copied(NOW + GRACE)), "wait"),  # a clock that went back
+        (subject(archived=copied(NOW + GRACE)), "wait"),  # archived in the future, because the clock was set back
         (subject(archived=copied(NOW - GRACE)), "delete"),
         (subject(OTHER, copied()), "archive again"),
         (subject(OTHER, copied(YESTERDAY)), "archive again"),
@@ -73,7 +73,8 @@ ENDED = Deletion(begun_at=YESTERDAY, who="me", ended_at=YESTERDAY)
         (subject(None, copied(deletion=BEGUN)), "finish"),
         (subject(OTHER, copied(deletion=BEGUN)), "finish"),
         (subject(archived=copied(deletion=BEGUN), blocked="a process has it."), "blocked"),
-        (subject(archived=copied(deletion=ENDED)), "archive again"),  # it came back, however alike it is
+        # the resource exists again after its deletion, even if it looks the same
+        (subject(archived=copied(deletion=ENDED)), "archive again"),
     ],
 )
 def test_each_case_has_its_next_step(given_: Subject, expected: str) -> None:

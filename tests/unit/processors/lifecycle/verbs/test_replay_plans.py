@@ -1,4 +1,4 @@
-"""Plans that send dead letters again, and what a dead letter says, from facts alone."""
+"""Plans that send dead letters again, and the contents of a dead letter, decided from facts alone."""
 
 from __future__ import annotations
 

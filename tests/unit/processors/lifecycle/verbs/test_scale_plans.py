@@ -1,4 +1,4 @@
-"""How many workers run: what ``scale`` and ``deploy`` plan."""
+"""The number of workers that ``scale`` and ``deploy`` plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION = TOPOLOGY.code_version
 
 
 def in_workers(count: int, **changes: Any) -> Facts:
-    """The processor at work in so many workers."""
+    """Facts of the processor running in this number of workers."""
     slots = tuple(str(number) for number in range(count))
     usual = {
         "deployment": DeploymentFacts(VERSION, slots, "deployed", 3),
@@ -75,7 +75,7 @@ def test_nothing_is_to_be_done_when_so_many_run() -> None:
 
 def test_a_worker_that_an_interrupted_change_left_is_not_nothing_to_do() -> None:
     three = tuple(InstanceFacts(slot, True, "running", VERSION) for slot in ("0", "1", "2"))
-    facts = in_workers(2, instances=three)  # the record has two since the change began
+    facts = in_workers(2, instances=three)  # the record names two workers since the change began
     plan = decide(Scale("orders", 2), facts, TOPOLOGY)
     assert isinstance(plan.verdict, Ready)
     assert "2 workers in place of 3" in plan.verdict.sentence
@@ -139,5 +139,5 @@ def test_the_first_deployment_has_one_worker_unless_the_settings_name_another_nu
 def test_a_worker_is_waited_for_until_it_tells_that_it_is_prepared() -> None:
     statuses = {"0": status_of(prepared=True), "1": status_of(prepared=False), "2": None, "3": status_of()}
     assert unprepared(statuses, 0.0) == ("1", "2", "3")
-    # one of a former version never tells
+    # a worker of an older version never reports whether it is prepared
     assert unprepared(statuses, UNTOLD_S) == ("1", "2")

@@ -1,4 +1,4 @@
-"""Tables that are restored from their topics: what declarations, plans and deployments allow, and what they refuse."""
+"""Tables that are restored from their own topic: what declarations, plans and deployments allow and refuse."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def declared(
     behind: Callable[[Any], Any] = lambda stream: stream,
     **options: Any,
 ) -> Topology:
-    """The table `rows` of topic `prices`, which orders with a store `totals` of their own are joined with."""
+    """Table `rows` of topic `prices`, and a stream of orders joined with it. The stream has a store `totals`."""
     app = Application(consumer_group="orders", **{"auto_offset_reset": "earliest", **options})
     rows = app.table(app.topic("prices", **(topic or {})), "rows", **{"changelog": "source", **(table or {})})
     behind(rows.to_stream())

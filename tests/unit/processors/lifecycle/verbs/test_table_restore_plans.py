@@ -1,4 +1,4 @@
-"""Facts in, plan out: which snapshots come back, where input is read on from, and what is refused."""
+"""Plans of restores from tables: which snapshots are used, at which offsets input continues, and what is refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def manifest_of(store: str, snapshot_id: str, inputs: int = 60, **changes: Any) 
 
 
 def table_of(store: str, *manifests: SnapshotManifest | str) -> StoreTable:
-    """Newest first; a text is why a version has no manifest."""
+    """A store's table with these versions, newest first. A string is the reason why a version has no manifest."""
     versions = []
     for at, each in enumerate(manifests):
         number = 100 - at
@@ -180,13 +180,13 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
 
 
 def past_of(store: str, snapshot_id: str, at: float = 1_799_000_500.0) -> SnapshotManifest:
-    """A version as the history makes it: keys as of a moment, and nothing about inputs."""
+    """A version that was made from the history: it has keys as of a moment, but no offsets of inputs."""
     made = manifest_of(store, snapshot_id, source=HISTORY, taken_at=at, latest_at=at, covers_from=at)
     return replace(made, partitions=tuple(replace(each, inputs={}, sources={}) for each in made.partitions))
 
 
 def with_past() -> dict[str, StoreTable]:
-    """Versions made from the history are the newest by their commit, in both tables."""
+    """The tables of both stores. The newest version of each by commit time was made from the history."""
     return {
         "totals": table_of(
             "totals", past_of("totals", "tp"), manifest_of("totals", "t2"), manifest_of("totals", "t1", 30)

@@ -1,4 +1,4 @@
-"""Facts in, plan out: what each verb decides, says, and refuses."""
+"""The plans of all verbs, decided from facts alone: stages, texts and refusals."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def test_a_stopped_processor_is_restored_paused_and_stopped_again() -> None:
 def test_a_restore_takes_as_long_as_restores_took() -> None:
     facts = world_of(TOPOLOGY, rates={"run_processor": Rate(1_000.0, 10.0)})
     plan = decide(Restore("orders"), facts, TOPOLOGY)
-    assert plan.seconds == pytest.approx(400 / 100 + 5.0)  # two changelogs, two partitions, 100 records each
+    # 400 records: two changelogs with two partitions, each with 100 records
+    assert plan.seconds == pytest.approx(400 / 100 + 5.0)
     assert "at the measured rate" in plan.estimate
 
 

@@ -1,4 +1,4 @@
-"""The plan of a clear by window: what it says, what it asks the owners, and what it refuses."""
+"""Plans that clear single windows: their texts, the commands for owners, and what is refused."""
 
 from __future__ import annotations
 

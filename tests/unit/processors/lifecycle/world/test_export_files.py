@@ -1,4 +1,4 @@
-"""Export files are read back byte for byte; the plan that puts their entries back, from facts alone."""
+"""Export files are read back byte for byte, and a plan from facts alone puts their entries back."""
 
 from __future__ import annotations
 

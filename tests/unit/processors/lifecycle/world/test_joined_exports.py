@@ -1,4 +1,4 @@
-"""The export files of an apply become one file that loses nothing and can be put back."""
+"""The export files of one apply are joined into one file that has all entries and can be restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much local state holds: as the furthest copy of each task says, and not at all where none has everything."""
+"""Counts of keys in local state, from the most advanced copy of each task. No count is given if no copy is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASKS = TOPOLOGY.tasks({"placed": 2})
 
 
 class Machine:
-    """A disk with the state of slots that nobody holds; and the facts that the rest of the world gives."""
+    """A disk with the released state of several slots, and the facts about topics and groups that a count needs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Machine:
         database.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Facts that don't matter here: nothing is deployed, and there are no topics."""
+        """Other facts do not matter here: nothing is deployed, and there are no topics."""
         return lambda *_, **__: {"now": 0.0, "members": (), "deployment": None, "behind": None}.get(name, {})
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:

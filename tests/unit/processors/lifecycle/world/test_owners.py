@@ -1,4 +1,4 @@
-"""Which worker is asked for which partitions, where two subtopologies have unequal numbers of partitions."""
+"""Which worker is asked for which partitions, if two subtopologies have different numbers of partitions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.unit.processors.lifecycle.worlds import orders_topology, two_widths_t
 
 TOPOLOGY = two_widths_topology()
 NARROW, WIDE = (sub.name for sub in TOPOLOGY.subtopologies)
-#: The group has given the partitions so: the numbers of the two streams have different owners.
+#: By slot and subtopology, the owned partitions. Partition 1 of the two subtopologies has different owners.
 OWNED = {"0": {NARROW: (0,), WIDE: (0, 1, 2)}, "1": {NARROW: (1,), WIDE: (3, 4)}}
 
 
 @dataclass
 class Worker:
-    """A worker that refuses what it does not own, as ``commands.checks`` does."""
+    """A worker that refuses partitions that it does not own, like ``commands.checks``."""
 
     slot: str
     owned: dict[str, tuple[int, ...]]
@@ -62,7 +62,7 @@ class Worker:
 
 @dataclass
 class Starting(Worker):
-    """A worker that was just started: the group gives it partitions only after some looks at it."""
+    """A worker that was just started: its status has no partitions in the first two looks."""
 
     looks: int = 2
 
@@ -109,7 +109,7 @@ def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
 
 
 def test_a_change_waits_for_the_owner_of_each_task() -> None:
-    """A worker that was just started makes the group give all partitions out again."""
+    """After a worker has started, the group assigns all partitions again. So no worker owns any for a while."""
     starting = {slot: Starting(slot, each) for slot, each in OWNED.items()}
     client: Any = lambda processor, slot: starting[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
@@ -131,7 +131,7 @@ def test_the_slots_of_the_plan_are_compacted_and_no_other_one() -> None:
 
 
 def test_a_task_without_owner_is_told_although_its_number_has_one() -> None:
-    """Slot 1 has lost its part of ``many``; slot 0 still has the numbers 0 to 2 of it, slot 1 number 1 of ``few``."""
+    """Slot 1 owns number 3 of ``few``, but nobody owns partitions 3 and 4 of ``many``."""
     owners, _ = owners_of({**OWNED, "1": {NARROW: (1, 3)}})
     with pytest.raises(NobodyOwns, match=r"owns partition 3, 4 of wide"):
         owners.clear("orders", clearing("wide", ()), print)

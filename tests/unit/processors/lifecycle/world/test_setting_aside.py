@@ -1,4 +1,4 @@
-"""What stays of the damaged folders that recovery sets aside."""
+"""How many of the damaged state folders that recovery sets aside are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays in bulk: how they begin, how they end, and what is left when they fail."""
+"""Bulk replays of changelogs: how they begin, how they end, and what remains when they fail."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
     for turn in range(60):
         keys = [b"%d-%d" % (turn, number) for number in range(1_100)]
         store.load(keys, [os.urandom(1_000) for _ in keys])
-        store._database.flush()  # each turn a file: a flush that comes late would put several into one
+        store._database.flush()  # one file for each turn; a delayed flush would put several turns into one file
     assert int(store._database._rdict.property_value("rocksdb.num-files-at-level0")) > 40
     store.end_bulk()
     files = store._database._rdict
@@ -51,7 +51,7 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
 
 
 def test_the_filter_of_each_file_fits_into_a_part_of_the_block_cache(tmp_path):
-    """Else each read of a key reads the whole filter anew. A filter has about ten bits for each key."""
+    """A larger filter would be read again for each key. A filter has about ten bits for each key."""
     store = TaskStore(RocksDatabases(RocksMemory()), tmp_path / "task")
     store.begin_bulk(600_000)
     for turn in range(60):
@@ -90,7 +90,7 @@ except StateDiskFailed as failure:
 
 @pytest.mark.slow
 def test_a_last_flush_that_the_disk_refuses_ends_and_is_told(tmp_path):
-    """Failed, it stays pending for RocksDB."""
+    """RocksDB keeps the failed flush pending, but the process must still end and report the error."""
     done = subprocess.run(
         [sys.executable, "-c", FILLED, str(tmp_path / "task")],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
@@ -133,7 +133,7 @@ def begin(cluster, tmp_path, monkeypatch):
 
 
 def finish(restorer, cluster):
-    deadline = time.monotonic() + 60  # the flush takes real time
+    deadline = time.monotonic() + 60  # the flush takes real time, not simulated time
     while time.monotonic() < deadline:
         cluster.clock.advance_to(cluster.clock.monotonic() + 0.01)
         if restorer.step(0.0):

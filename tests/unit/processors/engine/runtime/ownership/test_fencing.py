@@ -1,4 +1,4 @@
-"""Whose open transaction an heir ends, and whose it never touches."""
+"""Which open transactions the heir of a partition aborts, and which it leaves alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAKEN, CHANGELOGS = {"in-0": 0}, {"in-0": [CHANGELOG]}
 
 
 class World:
-    """A changelog of two partitions, an owner of both, and the heir of the first."""
+    """A changelog with two partitions, an owner of both, and an heir that takes over partition 0."""
 
     def __init__(self) -> None:
         self.network = Network()
@@ -59,7 +59,7 @@ def test_what_a_former_owner_has_open_on_the_changelog_is_ended_and_it_commits_n
 
 
 def test_an_owner_without_anything_open_there_is_left_alone(world):
-    """It lives, and has a transaction on the partition that it keeps."""
+    """The former owner is alive, and has an open transaction on the partition that it keeps."""
     world.open(1)
     world.heir.note("in-0", "owner")
     world.fence()

@@ -1,4 +1,7 @@
-"""With `latest`, a group's first start begins at the end of its topics; a partition that is added later does not."""
+"""With `latest`, a group starts at the end of its topics.
+
+A partition that is added later is read from its beginning.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who inherits a partition, from the group's description alone."""
+"""Which worker inherits a partition, computed from the group's description alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.processors.engine.runtime.ownership.heirs import heirs, inherited_
 
 @st.composite
 def groups(draw: st.DrawFn) -> GroupShares:
-    """Members with random ids, who have some topics' partitions as a sticky assignor may have left them."""
+    """Members with random ids that own the partitions of some topics, as a sticky assignor may leave them."""
     names = draw(st.lists(st.text("abcdef-0123456789", min_size=1, max_size=8), min_size=1, max_size=6, unique=True))
     counts = draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     partitions = [Partition(f"t{topic}", number) for topic, count in enumerate(counts) for number in range(count)]
@@ -55,7 +55,10 @@ def test_all_processes_agree_whatever_order_they_are_told_the_members_in(group: 
 
 @given(groups())
 def test_the_next_heir_is_the_first_one_once_the_first_has_the_partition(group: GroupShares) -> None:
-    """With range, and the owner gone, the first heir is the owner: its heir is who was the second."""
+    """With the range assignor, the first heir takes over from an owner that leaves.
+
+    The second heir then becomes the first.
+    """
     for partition, after in heirs(GroupShares("range", group.members), 2).items():
         if len(after) == 2:
             owner, everything = owner_of(group, partition), frozenset().union(*group.members.values())
@@ -103,7 +106,7 @@ def test_an_assignment_that_is_cut_off_is_refused() -> None:
 
 
 def known(group: GroupShares) -> GroupShares:
-    """The group with the member ids that a broker makes from client ids."""
+    """The group with the member ids that a broker creates from client ids."""
     return GroupShares(group.assignor, {f"{name}-4f1c": owned for name, owned in group.members.items()})
 
 

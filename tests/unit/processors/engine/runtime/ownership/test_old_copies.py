@@ -1,4 +1,4 @@
-"""Old copies of tasks in a slot's folder, where the changelog was created again since: what is kept, and until when."""
+"""Old copies of tasks in a slot's folder when their changelogs were created again: which are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(value: Any, state: Any) -> int:
 
 
 class World:
-    """One partition, two stores, and two machines that take turns."""
+    """A topic with one partition, two stores, and two machines that run the worker in turn."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.cluster = root, InMemoryCluster()
@@ -47,7 +47,7 @@ class World:
         self.cluster.run(app)
 
     def create_again(self, store: str, *records: tuple[bytes, bytes]) -> str:
-        """Delete a changelog and create it with these records; returns its id."""
+        """Delete a changelog and create it again with these records. Returns its topic id."""
         name = f"p-{store}-changelog"
         self.cluster.delete_topic(name)
         self.cluster.create_topic(name, config={"cleanup.policy": "compact"})
@@ -56,11 +56,11 @@ class World:
         return self.cluster.connect(self.process()).topics().describe([name])[name].topic_id
 
     def process(self) -> InlineProcess:
-        """A process of this cluster."""
+        """A new process that is connected to this cluster."""
         return InlineProcess(self.cluster.clock)
 
     def copy(self, machine: str, name: str = "in-0") -> TaskMeta | None:
-        """The offsets of a copy; None without one."""
+        """The offsets in a task's copy, or None if there is no copy."""
         path = self.root / machine / "p" / "0" / name
         if not path.exists():
             return None
@@ -73,7 +73,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Machine ``old`` has a copy at offset 3, machine ``new`` the state at offset 5."""
+    """Machine ``old`` has a copy at input offset 3, and machine ``new`` has the state at offset 5."""
     made = World(tmp_path)
     made.run("old", feed=3)
     made.run("new", feed=2)
@@ -110,7 +110,7 @@ def test_an_old_copy_is_kept_also_where_another_store_was_dropped(world: World) 
 
 
 def test_a_checkpoint_does_not_take_the_place_of_an_old_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker dies when the checkpoint is unpacked, and nothing has proved the new changelogs whole."""
+    """The worker dies after the checkpoint is unpacked. The new changelogs are not yet known to be complete."""
     monkeypatch.setattr(decision, "SPARES_AT_LEAST", 1)
     settings = load_settings(home=world.root / "home", checkpoints=CheckpointSettings(stop_wait_s=10.0))
     monkeypatch.setattr(
@@ -128,7 +128,7 @@ def test_a_checkpoint_does_not_take_the_place_of_an_old_copy(world: World, monke
 
 
 class Killed(Exception):
-    """The process dies."""
+    """Raised in place of a crash: the process ends."""
 
 
 def killed(*_: object) -> None:

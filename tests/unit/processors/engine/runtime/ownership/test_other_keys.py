@@ -1,4 +1,4 @@
-"""State that was made with other keys: a worker that is started by hand refuses it, and the ways out lead out."""
+"""A worker that is started by hand refuses state that was made with other keys. Each recommended action works."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_another_key_is_refused_until_all_state_is_built_again(
     assert told in str(refused.value)
     assert '`app.clear_state(rewind="earliest")`' in refused.value.action
     assert newest(cluster) == counts("carrier", 1)
-    cluster.run(counting(former, tmp_path))  # the former version goes on as if nothing was
+    cluster.run(counting(former, tmp_path))  # the refused start changed nothing, so the former version still runs
     assert newest(cluster) == counts("carrier", 2)
     connected = cluster.connect(InlineProcess(cluster.clock))
     counting(now, tmp_path).clear_state_on(connected, load_settings(home=tmp_path), rewind="earliest")
@@ -102,7 +102,7 @@ def test_a_function_that_gives_the_same_keys_goes_on_once_it_says_so(tmp_path: P
     former = refused.value.action.partition('same_as("')[2][:8]
     cluster.run(counting(same_as(former)(carrier_of), tmp_path))
     assert newest(cluster) == counts("carrier", 2)
-    cluster.run(counting(by_carrier, tmp_path))  # and back
+    cluster.run(counting(by_carrier, tmp_path))  # the former function works again, too
 
 
 def test_a_store_without_a_changelog_has_its_keys_beside_its_data(tmp_path: Path) -> None:

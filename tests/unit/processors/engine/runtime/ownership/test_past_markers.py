@@ -1,4 +1,4 @@
-"""Markers and aborted records at the end of an input are no records: none is missed when the log is emptied."""
+"""Markers and aborted records at the end of an input are not records. If the log is emptied, none counts as lost."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def application(state_dir: Path, *, stateful: bool) -> Application:
 
 
 def filled(*ends: bool) -> InMemoryCluster:
-    """A topic with a message in each transaction, which is committed or aborted."""
+    """A topic with one message in each transaction; the transactions are committed or aborted."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     for commit in ends:
         written = cluster.open_foreign_transaction("in", 0, [(b"k", b"v")])
         written.commit() if commit else written.abort()
-        cluster.advance(1.0)  # the marker is written
+        cluster.advance(1.0)  # wait until the marker is written
     return cluster
 
 
@@ -60,7 +60,7 @@ def test_what_is_open_or_not_read_is_still_claimed(tmp_path: Path) -> None:
     cluster = filled(True)
     still_open = cluster.open_foreign_transaction("in", 0, [(b"k", b"later")])
     cluster.run(application(tmp_path, stateful=True), quiet_s=2 * REST_S)
-    assert cluster.committed_offsets("p")[IN] == 2  # behind the marker, before the open record
+    assert cluster.committed_offsets("p")[IN] == 2  # the position is behind the marker and before the open record
     still_open.commit()
     cluster.truncate(IN, start=4)
     with pytest.raises(StateIncoherent, match="2 records are gone"):

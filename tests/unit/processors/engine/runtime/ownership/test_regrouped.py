@@ -1,4 +1,4 @@
-"""A version that joins two streams by a new store, and the version before it, in turns: nothing is lost or doubled."""
+"""Two versions run in turn; one joins two streams by a new store. No message is lost or counted twice."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     feed(cluster, "placed", 2)
     cluster.run(build(joined=False))
     assert cluster.state(build(joined=False), "of-placed") == {(b"k", "n"): 5}
-    # The joined version again: its new store begins empty; of-placed knows nothing of paid, and need not.
+    # The joined version again. Its new store begins empty; of-placed has no offsets of paid, and needs none.
     cluster.delete_topic("p-both-changelog")
     cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
     feed(cluster, "placed", 1)
@@ -60,7 +60,7 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
 
 
 def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> None:
-    """The changelog has offsets then, but no committed record."""
+    """After the abort, the changelog has offsets but no committed record."""
     cluster = InMemoryCluster()
     for topic in ("placed", "paid"):
         cluster.create_topic(topic)
@@ -76,7 +76,7 @@ def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> N
 
 
 def test_a_changelog_that_is_created_again_later_does_not_begin_empty(tmp_path: Path) -> None:
-    """A worker keeps its arguments for all its restarts."""
+    """A worker keeps its arguments for all restarts, so the id of the empty changelog is compared."""
     cluster = InMemoryCluster()
     cluster.create_topic("placed")
     cluster.create_topic("paid")

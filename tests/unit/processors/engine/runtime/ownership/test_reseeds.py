@@ -1,4 +1,4 @@
-"""When a changelog is made anew from local state, and when that is refused."""
+"""When a new changelog is written from local state, and when that is refused."""
 
 from __future__ import annotations
 

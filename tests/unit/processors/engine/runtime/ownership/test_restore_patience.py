@@ -1,4 +1,7 @@
-"""A restore that gets nothing new is given up with a diagnosis; time in which nobody asked does not count."""
+"""A restore that gets no new records is given up with a diagnosis.
+
+Time in which the process was frozen does not count.
+"""
 
 from pathlib import Path
 
@@ -21,7 +24,7 @@ RECORD = (key_prefix(b"k") + b"n", encode_value(1, 0))
 
 @pytest.fixture
 def held():
-    """A restore whose target lies three records beyond what is there."""
+    """A restore whose target is three records beyond the end of the changelog."""
     cluster = InMemoryCluster()
     cluster.create_topic(PLACE.topic)
     for _ in range(3):

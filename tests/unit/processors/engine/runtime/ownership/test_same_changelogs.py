@@ -1,4 +1,4 @@
-"""When a changelog counts as another one than the state belongs to."""
+"""When a changelog counts as another topic than the one that the state belongs to."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ def test_a_running_tasks_changelog_has_the_id_that_its_state_says(tasks, seen, f
 
 
 class Kafka:
-    """Answers what it is told to, and keeps a clock."""
+    """A cluster with answers that the test sets, and a clock."""
 
     def __init__(self):
         self.now, self.looks = 0.0, 0
@@ -66,7 +66,7 @@ def same(kafka):
 
 
 def look(same, kafka, after_s, *, failing=False):
-    """One whole look, so many seconds after the last."""
+    """Check the topics once, ``after_s`` seconds after the last check."""
     kafka.now += after_s
     before = kafka.looks
     same.check([task()], failing=failing)

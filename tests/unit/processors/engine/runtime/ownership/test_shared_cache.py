@@ -1,4 +1,4 @@
-"""The memory for committed values is one number for a worker, shared by the stores of all its tasks."""
+"""One setting limits the cache of committed values of a worker. The stores of all its tasks share it."""
 
 import json
 

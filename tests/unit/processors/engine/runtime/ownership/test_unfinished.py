@@ -1,4 +1,7 @@
-"""What Kafka left open of a transaction that has ended is ended as its coordinator says; nothing else is touched."""
+"""What Kafka left open of a finished transaction is settled as its coordinator decided.
+
+Other transactions stay untouched.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
 from holdfast.processors.testing.cluster import ForeignTransaction
 
 OUT, GROUP, OWN = "out", "group", "own"
-#: The transactional id of another worker of the same processor.
+#: The transactional id of another worker of the same processor, which no longer exists.
 GONE = "holdfast-group-0123456789ab-m0"
 
 
 class Forgetful(Network):
-    """A network whose coordinator leaves out the markers of some topics and groups."""
+    """A network whose coordinator does not write the markers to some topics and groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +32,7 @@ class Forgetful(Network):
 
 
 class World:
-    """A producer on an output of two partitions and on a group's offsets."""
+    """A producer that writes to an output with two partitions and to a group's offsets."""
 
     def __init__(self) -> None:
         self.network = Forgetful()
@@ -171,7 +174,7 @@ def test_a_transaction_that_still_ends_is_waited_for(world):
 
 
 class Refusing:
-    """The view of a client without the right to see the producers of a topic."""
+    """A client that may not see the producers of a topic."""
 
     def __enter__(self) -> Refusing:
         return self
@@ -255,7 +258,7 @@ def test_a_coordinator_that_never_finishes_is_told_in_time(world):
 
 
 class Uncarried(Refusing):
-    """The view of a client whose settings the second library does not have."""
+    """A client whose settings have no counterpart in the second client library."""
 
     def producer_state(self, transactional_id: str) -> None:
         raise ClientSettingsInvalid("sasl.mechanisms=OAUTHBEARER has no counterpart.", action="Use kafka-log-dirs.sh.")

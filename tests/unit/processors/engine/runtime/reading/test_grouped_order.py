@@ -1,4 +1,4 @@
-"""The order of reading with repartition topics: what is joined with a message is there before it, and nothing stops."""
+"""The order of reading repartition topics: joined rows come before the message that needs them, and nothing stalls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Wat
 from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT_S, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
-#: A record: its event time, and what a watermark says; None for a message.
+#: A record: its event time and its watermark. The watermark is None for a message.
 Record = tuple[int, Watermark | None]
 
 
@@ -24,7 +24,10 @@ def message(time_ms: int) -> Record:
 
 
 def told(task: str, time_ms: int, *, idle_ms: int | None = None, stretch: int = 1) -> Record:
-    """A word of a task; with ``idle_ms`` it has been at its end for so long."""
+    """A record with a watermark of a task.
+
+    With ``idle_ms``, the task says how long it has been at the end of its input.
+    """
     return 0, word(task, time_ms, idle_ms, stretch)
 
 
@@ -34,13 +37,13 @@ def word(task: str, time_ms: int, idle_ms: int | None = None, stretch: int = 1) 
     return Watermark(task, time_ms, True, idle_ms, stretch)
 
 
-#: How long a task has been at its end, by its words of one silence.
+#: The idle times that a task writes in the watermarks of one silence.
 IDLE = [int(number * REPEAT_S * 1000) for number in range(1, 8)]
 
 
 @dataclass
 class Reading:
-    """An order of reading: ``logs`` are whole, and arrive in parts unless they are paused."""
+    """An order of reading over complete ``logs``. Their records arrive in pieces, unless a log is paused."""
 
     logs: dict[str, list[Record]]
     tasks: dict[str, frozenset[str]]
@@ -94,9 +97,10 @@ class Reading:
         return bool(runs)
 
     def left(self) -> list[int]:
-        """The times of messages that are not processed: of sources the next one, of grouped streams all that are there.
+        """The times of messages that are not processed yet, for a check of the order.
 
-        A source that is read to its end has none.
+        A source has one time, of its next message, or none at its end. A grouped stream has the times of all messages
+        that have arrived.
         """
         found = list[Record]()
         for name, log in self.logs.items():
@@ -106,7 +110,7 @@ class Reading:
 
 
 def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> list[Record]:
-    """A repartition topic: each task has its messages in order, and tells its time from time to time."""
+    """A repartition topic in which each task writes its messages in order, and a watermark after every few messages."""
     of_task: dict[str, list[int]] = {task: [] for task in tasks}
     for time_ms in times:
         of_task[chance.choice(tasks)].append(time_ms)
@@ -119,7 +123,7 @@ def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> li
     return log
 
 
-#: By stream, those that it is joined with: two sides, a chain, a chain that is joined with both, and a circle.
+#: The right sides of each stream: two of them, a chain, a chain plus a direct join, and a circle.
 RIGHTS: list[dict[str, frozenset[str]]] = [
     {"orders": frozenset({"prices", "rates"})},
     {"orders": frozenset({"prices"}), "prices": frozenset({"rates"})},
@@ -147,10 +151,10 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         moved = reading.arrive(chance.choice(names), chance.randint(1, 20))
         for _ in range(chance.randrange(3)):
             moved |= reading.step(chance.randint(1, 30))
-        if chance.random() < 0.05:  # an abort: what is in hand is read again
+        if chance.random() < 0.05:  # simulate an abort: messages that have arrived are read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        elif not moved:  # whatever can arrive has to bring it on, and be it words of silence
+        elif not moved:  # now all that can arrive must lead to progress; if not, watermarks of idle tasks must
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them
             if not moved and not reading.step():
@@ -169,7 +173,7 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
 
 
-#: Words of silence of each task, at most: more than ``IDLE_S`` for each time that all is read, and then some.
+#: Maximum of idle watermarks that one test needs: more than ``IDLE_S`` takes, for each time that all is read.
 SILENCES_MAX = 200
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, {"orders": frozenset({"prices"})}
 
@@ -197,7 +201,10 @@ CHAIN = {"alerts": frozenset({"flights"}), "flights": frozenset({"weather"})}
 
 
 def all_read(times: dict[str, list[int]], rights: dict[str, frozenset[str]]) -> Reading:
-    """Repartition topics of one task each that have arrived as a whole, with a word that lets all go."""
+    """Repartition topics that have arrived completely.
+
+    Each has one task, whose last watermark releases all messages.
+    """
     logs = {name: [*map(message, each), told("p-0", 99)] for name, each in times.items()}
     reading = Reading(logs, dict.fromkeys(times, frozenset({"p-0"})), rights)
     for name in logs:
@@ -255,13 +262,13 @@ ONE = {"prices": frozenset({"p-0"})}
 
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
-    assert reading.order.in_hand.all_ms < 0  # nothing is known before the first look
+    assert reading.order.in_hand.all_ms < 0  # unknown before the order has looked at the inputs for the first time
     reading.arrive("prices", 1)
     reading.arrive("orders", 1)
     while reading.step():
         pass
     assert reading.done == [("orders", 50)]
-    assert reading.order.in_hand.all_ms < 0  # the next one may be older than all
+    assert reading.order.in_hand.all_ms < 0  # the next message may be older than all others
     reading.arrive("orders", 1)
     reading.step()
     assert reading.order.in_hand.all_ms == 70
@@ -272,7 +279,7 @@ def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     assert reading.order.in_hand.all_ms < 0
     reading.arrived["orders"] = reading.positions["orders"] = 2
     reading.step()
-    assert reading.order.in_hand.all_ms > 70  # at its end it holds nothing
+    assert reading.order.in_hand.all_ms > 70  # a source at its end holds nothing back
 
 
 def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
@@ -286,7 +293,7 @@ def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
 
 
 def silent(*words: Record) -> Reading:
-    """An order that waits for the prices of a task which says these words, one after the other."""
+    """A message of ``orders`` that waits for a task of ``prices``, which writes these watermarks."""
     made = Reading({"prices": list(words), "orders": [message(50)]}, ONE, PRICES)
     made.arrive("orders", 1)
     made.step()
@@ -299,7 +306,8 @@ def test_a_task_at_its_end_holds_until_it_has_been_there_for_a_while() -> None:
         reading.logs["prices"].append(told("p-0", 40, idle_ms=idle_ms))
         reading.arrive("prices", 1)
         reading.step()
-        # The end of the second word was looked at after the first one was there.
+        # The wait counts from the second watermark, because the first one may describe the time before the message
+        # came.
         assert (("orders", 50) in reading.done) is (idle_ms >= IDLE[1] + IDLE_S * 1000)
     assert reading.done == [("orders", 50)]
 
@@ -341,7 +349,7 @@ def test_a_task_that_never_told_anything_holds() -> None:
 
 
 def test_with_a_backlog_the_words_from_before_a_message_do_not_count_for_it() -> None:
-    """The silences that are read first were over when the message came."""
+    """The idle watermarks that are read first describe silences from before the message came."""
     log = [told("p-0", 20, idle_ms=idle_ms) for idle_ms in IDLE] + [told("p-0", 20), message(45), told("p-0", 60)]
     reading = silent(*log)
     for _ in log:

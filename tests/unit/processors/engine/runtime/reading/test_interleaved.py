@@ -1,4 +1,4 @@
-"""Records of several inputs that a task processes in one go give what they give one run after the other."""
+"""A task that processes records of several inputs in one loop gives the results of one input run after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS = ("prices", "weather", "orders")
 
 
 def seen(value: Any, state: State) -> Any:
-    """Counts the values of a key, then fails at some of them: what it counted for these is taken back."""
+    """Counts the values of a key, and then fails for some of them. The count of a failed message is undone."""
     count = state.increment("seen")
     if value.get("fails"):
         raise ValueError(f"as asked, at {count}")
@@ -101,7 +101,8 @@ def woven_of(left: list[int], right: list[int], most: int = 100) -> InterleavedR
 def test_the_offsets_behind_a_part_of_woven_records_are_those_of_each_input() -> None:
     woven = woven_of([1, 4, 5], [2, 3, 6])
     runs = [(run.batch.partition.topic, run.first, run.last) for run in woven.runs()]
-    assert runs == [("left", 0, 1), ("right", 0, 2), ("left", 1, 3)]  # what is behind the last left one is not known
+    # the right record at 6 must wait, because the next left record may be older
+    assert runs == [("left", 0, 1), ("right", 0, 2), ("left", 1, 3)]
     assert woven.behind(0) == woven.behind(-1) == {}
     assert woven.behind(1) == {"left": 6}
     assert woven.behind(3) == {"left": 6, "right": 7}

@@ -1,4 +1,4 @@
-"""Messages in a partition where their key finds no match are counted, over restarts and aborted work."""
+"""Messages whose key belongs to another partition are counted, over restarts and aborted transactions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COUNT = 4
 
 
 def keys_in(partition: int, by: str, many: int, *, prefix: str = "k") -> list[bytes]:
-    """The first keys that a partitioner puts into a partition of four."""
+    """The first keys that this partitioner puts into a partition, of four partitions."""
     found = (f"{prefix}{number}".encode() for number in range(100 * many))
     return [key for key in found if partitions_of(by, [key], COUNT) == [partition]][:many]
 
 
 def only_by(by: str, partition: int, many: int, *, prefix: str = "k") -> list[bytes]:
-    """Keys that one partitioner puts into a partition, and the other does not."""
+    """Keys that this partitioner puts into a partition, and the other partitioner does not."""
     other = CRC32 if by == MURMUR2 else MURMUR2
     found = keys_in(partition, by, 4 * many, prefix=prefix)
     return [key for key in found if partitions_of(other, [key], COUNT) != [partition]][:many]
@@ -124,7 +124,7 @@ def test_only_inputs_that_share_a_store_are_judged() -> None:
 
 
 def feed(cluster: InMemoryCluster, topic: str, by: str, numbers: range) -> None:
-    """Records of one producer, whose partitioner is ``by``."""
+    """Write the records of a producer whose partitioner is ``by``."""
     cluster.create_topic(topic, COUNT)
     for number in numbers:
         key = f"c{number}".encode()
@@ -146,7 +146,7 @@ def test_orders_of_a_producer_with_another_partitioner_are_counted_and_named() -
     assert [counts_of(cluster, number).total for number in range(COUNT)] == [0] * COUNT
     feed(cluster, "customers", MURMUR2, wrong)
     feed(cluster, "orders", CRC32, wrong)
-    feed(cluster, "orders", MURMUR2, first)  # the next worker finds the partitioner again from the keys that it reads
+    feed(cluster, "orders", MURMUR2, first)  # so that the next worker can detect the partitioner again
     keys = [f"c{number}".encode() for number in wrong]
     apart = zip(partitions_of(MURMUR2, keys, COUNT), partitions_of(CRC32, keys, COUNT), strict=True)
     expected = sum(one != other for one, other in apart)
@@ -171,7 +171,7 @@ def test_misplaced_messages_of_dropped_work_are_counted_once() -> None:
     keys: list[bytes | None] = [*only_by(CRC32, 1, 3), None]
     arrivals.saw("orders", keys, 0, 2)
     assert arrivals.counts().misplaced == 7
-    arrivals.saw("orders", keys, 2, 4)  # judged by no commit before the work is dropped
+    arrivals.saw("orders", keys, 2, 4)  # the work is dropped before a commit counts these messages
     arrivals.restore()
     assert arrivals.counts().misplaced == 5
     arrivals.saw("orders", keys, 0, 4)

@@ -1,4 +1,4 @@
-"""An end of an input counts only if it was fetched after the input's last pause, resume, seek or assignment."""
+"""The end of an input counts only if it was fetched after the input's last pause, resume, seek or assignment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_an_answer_behind_the_start_makes_an_end_count() -> None:
     ends.begin([PLACE])
     assert not ends.is_ended(PLACE, 5, 5)
     ends.told(PLACE, 5)
-    assert ends.is_ended(PLACE, 4, 5)  # what is between is no record
+    assert ends.is_ended(PLACE, 4, 5)  # the offset between position and end holds no record
     ends.begin([PLACE])
     ends.came(PLACE)
     assert not ends.is_ended(PLACE, 4, 5)
@@ -62,8 +62,8 @@ def joined(state_dir: Path, left: str, right: str, how: str, **options: Any) -> 
 
 
 def until(worker: Any, reached: Callable[[], Any]) -> Any:
-    """Turns of the worker, in which time passes, until something is reached."""
-    worker.maintenance.errand = None  # once
+    """Let the worker run, with simulated time, until the condition holds."""
+    worker.maintenance.errand = None  # this command runs once
     worker.maintenance.waits = True
     while not reached():
         yield
@@ -71,12 +71,12 @@ def until(worker: Any, reached: Callable[[], Any]) -> Any:
 
 
 def committed(worker: Any) -> int:
-    """How many messages are committed."""
+    """How many messages the tasks have committed."""
     return sum(sum(task.committed.values()) for task in worker.assignment.tasks)
 
 
 def interrupted(cluster: InMemoryCluster, app: Application, stop: str, meanwhile: Callable[[], None]) -> None:
-    """Runs the application; when it has read all there is, it stops reading, and ``meanwhile`` others write."""
+    """Run the application. After it has committed two messages it stops reading, and ``meanwhile`` writes more."""
 
     def errand(worker: Any, ticket: Any) -> Any:
         yield from until(worker, lambda: worker.assignment.tasks and committed(worker) >= 2)
@@ -143,7 +143,7 @@ def test_an_input_that_was_paused_because_its_buffer_was_full_is_at_no_end_until
 
 
 def test_windows_behind_group_by_lose_nothing_over_a_pause(tmp_path: Path) -> None:
-    """A task before the topic that tells an end of before the pause would let younger messages close windows."""
+    """If a task reported an end from before the pause, younger messages would close windows too early."""
     cluster = world(**{"in": 2})
     app = Application(
         "in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, state_dir=tmp_path, commit_every=5

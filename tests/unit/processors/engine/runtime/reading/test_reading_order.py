@@ -1,4 +1,4 @@
-"""A task with several inputs processes the head with the smallest event time next, however its inputs arrive."""
+"""A task with several inputs processes the message with the smallest event time next, however the inputs arrive."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def batch(topic: str, first: int, times: Sequence[int]) -> Batch:
 
 
 def merged(inputs: Messages) -> list[tuple[str, int]]:
-    """The expected order, from all messages at once: topic and offset of each."""
+    """The expected order, computed from all messages: topic and offset of each message."""
     at = dict.fromkeys(inputs, 0)
     ranks = {topic: rank for rank, topic in enumerate(inputs)}
     found = []
@@ -35,7 +35,7 @@ def merged(inputs: Messages) -> list[tuple[str, int]]:
 
 
 class Reading:
-    """An order of reading, its inputs, and what was processed."""
+    """An order of reading with its inputs. It records which messages were processed."""
 
     def __init__(self, inputs: Messages, wait_s: float | None = None, *, weaves: bool = False) -> None:
         self.inputs = inputs
@@ -81,7 +81,7 @@ def test_messages_are_processed_in_the_order_of_their_times_however_they_arrive(
         reading.arrive(chance.choice(names), chance.randint(1, 20))
         for _ in range(chance.randrange(3)):
             reading.step(chance.randint(1, 30))
-        if chance.random() < 0.1:  # an abort: everything since some commit is read again
+        if chance.random() < 0.1:  # simulate an abort: everything since the last commit is read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
     while reading.step(chance.randint(1, 30)):
@@ -108,7 +108,7 @@ def test_an_empty_input_is_waited_for_until_the_wait_is_over() -> None:
     assert reading.step(now=101.9) == []
     assert reading.step(now=102.0)
     reading.arrive("left", 1)
-    assert reading.step(now=102.1)  # it had its time
+    assert reading.step(now=102.1)  # the wait for the other input was over at 102.0
     assert reading.done == [("left", 0), ("left", 1), ("left", 2)]
 
 
@@ -116,7 +116,7 @@ def test_a_record_that_is_given_again_is_given_from_where_it_stopped() -> None:
     reading = Reading({"left": [10, 20], "right": []})
     reading.arrive("left", 2)
     first = reading.order.runs(reading.positions, 500, 0.0, reading.is_ended)
-    reading.positions["left"] = 1  # the task was held behind the first record
+    reading.positions["left"] = 1  # the task processed only the first record
     again = reading.order.runs(reading.positions, 500, 0.0, reading.is_ended)
     assert [run[1:] for run in (*first, *again) if isinstance(run, Run)] == [(0, 2), (1, 2)]
 
@@ -133,7 +133,7 @@ def test_an_input_that_is_far_ahead_is_paused_until_its_buffer_is_nearly_empty(
     assert reading.order.change_of_pauses() == ([], [])
     reading.arrive("right", 1)
     reading.step(most=7)
-    reading.step(most=1)  # it forgets the seven
+    reading.step(most=1)  # the order drops the seven processed messages from its buffer
     assert reading.order.change_of_pauses() == ([], [])
     reading.step(most=1)
     assert reading.order.change_of_pauses() == ([], ["left"])
@@ -155,21 +155,21 @@ def test_the_inputs_of_many_tasks_share_a_bound(monkeypatch: pytest.MonkeyPatch)
     reading = Reading({"left": list(range(20)), "right": [100]})
     reading.arrive("left", 10)
     assert reading.order.change_of_pauses(sharing=2) == ([], [])
-    assert reading.order.change_of_pauses(sharing=6) == (["left"], [])  # ten messages each
+    assert reading.order.change_of_pauses(sharing=6) == (["left"], [])  # each input may buffer ten messages
     other = Reading({"left": list(range(20)), "right": [100]})
     other.arrive("left", 9)
     assert other.order.change_of_pauses(sharing=5) == ([], [])
-    assert other.order.change_of_pauses(sharing=12) == (["left"], [])  # 16 bytes each
+    assert other.order.change_of_pauses(sharing=12) == (["left"], [])  # each input may buffer 16 bytes
 
 
 def test_an_input_ends_at_the_bound_of_a_rebuild() -> None:
     reach, place = ReadBounds(bounded=True), Partition("left", 0)
-    assert reach.is_ended(place, 0)  # without a bound nothing of it is processed
+    assert reach.is_ended(place, 0)  # without a bound, no message may be processed
     reach.extend({place: 5})
     assert not reach.is_ended(place, 4)
     assert reach.within(batch("left", 3, [1])) == 1
     assert not reach.is_ended(place, 4)
-    assert reach.within(batch("left", 7, [1])) == 0  # offset 4 was a marker, or deleted
+    assert reach.within(batch("left", 7, [1])) == 0  # offset 4 was a marker or was deleted
     assert reach.is_ended(place, 4)
     reach.extend({place: 10})
     assert not reach.is_ended(place, 4)

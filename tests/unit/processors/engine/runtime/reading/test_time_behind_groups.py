@@ -1,4 +1,4 @@
-"""Stream time behind ``group_by``: bursts, silent partitions, and tasks that read their own grouping."""
+"""Stream time behind ``group_by``: bursts of messages, silent partitions, and tasks that read their own output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
 from holdfast.processors.engine.state.time.stream_time import Remembered
 from tests.window_lives import carry_out
 
-#: When the cluster's clock begins, in milliseconds since 1970.
+#: The start of the cluster's clock, in milliseconds since 1970.
 BEGIN = 1_700_000_000_000
 HOUR = 3_600_000
 
@@ -51,7 +51,7 @@ def counted(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.05, 0.5])
 def test_a_burst_that_comes_to_one_partition_before_the_others_makes_nothing_late(apart_s: float) -> None:
-    """2,500 messages of eight hours, sent in their order by one command, to a processor that was idle."""
+    """An idle processor gets 2,500 messages of eight hours, which one command sends in the order of time."""
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=3)
     times = [BEGIN - 9 * HOUR + number * 8 * HOUR // 2_500 for number in range(2_500)]
@@ -80,13 +80,14 @@ def test_a_silent_partition_delays_windows_by_the_idleness_and_not_for_ever() ->
     for tenth in range(700):
         cluster.clock.call_at(tenth / 10, look)
     cluster.run(app, quiet_s=15)
-    late = [at - (start + 1_000) for start, at in sent.items()][5:]  # behind the start of the worker
+    # without the first results, which belong to the start of the worker
+    late = [at - (start + 1_000) for start, at in sent.items()][5:]
     assert len(late) > 50
     assert IDLE_S * 1000 <= max(late) <= 4 * IDLE_S * 1000
 
 
 def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() -> None:
-    """``close_when_idle``: the tasks before are silent as well, so their words say for how long."""
+    """With ``close_when_idle``: the tasks before the topic are idle, too, and their watermarks say for how long."""
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
     for partition in range(2):
@@ -97,7 +98,7 @@ def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() ->
 
 
 def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffer of the source is empty between two polls, while a word says that the grouped side is far ahead."""
+    """Between two polls the source's buffer is empty, while a watermark says that the grouped side is far ahead."""
     monkeypatch.setattr(loop, "RECORDS_PER_POLL", 1)
     monkeypatch.setattr(reading_order, "BUFFERED_MAX", 2)
     cluster, app = InMemoryCluster(), application()
@@ -114,7 +115,10 @@ def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypa
 
 
 def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> None:
-    """The flight of 9 s waits for the weather of 8.5 s, and the alert of 7 s for the flight of 6.5 s behind it."""
+    """The flight at 9 s waits for the weather at 8.5 s.
+
+    Behind it is the flight at 6.5 s, which the alert at 7 s needs.
+    """
     cluster, app = InMemoryCluster(), application(commit_every=1)
     for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):
         cluster.create_topic(topic, partitions=partitions)
@@ -137,7 +141,7 @@ def keep_left(left: Any, right: Any) -> Any:
 
 
 def employees(app: Application) -> Any:
-    """Employees with their managers: a stream that is grouped, and joined with its own table."""
+    """A stream of employees that is grouped by their boss and joined with the table of the same stream."""
     people = app.dataframe(app.topic("people"))
     once = people.group_by("boss")
     joined = once.join_table(people.to_table(), "left", on_merge="keep-left")
@@ -182,7 +186,7 @@ def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_task_that_groups_again_what_it_has_grouped_has_time(partitions: int) -> None:
-    """It hears its own words behind two of its inputs: bosses of employees, and their groups, joined with both."""
+    """The task reads its own watermarks in two inputs: employees by boss, and the groups that it makes of them."""
     cluster, app = InMemoryCluster(), application()
     people = app.dataframe(app.topic("people"))
     once = people.group_by("boss", "by-boss").join_table(people.to_table(), "left", on_merge="keep-left")
@@ -209,7 +213,7 @@ def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int
     people.group_by("boss").join_table(people.to_table(), "left", on_merge="keep-left").to_topic(app.topic("joined"))
     people.tumbling_window(10_000).agg(n=Count()).final(closing_strategy="partition").to_topic(app.topic("out"))
     feed_people(cluster, partitions)
-    cluster.run(app, quiet_s=10)  # virtual seconds; a dead worker's silence once counted after 90
+    cluster.run(app, quiet_s=10)  # virtual seconds; an older version counted a dead worker's silence only after 90 s
     assert counted(cluster).total() >= 60 - 4 * partitions
     assert len(cluster.read("joined")) == 60
 
@@ -240,7 +244,7 @@ def as_of(stream: Any, grouped: Any) -> Any:
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("join", [by_state, by_row, as_of])
 def test_what_waits_for_a_silent_grouping_goes_on(join: Any, partitions: int, *, regrouped: bool) -> None:
-    """Whatever state the task keeps, and whether or not it keeps a stream time: nothing younger comes."""
+    """The wait ends although no newer message comes, whatever state the task keeps."""
     cluster, app = InMemoryCluster(), application()
     prices = app.dataframe(app.topic("prices")).group_by("shop")
     stream = app.dataframe(app.topic("sales"))
@@ -268,9 +272,9 @@ def twice_grouped() -> Application:
 
 @pytest.mark.parametrize("command", [None, Clear(store="sold", all=True)], ids=["restart", "command"])
 def test_heirs_of_tasks_whose_stores_keep_no_time_know_it(command: Clear | None) -> None:
-    """Workers are stopped before they can let go of the silent partition; what comes later is older.
+    """Each worker is stopped before its wait for the silent partition ends. The messages that come later are older.
 
-    The second one reads what the first one told, and tells no more.
+    The second worker reads the watermarks of the first, and writes none itself.
     """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
@@ -327,7 +331,7 @@ def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
 
 
 def test_a_run_leaves_nothing_that_words_bring() -> None:
-    """Through a join behind two groupings, the time of the last message takes longer than a run's usual silence."""
+    """Behind a join and two groupings, the time of the last message takes longer than a run's usual silence."""
     cluster, app = InMemoryCluster(), application()
     for topic in ("left", "right"):
         cluster.create_topic(topic, partitions=1)
@@ -379,7 +383,7 @@ def test_windows_of_a_silent_task_close_though_one_of_its_groupings_is_empty(fed
 def test_no_message_is_a_late_duplicate_because_another_partition_was_read_further(cuts: tuple[int, ...]) -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("in", partitions=2)
-    kept = [number % 300 for number in range(360)]  # 60 of them come again, 300 s later
+    kept = [number % 300 for number in range(360)]  # 60 messages are sent again, 300 s later
 
     def build() -> Application:
         app = application()

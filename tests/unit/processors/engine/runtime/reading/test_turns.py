@@ -1,4 +1,4 @@
-"""Messages that wait for the calls of others end the turn: nothing that comes after them is processed before them."""
+"""Messages that wait for asynchronous calls end the worker's turn. No later message is processed before them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def application(**options: Any) -> Application:
 
 
 def fed(sides: tuple[str, ...], keys: int = 3, partitions: int = 1) -> InMemoryCluster:
-    """Messages whose times go to and fro between the topics, in runs of up to three."""
+    """Messages in runs of up to three for each topic, with times that alternate between the topics."""
     cluster, random, at = InMemoryCluster(), Random(7), 0
     for side in sides:
         cluster.create_topic(side, partitions=partitions)
@@ -105,7 +105,7 @@ def test_messages_with_calls_are_joined_with_the_row_of_their_time(calls: Callab
 
 @pytest.mark.parametrize("calls", CALLS)
 def test_windows_behind_group_by_and_calls_count_every_message(calls: Callable[..., Any]) -> None:
-    """Behind ``group_by``, watermarks stand between the messages: one behind a cut would close their windows."""
+    """Behind ``group_by``, watermarks are between the messages. A watermark read too early would close windows."""
     cluster, app = fed(("a",), partitions=2), application(commit_every=7)
     grouped = calls(app.dataframe(app.topic("a")).group_by("g"), "key")
     grouped.tumbling_window(10).agg(n=Count()).final().to_topic(app.topic("out"))
@@ -115,7 +115,7 @@ def test_windows_behind_group_by_and_calls_count_every_message(calls: Callable[.
 
 
 class Cut:
-    """A task that processes so many records of each run."""
+    """A task that processes at most this many records of each run."""
 
     def __init__(self, most: int) -> None:
         self.positions = {"a": 0, "b": 0}
@@ -126,7 +126,7 @@ class Cut:
 
 
 def batch(topic: str, *keys: bytes | None) -> Batch:
-    offsets = [2 * number for number in range(len(keys))]  # markers are between the records
+    offsets = [2 * number for number in range(len(keys))]  # markers have the offsets between the records
     return Batch(Partition(topic, 0), list(keys), [b"v"] * len(keys), offsets, offsets)
 
 
@@ -183,7 +183,7 @@ def test_calls_that_are_placed_are_over_in_as_many_timeouts_as_there_are_rounds(
 
 
 class Timed(InlineProcess):
-    """Notes how long transactions were open, and sends messages at given times."""
+    """A worker that measures how long its transactions are open. It sends messages at given times."""
 
     def __init__(self, cluster: InMemoryCluster, messages: list[tuple[float, str]]) -> None:
         super().__init__(cluster.clock)
@@ -207,7 +207,10 @@ class Timed(InlineProcess):
 
 @pytest.mark.parametrize("late_s", [1.0, 4.0, 9.0])
 def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_path: Path, late_s: float) -> None:
-    """The longest commit interval and the longest call hold apart; together they would be 19 s of Kafka's 15."""
+    """The longest commit interval and the longest call together would keep a transaction open for 19 s.
+
+    Kafka allows 15 s.
+    """
     cluster = InMemoryCluster()
     for topic in ("plain", "called"):
         cluster.create_topic(topic)
@@ -226,7 +229,7 @@ def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_pat
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """An event loop whose time passes at once."""
+    """An event loop that skips waiting: its time jumps forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +241,7 @@ class Jumping(asyncio.SelectorEventLoop):
             return select(0)
 
         self._selector.select = jump  # type: ignore[attr-defined]
-        #: How long each run took.
+        #: The duration of each run of the loop, in seconds.
         self.took: list[float] = []
 
     def time(self) -> float:
@@ -257,7 +260,10 @@ class Jumping(asyncio.SelectorEventLoop):
 def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_own(
     order: str, calls: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many keys first, then many messages of one: by rounds alone, or by room alone, they would take twice the time."""
+    """First many keys, then many messages of one key.
+
+    If only rounds or only messages were limited, it would take twice as long.
+    """
     loop = Jumping()
     monkeypatch.setattr(awaited, "_loop", lambda: loop)
 
@@ -281,4 +287,4 @@ def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_ow
     loop.close()
     assert numbers(cluster, "out") == list(range(300))
     assert max(loop.took) <= CALLS_WITHIN_MS / 1000
-    assert len(loop.took) < 60  # and yet they wait together
+    assert len(loop.took) < 60  # many calls still wait at the same time

@@ -1,4 +1,4 @@
-"""The time behind a repartition topic: what the tasks before it write, and what a task behind it takes from that."""
+"""Watermarks in a repartition topic: what the tasks before it write, and which time a task behind it derives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
 def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
-    """What a task behind ``MAKERS`` knows of those before it."""
+    """What a task behind the topic ``MAKERS`` knows of the tasks before it."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
@@ -65,7 +65,7 @@ def watermark(task: str, time_ms: int, idle_ms: int | None = None) -> bytes:
 
 def test_a_task_that_is_gone_holds_no_time() -> None:
     upstream = upstream_of({"planes-0": (90, False), "planes-1": (10, False)}, partitions=1)
-    upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # before it went
+    upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # a watermark that was written before the task ended
     assert upstream.time_ms() == 90
     assert upstream.quiet() is None
 
@@ -97,7 +97,7 @@ def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool
     assert upstream.quiet() is None
     upstream.take(MAKERS, 8, watermark("planes-0", 90), 100.0)
     assert upstream.time_ms() == 60
-    upstream.begin()  # an abort: what is not committed is read again
+    upstream.begin()  # simulate an abort: what is not committed is read again
     assert upstream.time_ms() == 60
 
 
@@ -112,7 +112,7 @@ def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet()
     assert upstream.limit_ms() == 50
     upstream._stream.let_go_to(50)
     upstream._stream.advance(80)
-    upstream.begin()  # a restart: what came before is committed, and nobody knows in which order
+    upstream.begin()  # simulate a restart: what came before is committed, in an order that nobody knows
     assert in_hand.order_ms == 50
     in_hand.all_ms = 80
     assert upstream.limit_ms() == 90
@@ -135,7 +135,7 @@ def test_a_message_of_another_input_counts_when_the_silent_have_let_it_go() -> N
     for offset, value in enumerate(words):
         upstream.take(MAKERS, offset, value, 0.0)
     assert upstream.limit_ms() == 40
-    upstream._stream.advance(70)  # it waits
+    upstream._stream.advance(70)  # simulate the wait: stream time moves on
     upstream.mark(MAKERS, len(words))
     upstream.look({MAKERS: len(words)})
     later = [watermark(task, 40, 9_000 + idle_ms) for idle_ms in IDLE for task in ("planes-0", "planes-1")]
@@ -161,7 +161,7 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
     )
 
     def turns(first: float, work: int, *, at_end: bool = True) -> list[Watermark]:
-        """What a second of turns tells."""
+        """The watermarks that the writer makes during one second."""
         told = []
 
         def ask(now: float) -> float | None:
@@ -184,7 +184,7 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
     assert broken == Watermark("planes-0", 40, False)
     assert {each.stretch for each in others} == {2}
     assert turns(2.0, work=2, at_end=False) == []
-    assert min(asked) >= REPEAT_S  # a task with live input asks for no ends
+    assert min(asked) >= REPEAT_S  # a task with new input does not fetch ends of topics
 
 
 def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:

@@ -1,4 +1,4 @@
-"""Messages that do not arrive where they should are counted, over restarts, rebalances and aborted work."""
+"""Messages that arrive late, fail or are in the wrong partition are counted, over restarts, rebalances and aborts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def windowed() -> Application:
 
 
 def counts_of(cluster: InMemoryCluster, number: int = 1) -> Counts:
-    """What the group has noted for one task."""
+    """The counts that the group's committed offset holds for one task."""
     offset = cluster._broker.group("shop").committed[Partition("orders", number)]
     return noted(f"orders-{number}", [offset]).arrivals
 
@@ -120,7 +120,7 @@ def test_late_messages_of_dropped_work_are_counted_once() -> None:
     windows.late["sums"] = 2
     assert arrivals.counts() == Counts(late=7, newest=Newest("late", "too late for store sums", 60.0))
     arrivals.restore()
-    windows.late["sums"] = 4  # the same two again, and no others
+    windows.late["sums"] = 4  # the same two messages are processed again, and no others
     assert arrivals.counts().late == 7
 
 

@@ -1,4 +1,4 @@
-"""Streams by columns in the engine: which are, what they leave to the steps, and that nothing else tells them apart."""
+"""Steps on columns in the engine: which streams use them, which messages they leave, and that results are the same."""
 
 import json
 from random import Random
@@ -50,7 +50,7 @@ def told(cluster, app):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How many messages went by columns."""
+    """The number of messages that were processed on columns."""
     count = [0]
     take = ColumnarStream.take
 
@@ -77,7 +77,7 @@ def test_the_engine_gives_the_same_bytes_by_columns_and_message_by_message(
             cluster.create_topic(topic)
         for turn in range(3):
             feed(cluster, random, 1_000, spoilt)
-            # the second start finds its disk, the third one restores from the changelog
+            # the second start finds the disk of the first; the third one restores from the changelog
             cluster.run(application(tmp_path / f"{by_columns}-{turn // 2}"))
         results.append(told(cluster, application()))
     assert results[0] == results[1]

@@ -1,6 +1,6 @@
-"""Columns and the plain loop give the same bytes in every task that columns have a part in, whatever else it reads.
+"""Columns and the plain loop give the same bytes in every task that uses columns, whatever else the task reads.
 
-``conftest.py`` lets all other tests of this folder go by columns, too, wherever their streams fit.
+``conftest.py`` makes all other tests of this folder use columns, too, wherever a stream can.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.time.stream_time import StreamTime
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
 
-#: Makes the steps of an application whose topics are ``l`` and ``r``.
+#: Adds steps to an application whose topics are ``l`` and ``r``.
 Topology = Callable[[Application, Any, Any], None]
 
 
@@ -45,7 +45,7 @@ def windowed(frame: Any, **options: Any) -> Any:
 
 
 def latest(value: Any, state: Any) -> Any:
-    """Keeps a value that ends, and tells whether there was one."""
+    """Stores a value that expires, and reports whether there was one."""
     there = state.exists("seen")
     state.set("seen", 1)
     return {**value, "there": there}
@@ -150,14 +150,14 @@ TOPOLOGIES: list[Topology] = [
     a_current_window_of_two_streams,
     a_window_of_a_stream_and_of_groups,
 ]
-#: Those whose two streams end in one step: each would hold rows of its own, so they have no columns.
+#: Topologies in which two streams end in one step. They use no columns, because each stream would hold its own rows.
 CONCATENATED = TOPOLOGIES[-5:]
-#: Of two windows whose results meet messages, each closes between the messages of the other one.
+#: Topologies without columns. In the last one, each of two windows closes between messages of the other window.
 WITHOUT_COLUMNS = [*CONCATENATED, beside_two_groups]
 
 
 def messages(random: Random, now_ms: int) -> list[tuple[str, bytes, bytes, int]]:
-    """Messages of both topics, a little out of order; some around the clock of the worker, and ahead of it."""
+    """Messages of both topics, slightly out of order; some have times around the worker's clock or ahead of it."""
     made = []
     for number in range(400):
         at = now_ms - 100_000 + 3 * number - random.choice([0, 0, 0, 20, 60])
@@ -170,7 +170,7 @@ def messages(random: Random, now_ms: int) -> list[tuple[str, bytes, bytes, int]]
 
 
 def run(topology: Topology, seed: int, folder: Path) -> dict[str, Any]:
-    """All that the messages of a seed leave behind."""
+    """Everything that a run on the messages of a seed leaves: outputs, dead letters and state."""
     random = Random(seed)
     commit_every = random.choice([0, 7, 60])
 
@@ -206,11 +206,11 @@ def run(topology: Topology, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def both(topology: Topology, seed: int, folder: Path) -> int:
-    """Compares both ways; returns how many messages went by columns."""
+    """Compare both ways. Returns how many messages were processed on columns."""
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "RUN_MIN", (1, 2, 5)[seed % 3])
-        patch.setattr(columns, "REST_MAX", 0)  # each run is tried
+        patch.setattr(columns, "REST_MAX", 0)  # try columns for every run of messages
         take = ColumnarStream.take
 
         def taken(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:
@@ -236,7 +236,7 @@ def test_columns_and_the_plain_loop_leave_the_same(topology: Topology, seed: int
 
 
 def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
-    """A message that stream time has not reached yet makes no result of its key due."""
+    """A message that stream time has not reached yet must not release a held-back result of its key."""
     app = Application("in-memory", consumer_group="g", loglevel=None)
     frame = app.dataframe(app.topic("l"))
     windowed(frame).current("partition").suppress(every=100)
@@ -260,7 +260,7 @@ def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
 
 
 def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> None:
-    """Columns took the worker's clock, also where the tasks before a repartition topic are not there yet."""
+    """Plant a bug: columns use the worker's clock, although tasks before a repartition topic are not there yet."""
     original = ColumnarStream.take
 
     def by_the_clock(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:
@@ -277,7 +277,7 @@ def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> 
 
 
 def gives_each_stream_rows_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Each of two streams with one aggregation held its rows, and did not see those of the other."""
+    """Plant a bug: each of two streams with one aggregation holds its own rows, and does not see those of the other."""
     original = task.columnar_stream
     patch.setattr(task, "columnar_stream", lambda frame, frames, *limits: original(frame, [frame], *limits))
 

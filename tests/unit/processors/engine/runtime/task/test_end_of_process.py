@@ -1,4 +1,4 @@
-"""A process ends in silence, also while a call that can't be cancelled waits."""
+"""A process ends without error output, even while a call that cannot be cancelled is waiting."""
 
 from __future__ import annotations
 

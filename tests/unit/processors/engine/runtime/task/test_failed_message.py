@@ -1,4 +1,4 @@
-"""A task names exactly the message that raised, and its three offsets stand on one line as the module draws them."""
+"""A task names exactly the message that raised an error, and its three offsets are consistent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import Topology
 
 COUNT = RECORDS_AT_ONCE + 20
-#: Two offsets apart, so that an index never passes for an offset.
+#: Consecutive messages are two offsets apart, so that an index can never equal an offset.
 OFFSETS = [1000 + 2 * index for index in range(COUNT)]
 
 
 class Stopped(Exception):
-    """The policy of a worker without a dead-letter topic."""
+    """Raised like the error of a worker without a dead-letter topic."""
 
 
 def started(bad: set[int], committed: dict[str, int]) -> Task:
-    """A running task whose function divides by zero for the messages at these indices."""
+    """A running task whose function fails with a division by zero for the messages at these indices."""
 
     def divide(value: int) -> int:
         return value // (0 if value in bad else 1)

@@ -1,4 +1,4 @@
-"""Whatever a function raises, the dead letter can be written: its text is bounded, and always bytes."""
+"""A dead letter can be written for any error that a function raises: its headers are short and always bytes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a user's function does wrong is the fault of its message: undone, named by place, put aside if wanted."""
+"""An error of a user's function fails its message: its state is undone, and it stops the worker or is a dead letter."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Results of windows that meet messages in a later step come between the messages, wherever commits are."""
+"""Results of windows that meet messages in a later step are processed between them, independent of commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def looked_up(value: Any, state: Any) -> Any:
 
 
 def either(value: Any, state: Any) -> Any:
-    """Of a stream of messages and results."""
+    """A step for a stream of messages and window results."""
     if "start" in value:
         state.set("window", value["start"])
         return {"at": None, "window": value["start"]}
@@ -79,7 +79,7 @@ def build(kind: Callable[..., Any], commit_every: int = 0, *, suppressed: bool =
 
 
 def fed(make: Callable[[int], Application], how: str) -> tuple[list[Any], list[Any]]:
-    """What is sent, and the values of dead letters."""
+    """The outputs and the values of the dead letters."""
     cluster = InMemoryCluster()
     for topic in ("clicks", "dead"):
         cluster.create_topic(topic)
@@ -100,7 +100,7 @@ def fed(make: Callable[[int], Application], how: str) -> tuple[list[Any], list[A
 @pytest.mark.parametrize("how", ["backlog", "live", "each"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_finds_each_window_that_was_closed_before_it(kind: Callable[..., Any], how: str) -> None:
-    """The window from 20 s fails in a later step, and alone."""
+    """The result of the window from 20 s fails in a later step, and no other result fails."""
     rows, dead = fed(lambda every: build(kind, every), how)
     assert rows == [
         *((0, None), (11_000, None), (12_000, 0), (23_000, 0), (24_000, 10_000), (60_000, 10_000), (61_000, 10_000))

@@ -1,4 +1,4 @@
-"""The verbs of a task's facts: each changes what its name says, and nothing else."""
+"""The facts of a task: each method changes only the fact that its name says."""
 
 from __future__ import annotations
 

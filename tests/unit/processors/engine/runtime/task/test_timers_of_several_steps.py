@@ -1,4 +1,4 @@
-"""Stream timers of several steps of a task: they fire by time, whatever step has them and wherever a commit comes."""
+"""Stream timers of several steps of a task fire in the order of time, whatever step set them. Commits do not matter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.state.time.stream_time import StreamTime
 
-#: The event time of the first message, ms.
+#: The event time of the first message in milliseconds.
 T = 1_690_000_000_000
 
 
 class Twice:
-    """Sets two timers with each message, and tells each of them."""
+    """Sets two timers with each message, and emits each of them when it fires."""
 
     def __init__(self, *delays_ms: int) -> None:
         self._delays_ms = delays_ms
@@ -43,7 +43,7 @@ def test_timers_of_two_branches_fire_by_time(declared: tuple[tuple[int, int], ..
 
 
 def test_a_timer_that_is_set_for_the_past_goes_back_to_no_time() -> None:
-    """Else a window would be open for it or not, by whether a commit came behind the timer before."""
+    """Otherwise a commit behind the earlier timer would decide whether a window is still open for this one."""
     stream = StreamTime()
     stream.look(T + 100_000)
     stream.advance(T + 13_300)

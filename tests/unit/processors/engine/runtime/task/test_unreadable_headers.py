@@ -1,4 +1,4 @@
-"""A header's name that is no UTF-8 fails its own message by the failure policy, and only where headers are used."""
+"""A header name that is not UTF-8 fails its own message by the failure policy, but only where headers are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.processors.engine.dataframe import generated_loop as fusion
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 
-#: No UTF-8: an i with two dots in Latin-1.
+#: The second name is not UTF-8: it contains an i with two dots in Latin-1.
 BROKEN = [("trace", b"1"), (b"na\xefve", b"2")]
 Build = Callable[[Application], None]
 
@@ -147,7 +147,7 @@ def test_behind_a_call_a_message_that_fails_is_put_aside_with_its_headers() -> N
 
 
 def test_an_unreadable_message_is_asked_once() -> None:
-    """The client library returns a name that is a null pointer when it is asked again."""
+    """Asked for the second time, the client library returns a null pointer as the header's name."""
     asked: list[int] = []
 
     def once(message: int) -> Headers:

@@ -1,4 +1,4 @@
-"""The worker's clock is set back an hour: nothing closes, fires or ends twice or too early, and nothing is lost."""
+"""The worker's clock is set back by an hour: nothing closes, fires or ends twice or too early, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cluster() -> InMemoryCluster:
 
 
 def now_ms(cluster: InMemoryCluster) -> int:
-    """The worker's clock, after ``T``."""
+    """The time of the worker's clock, in milliseconds after ``T``."""
     return int(cluster.clock.time() * 1000) - T
 
 
@@ -42,7 +42,8 @@ def test_a_window_closes_once_and_messages_of_now_count_when_the_clock_is_there_
     cluster.run(app)
     assert results(cluster) == [(b"k", now - 20_000, 1)]
     cluster.clock.skew_s -= HOUR_S
-    for at in (now - 20_000, now - 9_000, now + 1):  # late; in the open window; ahead of the clock, which it moves not
+    # one is late, one is in the open window, and one is ahead of the clock, so that it does not move the time
+    for at in (now - 20_000, now - 9_000, now + 1):
         send(cluster, at)
     cluster.run(app)
     assert results(cluster) == [(b"k", now - 20_000, 1)]
@@ -61,7 +62,8 @@ def test_a_silent_window_waits_for_the_clock_and_closes_once(cluster: InMemoryCl
     )
     now = now_ms(cluster)
     send(cluster, now)
-    cluster.clock.call_later(3, lambda: setattr(cluster.clock, "skew_s", -float(HOUR_S)))  # while the worker runs
+    # set the clock back while the worker runs
+    cluster.clock.call_later(3, lambda: setattr(cluster.clock, "skew_s", -float(HOUR_S)))
     cluster.run(app, quiet_s=120)
     assert results(cluster) == []
     cluster.run(app, quiet_s=HOUR_S + 60)
@@ -69,7 +71,7 @@ def test_a_silent_window_waits_for_the_clock_and_closes_once(cluster: InMemoryCl
 
 
 class Reminder:
-    """A timer of the worker's clock for each message."""
+    """Sets a timer on the worker's clock for each message."""
 
     def on_message(self, value: Any, context: Any) -> None:
         context.set_timer(f"t{value}", at=timedelta(seconds=value), clock="processing")
@@ -84,7 +86,7 @@ def test_timers_of_a_running_worker_wait_for_the_clock_and_fire_once_in_their_or
     for seconds in (5, 60, 120):
         send(cluster, begin, seconds)
     cluster.clock.call_later(30, lambda: setattr(cluster.clock, "skew_s", -float(HOUR_S)))
-    # A message of the hour that comes again: its timer is before those that wait.
+    # This message comes in the repeated hour, so its timer is due before the timers that already wait.
     cluster.clock.call_later(40, lambda: send(cluster, now_ms(cluster), 7))
     cluster.run(app, quiet_s=200)
     assert [name for *_, name in results(cluster)] == ["t5", "t7"]
@@ -105,11 +107,12 @@ def test_a_value_with_a_ttl_ends_once_and_stays_ended(cluster: InMemoryCluster) 
         return app
 
     now = now_ms(cluster)
-    for at in (now - 100_000, now - 30_000):  # the first value has ended, the second one is set
+    for at in (now - 100_000, now - 30_000):  # the first value has ended, and the second one is set
         send(cluster, at)
     cluster.run(made())
     cluster.clock.skew_s -= HOUR_S
-    for at in (now - 100_000, now - 20_000):  # neither the older time nor the clock brings the first value back
+    # neither an older event time nor the clock makes the first value readable again
+    for at in (now - 100_000, now - 20_000):
         send(cluster, at)
     cluster.run(made())
     assert [record.timestamp_ms - T - now for _, record in cluster.read("out")] == [-100_000, -30_000]

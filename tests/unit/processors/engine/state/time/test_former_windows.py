@@ -1,4 +1,4 @@
-"""Window stores that the former version wrote: open windows of a key in one record, no entry of the index for them."""
+"""Window stores of the former version: a key's open windows are in one record, and have no entries in the index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def app_of(kind: str) -> Application:
 
 
 def written_by_former(cluster: InMemoryCluster, app: Application) -> None:
-    """Writes the changelog again in the form of version 1."""
+    """Rewrite the changelog in the format of version 1."""
     changelog = app.topology().changelog_of("w")
     assert changelog is not None
     content: dict[bytes, bytes] = {}
@@ -62,7 +62,7 @@ def test_a_store_of_the_former_version_is_read_and_each_window_is_sent_once(
         send(cluster, at * 20)
     cluster.run(app_of(kind))
     written_by_former(cluster, app_of(kind))
-    send(cluster, 3)  # the first window takes a message, and the key's record gets its new form
+    send(cluster, 3)  # the message belongs to the first window, and its key's record is rewritten in the new format
     cluster.run(app_of(kind))
     clock = cluster.state(app_of(kind), "w")[OWN_KEY, CLOCK]
     assert (clock["format"], len(cluster.state(app_of(kind), "w")[b"k", KEY_TIME]["open"])) == (2, 16)

@@ -1,4 +1,4 @@
-"""A late message of a join reads the times that it asks for, however many younger ones its key has."""
+"""A late message of a join reads only the times that it asks for, however many later times its key has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_a_late_message_reads_its_own_times_alone(monkeypatch: pytest.MonkeyPatc
     for at in (5, 6, 7, *range(1_000_000, 1_000_000 + younger)):
         dated.put(line, at * NUMBERS, b"v")
     commit(state)
-    assert len(dated.moments(line, 1_000_000, 2_000_000)) == younger  # in memory, from its floor on
+    # this read puts the times from 1,000,000 on into memory
+    assert len(dated.moments(line, 1_000_000, 2_000_000)) == younger
     read, former = list[bytes](), StoreState.stored
 
     def counted(self: StoreState, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
@@ -59,7 +60,7 @@ def test_a_late_value_reads_one_of_its_time_however_many_there_are(
 ) -> None:
     state, dated = kept()
     line = line_of(KEY, b"l/")
-    assert dated.moments(line, 1_000_000, 2_000_000) == ()  # in memory from there on
+    assert dated.moments(line, 1_000_000, 2_000_000) == ()  # this read puts the times from 1,000,000 on into memory
     read, former = list[bytes](), StoreState.stored_back
 
     def counted(self: StoreState, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""Many timers of a key: they are set and fire in steps whose size does not depend on their number."""
+"""Many timers of one key are set and fire in steps of bounded size, however many there are."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_many_that_are_due_at_once_fire_in_bounded_steps_before_the_next_message
 
 
 class Many:
-    """Sets as many timers of one key as a message says, from a number on."""
+    """Sets timers of one key. The message has the number of the first timer and how many to set."""
 
     def on_message(self, value: Any, context: Any) -> None:
         first, count = value
@@ -60,7 +60,7 @@ def many(**settings: Any) -> Application:
 
 
 def transactions(cluster: InMemoryCluster) -> list[tuple[int, int]]:
-    """For each commit, the timers that it set and deleted."""
+    """For each commit: how many timers it set and how many it deleted."""
     found, made = [], [0, 0]
     for _, record in cluster.read("g-s-changelog"):
         if record.key == META_KEY:
@@ -86,7 +86,7 @@ def test_many_timers_of_a_key_are_set_and_fire_in_steps_of_bounded_size(
     fired: int | None,
     at_once: int | None,
 ) -> None:
-    """The size of a step, and of what it reads and remembers, does not depend on how many timers there are."""
+    """The number of timers has no influence on the size of a step, or on what a step reads and remembers."""
     for module, name, size in (
         (time_index, "NEAR", near),
         (task_timers, "FIRED_AT_ONCE", fired),
@@ -107,7 +107,7 @@ def test_many_timers_of_a_key_are_set_and_fire_in_steps_of_bounded_size(
     sets, deletes = (sum(each) for each in zip(*transactions(cluster), strict=True))
     assert (sets, deletes) == (timers, 0)
     send(cluster, 10_000_000, 0, 0)
-    cluster.run(many(state_dir=tmp_path), quiet_s=3_600)  # a write that waits for the disk takes virtual time
+    cluster.run(many(state_dir=tmp_path), quiet_s=3_600)  # a write that waits for the disk takes simulated time
     done = transactions(cluster)
     assert sum(each for _, each in done) == timers
     assert len(cluster.read("out")) == timers

@@ -1,4 +1,4 @@
-"""Stream time: the largest event time that was processed and that the worker's clock has reached."""
+"""Stream time: the largest event time of processed messages that the worker's clock has reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers: they fire once, in order, between messages and without one, and go with their keys."""
+"""Timers fire once, in order, between messages and without a message, and are deleted with their key."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from tests.window_lives import carry_out
 
-#: The event time of the first message, ms.
+#: The event time of the first message in milliseconds.
 T = 1_690_000_000_000
 
 
 class Told:
-    """Does what messages say: ``[call, *arguments]``; times are after ``T``."""
+    """A processor that carries out the calls in a message, ``[call, *arguments]``. Times count from ``T``."""
 
     def on_message(self, value: Any, context: Any) -> None:
         for name, *rest in value:
@@ -177,7 +177,7 @@ def test_a_timer_that_fails_goes_by_the_failure_policy(cluster: InMemoryCluster)
     [(_, dead)] = cluster.read("dead")
     assert (dead.key, json.loads(dead.value or b"")) == (b"a", {"timer": "x", "time": T + 5, "clock": "stream"})
     assert dict(dead.headers or ())["holdfast.timer"] == b"x"
-    assert own(cluster) == {(b"a", "then/x")}  # what it wrote is undone
+    assert own(cluster) == {(b"a", "then/x")}  # what the failed timer wrote is undone
 
 
 def test_without_dead_letters_a_timer_that_fails_stops_the_worker_and_stays(
@@ -393,11 +393,11 @@ def test_a_clock_that_is_set_back_an_hour_fires_nothing_twice(cluster: InMemoryC
 
 
 def status_of(cluster: InMemoryCluster, app: Application) -> ProcessorStatus:
-    """The status of a worker that has processed everything."""
+    """The status of a worker after all its tasks run."""
     told: list[ProcessorStatus] = []
 
     def look(worker: Any, ticket: Any) -> Any:
-        worker.maintenance.waits = True  # so that time passes
+        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
         while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
             yield
         told.append(ProcessorStatus.decode(describe_worker(worker, "g", "0", None)))
@@ -431,7 +431,7 @@ def test_timers_of_several_tasks_are_told_together() -> None:
 
 
 class Reminds:
-    """Keeps the value of each message for a while, and emits what a timer sees of it."""
+    """Stores a value with a TTL for each message. Its timers emit what they read of it."""
 
     def on_message(self, value: Any, context: Any) -> None:
         if value:
@@ -451,7 +451,7 @@ def counted(value: Any, state: Any) -> Any:
 def test_a_timer_that_fires_after_a_gap_sees_what_was_there_at_its_time(
     cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Also where a commit comes between the timers, and in the steps behind."""
+    """This holds even if a commit comes between the timers, and also in later steps."""
     monkeypatch.setattr(task_timers, "FIRED_AT_ONCE", at_once)
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
     timers = app.dataframe(app.topic("in")).process(Reminds, store=app.store("s", ttl=100))
@@ -464,6 +464,6 @@ def test_a_timer_that_fires_after_a_gap_sees_what_was_there_at_its_time(
     seen = [json.loads(record.value or b"") for _, record in cluster.read("out")]
     assert [(each["at"], each["seen"], each["counted"]) for each in seen] == [
         *((50, 0, 1), (70, 0, 2), (99, 0, 3), (100, None, 4), (120, None, 5)),
-        (60, None, 1),  # what had ended before the message that set it is over
+        (60, None, 1),  # the value ended before the message that set this timer
     ]
     assert [each["keys"] for each in seen] == [["n"]] * 3 + [[]] * 3

@@ -1,4 +1,7 @@
-"""Timers and values that end give what plain Python gives, over kills, lost disks and restarts; planted bugs show."""
+"""Timers and values with a TTL equal a plain Python model, over kills, lost disks and restarts.
+
+Planted bugs are found.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ NAMES = ("x", "y", "a/b", "")
 
 
 def draw(random: Random) -> tuple[int, list[Event]]:
-    """A TTL, and messages in disorder."""
+    """A TTL, and messages out of order."""
     events, at = [], 50
     for _ in range(random.randint(5, 70)):
         at += random.choice([0, 1, 3, 10, 30, 400 if random.random() < 0.1 else 5])
@@ -59,7 +62,7 @@ def build(ttl: int, state_dir: Path) -> Application:
 
 
 def run(seed: int, home: Path) -> tuple[Model, list[Any], dict[Any, Any]]:
-    """One life: the model, what was sent, and the store's records."""
+    """One run over kills: the model, the outputs, and the records of the store."""
     random, (cluster, _) = Random(seed), world()
     cluster.create_topic("dead", config={"message.timestamp.after.max.ms": str(2**62)})
     ttl, events = draw(random)
@@ -76,7 +79,7 @@ def run(seed: int, home: Path) -> tuple[Model, list[Any], dict[Any, Any]]:
 
 
 def check(seed: int, home: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # so that what is due at once takes several commits
+    with pytest.MonkeyPatch.context() as patch:  # so that timers and values that are due at once take several commits
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)
         model, sent, state = run(seed, home)

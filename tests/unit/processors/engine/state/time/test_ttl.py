@@ -1,4 +1,4 @@
-"""Values that end: not readable from that moment, removed in bounded steps, and nothing of them stays."""
+"""Values with a TTL cannot be read from their end on. They are removed in bounded steps, and completely."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The event time of the first message, ms.
+#: The event time of the first message in milliseconds.
 T = 1_690_000_000_000
 TTL = 1_000
 
 
 def step(value: Any, state: Any) -> Any:
-    """Carries out what a message says, and returns what is readable then."""
+    """Carries out the calls in a message, and returns the keys that can be read afterwards."""
     for name, *rest in value:
         done = {
             "set": lambda key, ttl=None: state.set(key, "v", ttl=ttl),
@@ -66,7 +66,7 @@ def results(cluster: InMemoryCluster) -> list[Any]:
 
 
 def own(cluster: InMemoryCluster, app: Application) -> set[Any]:
-    """All records of the store but its clock."""
+    """All records of the store except its clock."""
     return set(cluster.state(app, "s")) - {(OWN_KEY, CLOCK_OF_STORE)}
 
 
@@ -82,7 +82,7 @@ def test_a_value_is_readable_up_to_its_end_and_not_from_there_on(cluster: InMemo
 def test_messages_of_other_keys_move_the_time(cluster: InMemoryCluster) -> None:
     send(cluster, 0, ["set", "n"])
     send(cluster, TTL, key=b"b")
-    send(cluster, 1)  # an older message: its value is gone
+    send(cluster, 1)  # an older message does not see the ended value, either
     cluster.run(build())
     assert results(cluster) == [["n"], [], []]
 
@@ -155,7 +155,7 @@ def test_a_late_message_gives_no_end_to_a_value_that_has_none(cluster: InMemoryC
 
 
 def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many values may end at once, and each commit removes a part of them: here none."""
+    """Many values may end at once, and a commit removes only a part of them. In this test it removes none."""
     monkeypatch.setattr(task_time.TaskTime, "_remove", lambda self: None)
     send(cluster, 0, ["set", "n"], ["set", "m"])
     send(cluster, 500, ["set", "m"])
@@ -163,7 +163,7 @@ def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypat
     app, seen = build(), list[str]()
 
     def errand(worker: Any, ticket: Any) -> Any:
-        worker.maintenance.waits = True  # so that time passes
+        worker.maintenance.waits = True  # the worker must wait, so that the simulated time passes
         while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
             yield
         worker.maintenance.waits = False
@@ -173,7 +173,7 @@ def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypat
         return {}
 
     cluster.run(app)
-    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # it has not left
+    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # ended, but not removed yet
     app._errand = errand
     cluster.run(app)
     assert seen == ["__holdfast/ends/m", "m"]
@@ -193,7 +193,7 @@ def test_a_deleted_value_leaves_no_entry(cluster: InMemoryCluster) -> None:
     send(cluster, 1, ["delete", "n"])
     cluster.run(build())
     assert {key for _, key in own(cluster, build()) if "/n" in key or key == "n"} == set()
-    assert len(own(cluster, build())) == 3  # the value of m, its end, and its entry in the index
+    assert len(own(cluster, build())) == 3  # the value of m, the record of its end, and its index entry
 
 
 def test_a_value_whose_time_is_over_at_once_is_not_set(cluster: InMemoryCluster) -> None:
