@@ -138,8 +138,8 @@ class Handover:
             unit = self._units.open
             if self._whole and (len(unit.outputs) >= UNIT_MAX or unit.size + size > UNIT_BYTES_MAX):
                 raise UnitTooLarge(
-                    f"Source {self.source!r} has produced {len(unit.outputs):,} messages with {unit.size:,} bytes "
-                    f"since its last `flush`; {UNIT_MAX:,} messages or {UNIT_BYTES_MAX:,} bytes are allowed, because one "
+                    f"Source {self.source!r} has produced {len(unit.outputs):,} messages ({unit.size:,} bytes) since "
+                    f"its last `flush`; {UNIT_MAX:,} messages or {UNIT_BYTES_MAX:,} bytes are allowed, because one "
                     "transaction has them all.",
                     action="Call `self.flush()` more often: it commits messages and state.",
                     source=self.source,
