@@ -99,7 +99,7 @@ class SourceTurns:
 
     def patience_s(self, tasks: Sequence[Task], longest_s: float) -> float:
         """Returns the longest time of a poll, in seconds: a short one while a source runs."""
-        return min(longest_s, SOURCE_PATIENCE_S) if any(each.active for each in _of(tasks)) else longest_s
+        return min(longest_s, SOURCE_PATIENCE_S) if any(each.hurries for each in _of(tasks)) else longest_s
 
     def pending(self, tasks: Sequence[Task]) -> bool:
         """Whether there are units that no commit has yet, so that one is due within the commit interval."""

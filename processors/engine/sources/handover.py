@@ -106,7 +106,8 @@ class Handover:
     ) -> None:
         self.source, self.state, self._topic = source, state, topic
         self._limits, self._clock, self._whole = limits, clock, whole
-        self._in_step = not isinstance(clock, SystemClock)
+        #: Whether the loop and the thread take turns, because the clock is virtual.
+        self.in_step = not isinstance(clock, SystemClock)
         self._changed = Condition()
         self._units = _Units()
         #: What the threads of the source wait for. The source is settled if none of it has come.
@@ -170,7 +171,7 @@ class Handover:
         """Waits for a time of the worker's clock, or for the end; returns whether the source shall go on."""
         until = self._clock.monotonic() + seconds
         with self._changed:
-            left = None if self._in_step else max(0.0, seconds)
+            left = None if self.in_step else max(0.0, seconds)
             self._wait(lambda: not self._running or self._clock.monotonic() >= until, left)
             return self._running
 
@@ -213,7 +214,7 @@ class Handover:
 
     @property
     def _waiting_max(self) -> int:
-        return 1 if self._in_step else WAITING_MAX
+        return 1 if self.in_step else WAITING_MAX
 
     def _check(self) -> None:
         if self._over:
@@ -235,7 +236,7 @@ class Handover:
 
     def settle(self) -> None:
         """In step: waits until the source's thread waits for the loop. Raises SourceHangs."""
-        if not self._in_step:
+        if not self.in_step:
             return
         with self._changed:
             self._changed.notify_all()
@@ -258,7 +259,7 @@ class Handover:
     @property
     def urgent(self) -> bool:
         """Whether the source waits for a commit: in ``flush``, because its messages have no room, or at its end."""
-        return self.pending and (self._in_step or self.ended or bool(self._flushing) or not self._has_half())
+        return self.pending and (self.in_step or self.ended or bool(self._flushing) or not self._has_half())
 
     def _has_half(self) -> bool:
         with self._changed:

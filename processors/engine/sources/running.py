@@ -151,9 +151,10 @@ class TaskSources:
         return any(each.handover is not None and each.handover.pending for each in self._all)
 
     @property
-    def active(self) -> bool:
-        """Whether a source runs."""
-        return any(each.handover is not None and not each.handover.ended for each in self._all)
+    def hurries(self) -> bool:
+        """Whether a source runs that may produce at any time, so that the loop must not wait long for records."""
+        running = [each.handover for each in self._all if each.handover is not None]
+        return any(not (each.ended or each.in_step) for each in running)
 
     @property
     def failure(self) -> tuple[str, BaseException] | None:
