@@ -203,18 +203,6 @@ class TaskSources:
         for each in self._all:
             self._stop(each)
 
-    def described(self) -> dict[str, dict[str, Any]]:
-        """Maps each source to its committed record, for the status; the time is in seconds since 1970."""
-        return {
-            each.name: {
-                "running": each.handover is not None and not each.handover.ended,
-                "sent": each.committed.sent,
-                "last": None if each.committed.last is None else each.committed.last / 1000,
-                "ended": each.committed.ended,
-            }
-            for each in self._all
-        }
-
     @staticmethod
     def _has_ended(each: _Running) -> bool:
         """Whether ``run`` has ended, and the record does not say so; or it has raised."""
