@@ -1,7 +1,6 @@
-"""Rebuilds a lost registry from the processors that run on this machine; called each time the registry is opened.
+"""Rebuilds a lost registry from the processors that run on this machine; called when an empty registry is opened.
 
 Invariants:
-    - The rebuild costs one query if the registry has deployments, and no query if the supervisor has no programs.
     - If the supervisor or the broker does not answer, nothing is recorded. The next opening of the registry tries
       again.
 """
@@ -14,7 +13,6 @@ import structlog
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.deploy.marks import read_mark
-from holdfast.infra.deploy.program_files import asked_for
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
@@ -35,11 +33,13 @@ TOPICS_S = 5.0
 log = structlog.get_logger(__name__)
 
 
-def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ...]:
-    """Record the running processors as deployments if the registry is empty; returns the recorded processors."""
-    asked = asked_for(settings.paths.supervisor / "programs")
-    if not asked or not registry.knows_nothing():
-        return ()
+def adopt_what_runs(
+    settings: Settings, registry: Registry, asked: Mapping[str, tuple[tuple[str, ...], dict[str, str]]]
+) -> tuple[Adopted, ...]:
+    """Record the running processors as deployments in an empty registry; returns the recorded processors.
+
+    ``asked`` maps each program of the supervisor to its command and environment.
+    """
     try:
         programs = open_deployer(settings.paths).programs()
         defined = {each.name: each for each in load_processors(settings) if isinstance(each, ProcessorDefinition)}

@@ -7,24 +7,23 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
+from holdfast.infra.deploy.program_files import asked_for
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.home import claim_home
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.errors import AccessRefused
-from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.settings.project_file import VARIABLE as PROJECT_VARIABLE
-from holdfast.orchestration.rediscovery import adopt_what_runs
-from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.strangers import find_strangers
-from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
+
+if TYPE_CHECKING:
+    from holdfast.infra.kafka.topics import Topics
 
 #: Timeout of the Kafka request for the members of a consumer group, seconds.
 ASKED_S = 3.0
@@ -42,7 +41,11 @@ def open_registry(settings: Settings) -> Registry:
     claim_home(settings)
     registry = Registry(settings.registry)
     registry.migrate()
-    adopt_what_runs(settings, registry)
+    if (asked := asked_for(settings.paths.supervisor / "programs")) and registry.knows_nothing():
+        # imported late because it loads the engine, and a command that only reads the registry needs no processor
+        from holdfast.orchestration.rediscovery import adopt_what_runs
+
+        adopt_what_runs(settings, registry, asked)
     return registry
 
 
@@ -76,6 +79,11 @@ class _Strangers:
         """
         if self._silent:
             return ()
+        # imported late because Kafka is asked only about a processor that does not work
+        from holdfast.infra.kafka.client import bootstrap_servers, client_config
+        from holdfast.infra.kafka.topics import Topics
+        from holdfast.processors.lifecycle.recovery.strangers import find_strangers
+
         settings, known = self._settings, self._registry.deployment(processor)
         try:
             topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=ASKED_S)
@@ -112,6 +120,10 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
+    # imported late because they load the engine and the Kafka client, which no other function of this module needs
+    from holdfast.processors.application.registration import find_processor
+    from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
+
     try:
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:

@@ -2,7 +2,7 @@
 
 Invariants:
     - Each processor has at most one open incident and one open apply, because partial unique indexes refuse a second
-      incident or apply.
+      incident or apply (``migrations.one_open``).
     - Times are stored in UTC, and are timezone-aware in Python. A time without a time zone is refused.
     - The ``token`` of an incident or apply changes with each new holder. ``beat_s`` is the time of the holder's last
       heartbeat, by the database's clock (``leases``).
@@ -22,7 +22,6 @@ from sqlalchemy import (
     Dialect,
     Float,
     ForeignKey,
-    Index,
     Integer,
     MetaData,
     String,
@@ -87,15 +86,6 @@ incidents = Table(
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("beat_s", Float(53)),
     sqlite_autoincrement=True,
-)
-
-#: Unique index that refuses a second open incident of a processor.
-one_open_incident = Index(
-    "ux_incidents_one_open",
-    incidents.c.processor,
-    unique=True,
-    sqlite_where=incidents.c.closed_at.is_(None),
-    postgresql_where=incidents.c.closed_at.is_(None),
 )
 
 incident_notes = Table(
@@ -172,15 +162,6 @@ applies = Table(
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("beat_s", Float(53)),
     sqlite_autoincrement=True,
-)
-
-#: Unique index that refuses a second open apply of a processor.
-one_open_apply = Index(
-    "ux_applies_one_open",
-    applies.c.processor,
-    unique=True,
-    sqlite_where=applies.c.finished_at.is_(None),
-    postgresql_where=applies.c.finished_at.is_(None),
 )
 
 apply_stages = Table(

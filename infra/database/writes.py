@@ -7,16 +7,23 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.dialects import postgresql, sqlite
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An INSERT for the connection's database, with ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+    # Each dialect is imported late, because a command loads only the dialect of its own database.
     if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
         return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
     return sqlite.insert(table)
 
 

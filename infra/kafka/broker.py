@@ -7,6 +7,8 @@ Invariants:
     - At most one broker runs on a folder.
     - A start returns after the broker has answered a metadata request.
     - The broker runs in a separate session (process group), so it outlives the process that started it.
+    - A file names the broker's process from its first moment on. So a stop also ends a broker whose start was killed
+      before the broker answered. A stop needs neither Java nor jars.
     - A restart on the same folder keeps the data, and also the port if the port is still free.
     - ``log.retention.ms`` is -1, so that only a topic's own retention deletes records. Otherwise the broker would
       delete records whose event times are years old.
@@ -170,6 +172,7 @@ class EmbeddedBroker:
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
+            _end_recorded(_starting_file(self._folder), timeout_s=0.0)  # its start was killed before it answered
             deadline = Deadline(timeout_s)
             port = self._choose_port()
             self._configure(port, free_port(), deadline)
@@ -180,12 +183,14 @@ class EmbeddedBroker:
             mark = start_mark(process.pid) or ""
             address = BrokerAddress(f"127.0.0.1:{port}", process.pid, mark)
             try:
+                _record(_starting_file(self._folder), address)
                 self._await_answer(process, address, deadline, timeout_s)
             except BaseException:
                 end_process(process.pid, mark, timeout_s=0.0)
+                _forget(_starting_file(self._folder))
                 raise
-            record_identity(_address_file(self._folder), process.pid)
-            replace_text(_address_file(self._folder), json.dumps(asdict(address)))
+            _record(_address_file(self._folder), address)
+            _forget(_starting_file(self._folder))
             # The broker runs on when this process ends, and the address file identifies it. Popen gets a return code,
             # because otherwise it would warn that the broker still runs.
             process.returncode = 0
@@ -208,11 +213,7 @@ class EmbeddedBroker:
 
     def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
         """Stop the broker by SIGTERM; kill it after ``timeout_s`` seconds. Does nothing if no broker runs."""
-        address = self.running()
-        if address is not None:
-            end_process(address.pid, address.mark, timeout_s=timeout_s)
-        _address_file(self._folder).unlink(missing_ok=True)
-        identity_beside(_address_file(self._folder)).unlink(missing_ok=True)
+        stop_broker(self._folder, timeout_s)
 
     def _choose_port(self) -> int:
         if self._port is not None:
@@ -286,11 +287,16 @@ def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
 
 def running_broker(folder: Path) -> BrokerAddress | None:
     """Address and process id of the broker that runs on this folder; None if no broker runs."""
-    try:
-        address = BrokerAddress(**json.loads(_address_file(folder).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    return address if recorded_runs(_address_file(folder), address.pid, address.mark) else None
+    return _recorded(_address_file(folder))
+
+
+def stop_broker(folder: Path, timeout_s: float = STOP_WITHIN_S) -> bool:
+    """Stop the broker of this folder by SIGTERM, and kill it after ``timeout_s`` seconds; returns whether one ran.
+
+    A broker that does not answer yet is stopped, too, even if the process that started it was killed.
+    """
+    ended = [_end_recorded(file(folder), timeout_s) for file in (_address_file, _starting_file)]
+    return any(ended)
 
 
 def embedded_broker(settings: Settings) -> EmbeddedBroker:
@@ -348,6 +354,39 @@ def _properties(data: Path, port: int, controller_port: int, heap_mb: int) -> st
 
 def _address_file(folder: Path) -> Path:
     return folder / "broker.json"
+
+
+def _starting_file(folder: Path) -> Path:
+    """The file with the address of a broker that was started, and has not answered yet."""
+    return folder / "broker-starting.json"
+
+
+def _record(file: Path, address: BrokerAddress) -> None:
+    record_identity(file, address.pid)
+    replace_text(file, json.dumps(asdict(address)))
+
+
+def _recorded(file: Path) -> BrokerAddress | None:
+    """The address in a file; None if the file is absent or unreadable, or if its process has ended."""
+    try:
+        address = BrokerAddress(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return address if recorded_runs(file, address.pid, address.mark) else None
+
+
+def _forget(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    identity_beside(file).unlink(missing_ok=True)
+
+
+def _end_recorded(file: Path, timeout_s: float) -> bool:
+    """End the process that a file names, and delete the file; returns whether the process ran."""
+    address = _recorded(file)
+    if address is not None:
+        end_process(address.pid, address.mark, timeout_s=timeout_s)
+    _forget(file)
+    return address is not None
 
 
 def _last_port(folder: Path) -> int | None:

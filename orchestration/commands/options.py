@@ -7,12 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from holdfast.orchestration.commands import completion
-from holdfast.orchestration.commands.tables import print_table
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
@@ -76,6 +72,13 @@ def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:
 
 def print_rows(columns: Iterable[str], rows: Sequence[Mapping[str, object]], *, none: str) -> None:
     """Print a table of these rows, or the sentence ``none`` if there are no rows."""
+    # imported late because commands that print lines of text or JSON need no tables
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from holdfast.orchestration.commands.tables import print_table
+
     table = Table(*columns)
     for row in rows:
         table.add_row(*(escape("" if value is None else str(value)) for value in row.values()))

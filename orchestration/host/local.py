@@ -27,8 +27,6 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import httpx
-
 from holdfast.infra.database.unused_pages import give_back
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
@@ -362,6 +360,8 @@ def _await_ready(
 
 
 def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
+    import httpx  # imported late because most commands only look whether a process runs
+
     try:
         answer = httpx.post(
             f"{url}/graphql",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import msgspec
 
 from holdfast.assets.layers import is_ours
@@ -91,6 +90,8 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
     web = local.running(settings, local.WEBSERVER)
     if web is None:
         return None
+    import httpx  # imported late because nothing is asked where no webserver runs
+
     tokens = settings.webserver.tokens
     headers = {"Authorization": f"Bearer {next(iter(tokens.values()))}"} if tokens else {}
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
@@ -316,13 +316,19 @@ def code_version_of(topology: Topology, code: str) -> str:
 def source_of(function: Any) -> str:
     """Returns the source text of a function, or its name if the source is not available."""
     try:
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        return inspect.getsource(function) if code is None else _text_of(code)
+        inner = inspect.unwrap(function)
+        code = getattr(inner, "__code__", None)
+        return inspect.getsource(function) if code is None else _text_of(code, getattr(inner, "__module__", None) or "")
     except (OSError, TypeError):
         return getattr(function, "__qualname__", "")
 
 
 @lru_cache(maxsize=1024)
-def _text_of(code: CodeType) -> str:
-    """Returns the source text of a code object. The result is cached, because a call reads the file of the source."""
-    return inspect.getsource(code)
+def _text_of(code: CodeType, module: str) -> str:
+    """Returns the source text of a code object. The result is cached, because a call reads the file of the source.
+
+    For a bare code object, Python compares its file with the file of every imported module, which takes 10 ms. A
+    function names its module.
+    """
+    cells = tuple(CellType() for _ in code.co_freevars)
+    return inspect.getsource(FunctionType(code, {"__name__": module}, closure=cells))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from holdfast.infra.kafka.broker import (
+    BrokerAddress,
     BrokerAlreadyRunning,
     BrokerDidNotStart,
     EmbeddedBroker,
@@ -24,12 +26,14 @@ from holdfast.infra.kafka.broker import (
     answers_metadata,
     embedded_broker,
     running_broker,
+    stop_broker,
 )
 from holdfast.infra.kafka.client import bootstrap_servers
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.java import BRIEF, Java, find_java
 from holdfast.infra.system.process import is_running
+from holdfast.infra.waiting import wait_until
 from tests.parts.brokers import OWN_HEAP_MB
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -178,6 +182,32 @@ def test_it_listens_on_loopback_only(make) -> None:
     for host in others - {"127.0.0.1", "127.0.1.1"}:
         with pytest.raises(OSError):
             socket.create_connection((host, address.port), timeout=2)
+
+
+def test_a_broker_whose_start_was_killed_is_stopped_and_stands_in_no_ones_way(make, tmp_path, broker_jars) -> None:
+    folder = tmp_path / "kafka"
+    starting = folder / "broker-starting.json"
+
+    def killed_start() -> BrokerAddress:
+        command = [sys.executable, "-c", STARTER, str(folder), *map(str, broker_jars)]
+        starter = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL)
+        assert wait_until(starting.exists, 90.0, every_s=0.005)
+        starter.kill()
+        starter.wait()
+        return BrokerAddress(**json.loads(starting.read_text()))
+
+    left = killed_start()
+    assert running_broker(folder) is None, "it did not answer yet"
+    assert is_running(left.pid, left.mark)
+    assert stop_broker(folder)
+    assert not is_running(left.pid, left.mark)
+    assert not starting.exists()
+
+    left = killed_start()
+    there = make().start()
+    assert not is_running(left.pid, left.mark), "two brokers would share the folder"
+    assert running_broker(folder) == there
+    assert not starting.exists()
 
 
 def test_stopping_what_does_not_run_is_fine(make) -> None:

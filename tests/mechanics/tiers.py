@@ -23,7 +23,7 @@ QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fu
 SECONDS = TESTS / "mechanics" / "seconds.txt"
 #: The file with the cases of quick folders that took ``SLOW_S`` seconds or more; `--write-seconds` writes it.
 SLOW_CASES = TESTS / "mechanics" / "slow_cases.txt"
-SLOW_S = 0.4
+SLOW_S = 0.2
 #: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())

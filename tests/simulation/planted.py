@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
-from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.changelog import stored_values
+from holdfast.processors.engine.changelog.format import CODEC_JSON, META_KEY, pack_head
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
@@ -356,6 +357,13 @@ def _times_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordTimes, "bounds", lambda self, topic: (float("-inf"), float("inf")))
 
 
+def _codec_not_named(patch: pytest.MonkeyPatch) -> None:
+    def head(version: int, codec: int, timestamp_ms: int) -> bytes:
+        return pack_head(version, CODEC_JSON, timestamp_ms)
+
+    patch.setattr(stored_values, "pack_head", head)
+
+
 BUGS = (
     Planted("RocksDB is written before the commit", _write_before_commit),
     Planted("a zombie writes locally what its group refused", _zombie_writes),
@@ -380,6 +388,7 @@ BUGS = (
     Planted("a refused commit counts as done", _refusal_is_success),
     Planted("work is committed after an exception that nobody knows", _commit_after_any_failure),
     Planted("times that a topic refuses are sent", _times_unchecked),
+    Planted("values of another codec are stored as JSON", _codec_not_named),
     Planted("work continues with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),

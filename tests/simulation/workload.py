@@ -115,6 +115,8 @@ class Workload:
         at_first: How many messages of each partition exist from the start; None if all arrive at random moments. The
             rest arrives while no process runs; none of it is older than the first messages.
         rest_at: When the rest arrives, as a fraction of ``horizon_s``; None if there is no rest.
+        codecs: The codecs of the stores in the version without and in the version with the additional store. A deployed
+            version reads the values that the other version wrote.
         moments: The virtual second at which each message is produced, by partition; empty if ``at_first`` applies.
     """
 
@@ -129,6 +131,7 @@ class Workload:
     at_first: tuple[int, ...] | None = None
     rest_at: float | None = None
     moments: tuple[tuple[float, ...], ...] = ()
+    codecs: tuple[str, str] = ("json", "json")
 
     def topic_of(self, message: Message) -> str:
         """The input topic of a message. All messages of a key have the same topic, so they stay in order."""
@@ -185,6 +188,9 @@ class Workload:
         # The engine computes by columns only if outputs use its own JSON serializer.
         builtin = self.aggregated and self.form == "json"
         output = app.topic(OUTPUT, value_serializer="json" if builtin else Serializer(self.form))
+        if not self.aggregated:
+            for store in self.names:
+                app.store(store, codec=self.codecs[joined])
         for name in self.inputs:
             frame = app.dataframe(app.topic(name))
             if self.aggregated:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from alembic import context
 
-from holdfast.infra.database.tables import metadata
+from holdfast.infra.database import tables
+from holdfast.infra.database.migrations import one_open  # noqa: F401 because it adds its indexes to the tables
 
 connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
-    target_metadata=metadata,
+    target_metadata=tables.metadata,
     render_as_batch=connection.dialect.name == "sqlite",
     transactional_ddl=True,
     transaction_per_migration=False,

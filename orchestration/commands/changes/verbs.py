@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.plans.apply import Applied
 
 _CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
+
+#: Number of applies that ``holdfast apply list`` prints.
+_LISTED = 20
 
 ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
 
@@ -135,9 +138,13 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies with their outcomes, newest first."""
-    with opened_verbs(None) as verbs:
-        applies = verbs.applies(processor)
-        alive = {each.id for each in applies if each.holder is not None and not verbs.is_broken_off(each)}
+    # imported late because they load the database library; the list needs the registry only, no processor and no Kafka
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
+
+    with closing(open_registry(command_settings())) as registry:
+        applies = registry.journal.applies(_LISTED, processor=processor)
+        alive = {each.id for each in applies if not is_broken_off(each)}
     rows = [
         {
             "id": each.id,

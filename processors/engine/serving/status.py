@@ -12,7 +12,6 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.system.memory import used_mib
-from holdfast.processors.engine.dataframe.calls import lookup_figures
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
@@ -235,6 +234,9 @@ def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStat
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
     """Builds the ``/status`` document. It must be called on the worker's own thread."""
+    # imported late because a client only decodes a status, and needs no stream; a worker has loaded this module already
+    from holdfast.processors.engine.dataframe.calls import lookup_figures
+
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     if worker.paused:

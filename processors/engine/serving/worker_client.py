@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
@@ -37,6 +36,9 @@ from holdfast.processors.engine.runtime.commands import (
 from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endpoint
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
+
+if TYPE_CHECKING:
+    import httpx
 
 #: Seconds between two reads of a running command's ticket.
 LOOK_EVERY_S = 0.1
@@ -335,6 +337,8 @@ class ProcessorClient:
             raise self._silent(path, "it has no endpoint file")
         if not endpoint.is_alive:
             raise self._silent(path, f"its process {endpoint.pid} has ended")
+        import httpx  # imported late because many commands find no worker to ask; the library takes 45 ms of CPU
+
         headers, options = {}, {}
         try:
             if method != "GET" or endpoint.reads_need_token:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.infra.kafka.records import Headers, Record
-from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
 #: Maximum number of dead letters that one plan sends again; the oldest letters are sent first.
 LETTERS_MAX = 100_000
@@ -74,6 +73,9 @@ class Letter:
 
 def read_letter(record: Record) -> Letter:
     """Parses a record of a dead-letter topic."""
+    # imported late because every plan loads this module, and hardly any plan reads letters, whose writer is the engine
+    from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
+
     headers = record.headers or []
     ours = {name: (value or b"").decode(errors="replace") for name, value in headers if name in FAILURE_HEADERS}
     return Letter(

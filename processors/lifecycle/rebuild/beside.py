@@ -173,7 +173,7 @@ class Rebuilding:
 
     def _adopt(self, processor: str, stage: AdoptStore, tell: ProgressLog) -> Done:
         store = stage.store
-        made = Exchange(export=stage.export, once=self._on.once())
+        made = Exchange(processor, export=stage.export, once=self._on.once())
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:

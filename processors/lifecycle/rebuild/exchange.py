@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.processors.lifecycle.plans.execution import written_to
+from holdfast.processors.lifecycle.plans.execution import put_back_by, written_to
 from holdfast.processors.lifecycle.plans.requests import Keys, Selection
 
 
@@ -18,12 +18,14 @@ class Exchange:
     """The request of an exchange, and counts of entries: ``set``, ``deleted``, and ``same`` (unchanged).
 
     Args:
+        processor: The processor that owns the store.
         keep: Whether message keys that are only in the store, not in the changelog, stay unchanged.
         export: Selection of present entries that owners write to files before the first change; None for no file.
         once: The name of the stage. With this name, a repeated stage does not export a task whose change has already
             begun, because the file of an earlier attempt contains its entries.
     """
 
+    processor: str
     keep: bool = False
     export: Selection | None = None
     once: str = ""
@@ -57,8 +59,9 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text: the numbers of set, deleted and unchanged entries, and the paths of the export files."""
+        """The result as text: numbers of set, deleted and unchanged entries, the export files, and commands to undo."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"
+            f"{put_back_by(self.processor, self.files)}"
         )

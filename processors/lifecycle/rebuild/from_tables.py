@@ -311,7 +311,7 @@ class TableStages:
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
         topic = filling_topic(processor, store)
 
-        made = Exchange(keep=keep, export=stage.export, once=self._rebuilding.once())
+        made = Exchange(processor, keep=keep, export=stage.export, once=self._rebuilding.once())
 
         def act() -> None:
             self._rebuilding.stand_still(processor, tell)

@@ -335,8 +335,8 @@ def _undo(request: Clear) -> str:
         return "Not needed: state is built again from the input. Outputs of this input are published again."
     if request.export:
         return (
-            f"Put the deleted entries back: `holdfast restore {request.processor} --from-file FILE --yes`. The result "
-            "of `apply` prints this command with the path of its one file."
+            "Put the deleted entries back. The result of `apply` prints the command for this, with the path of the "
+            "exported file."
         )
     return "Only an earlier warehouse snapshot holds the deleted keys."
 

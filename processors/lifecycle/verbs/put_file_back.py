@@ -82,7 +82,8 @@ def _undo(topology: Topology, found: dict[str, FileStore]) -> str:
     name = topology.processor
     windows = any(each.name in found and each.has_windows for each in topology.stores)
     return (
-        f"The exported files hold the present entries of these keys: `holdfast apply restore {name} --from-file FILE`. "
+        "Put the present entries of these keys back. The result of `apply` prints the command for this, with the path "
+        "of each exported file. "
         f"Keys without entries now: `holdfast apply clear {name} --key KEY`."
         + (f" Windows that do not exist now: `holdfast apply clear {name} --window START..END`." if windows else "")
     )

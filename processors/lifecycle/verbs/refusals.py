@@ -14,8 +14,8 @@ from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Dep
 
 #: The text about the undo of a backfill, in which the entries of a store are exchanged.
 UNDO_EXCHANGE = (
-    "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put the "
-    "exported file of all former keys back (`holdfast apply restore PROCESSOR --from-file FILE`)."
+    "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put all former "
+    "entries back. The result of `apply` prints the command for this, with the path of each exported file."
 )
 
 

@@ -69,11 +69,13 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
     assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
 
-    # Putting back first exports the present values. Undo it with that file: key-1 gets its value from before.
-    exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "adopt_table")
-    assert [json.loads(line)["key"] for line in exported.read_text().splitlines()] == ["key-1"]
+    # Putting back first exports the present values. The printed command gives key-1 its value from before.
+    assert "FILE" not in plan.undo
+    undo = next(note.text.partition(". Undo: ")[2] for note in done.notes if note.stage == "adopt_table")
+    _, *words = shlex.split(undo.strip("`"))
+    assert [json.loads(line)["key"] for line in Path(words[-2]).read_text().splitlines()] == ["key-1"]
     capfd.readouterr()
-    assert main(["restore", operated.group, "--from-file", str(exported), "--yes"]) == 0
+    assert main(words) == 0
     assert operated.logged() == {**before, "key-0": 4, "key-1": 1}
     operated.feed(keys=2, each=1)
     operated.processed(64)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.processors.engine.runtime.reading.interleaved import Run
-from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
-from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
+# Imported for types only, because a client of a worker reads counts without the engine that makes them.
+if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.reading.interleaved import Run
+    from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
+    from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
 #: Maximum characters of ``Newest.reason``, so that the metadata of the offsets stays small.
 REASON_MAX = 160

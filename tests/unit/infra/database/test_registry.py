@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
 from holdfast.infra.database import schema, tables
 from holdfast.infra.database.errors import RecordUnknown, RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.database.leases import Fence
+from holdfast.infra.database.migrations import one_open
 from holdfast.infra.database.registry import Registry
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -214,6 +217,24 @@ def test_a_second_migration_changes_nothing_and_the_log_is_on(registry: Registry
     connection.close()
 
 
+@pytest.mark.slow
+def test_a_schema_of_the_newest_version_is_opened_beside_a_writer(registry: Registry, url: str) -> None:
+    """A command that only reads the registry waits for no lock, and loads no library for migrations."""
+    program = f"import sys; {MIGRATE}; print('alembic' in sys.modules, 'sqlalchemy.dialects.postgresql' in sys.modules)"
+    writer = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    ran = subprocess.run([sys.executable, "-c", program, url], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    writer.close()
+    assert ran.stdout.splitlines()[-2:] == ["0005", "False False"], ran.stderr
+
+
+def test_the_newest_version_is_that_of_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(one_open.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    assert [schema.newest_version()] == ScriptDirectory.from_config(config).get_heads()
+
+
 def test_the_migrations_build_exactly_the_tables(registry: Registry, url: str) -> None:
     engine = schema.open_engine(url)
     with engine.connect() as connection:
@@ -233,7 +254,7 @@ def test_a_newer_schema_is_left_alone(registry: Registry, url: str) -> None:
 
 def test_the_rule_of_one_open_incident_is_in_both_dialects() -> None:
     for dialect in (sqlite.dialect(), postgresql.dialect()):
-        statement = str(CreateIndex(tables.one_open_incident).compile(dialect=dialect))
+        statement = str(CreateIndex(one_open.one_open_incident).compile(dialect=dialect))
         assert statement.endswith("ON incidents (processor) WHERE closed_at IS NULL")
 
 

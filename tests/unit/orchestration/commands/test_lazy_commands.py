@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +16,47 @@ import typer
 import typer.rich_utils
 
 import holdfast
+from holdfast.infra.database.registry import Registry
 from holdfast.infra.sample_data.flights import flights_of
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.lazy import LazyCommand, loaded
+
+#: What only some commands need, and what makes a command slow: libraries, and Holdfast's engine.
+ENGINE = (
+    "holdfast.processors.application",
+    "holdfast.processors.engine.dataframe",
+    "holdfast.processors.engine.windows",
+)
+DATABASE = ("sqlalchemy",)
+KAFKA = ("confluent_kafka", "kafka")
+WORKERS = ("httpx", "supervisor")
+SETTINGS = ("pydantic_settings", "structlog", "msgspec")
+#: No daily command needs these: libraries for migrations, for other databases, for state, for Dagster, for Spark.
+NEVER = (
+    *("alembic", "mako", "sqlalchemy.dialects.postgresql", "rocksdict", "numpy", "pandas", "pyarrow"),
+    *("pyiceberg", "pyspark", "dagster", "watchfiles", "prometheus_client", "holdfast.processors.proof"),
+)
+#: Command line -> modules that it must not import; modules below them count, too.
+NOT_IMPORTED = {
+    "--version": ("rich", *ENGINE, *DATABASE, *KAFKA, *WORKERS, *SETTINGS, *NEVER),
+    "--help": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *SETTINGS, *NEVER),
+    "query --help": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *NEVER),
+    "snapshot --help": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *NEVER),
+    "config": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *NEVER),
+    "logs fleet": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *NEVER),
+    "history fleet": (*ENGINE, *KAFKA, *WORKERS, *NEVER),
+    "apply list": (*ENGINE, *KAFKA, *WORKERS, *NEVER),
+    "incidents list": (*ENGINE, *KAFKA, *WORKERS, *NEVER),
+    "top": (*ENGINE, *KAFKA, "httpx", *NEVER),
+    "status": ("httpx", "kafka", *NEVER),
+}
+IMPORTED = """
+import contextlib, io, json, sys
+from holdfast.orchestration.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    code = main(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
 
 LISTED: dict[str, Any] = typer.main.get_group(app).commands
 REAL: dict[str, Any] = loaded(app).commands
@@ -103,3 +144,27 @@ def test_the_shell_completes_names_and_options_of_lazy_commands() -> None:
 
     assert completed("incid").split() == ["incidents"]
     assert "deploy" in completed("apply dep").split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", NOT_IMPORTED)
+def test_a_command_imports_only_what_it_needs(words: str, tmp_path: Path) -> None:
+    """Imports are most of a daily command's CPU time; `docs/commands.md` has the seconds."""
+    registry = Registry(f"sqlite:///{tmp_path / 'registry.db'}")
+    registry.migrate()
+    registry.close()
+    environment = {"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_CACHE": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", IMPORTED, *words.split()]
+    ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    code, imported = json.loads(ran.stdout.splitlines()[-1])
+    assert code == (64 if words == "logs fleet" else 0), ran.stderr
+    found = [name for name in imported for each in NOT_IMPORTED[words] if name == each or name.startswith(f"{each}.")]
+    assert found == []
+
+
+def test_a_command_leaves_pythons_search_for_garbage_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    former, callbacks = gc.get_threshold(), list(gc.callbacks)
+    assert main(["--version"]) == 0
+    assert (gc.get_threshold(), gc.callbacks) == (former, callbacks)
+    assert capfd.readouterr().out.startswith("holdfast ")

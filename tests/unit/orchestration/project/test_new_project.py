@@ -103,6 +103,24 @@ def test_its_own_asset_follows_the_processor_that_replaces_the_example(tmp_path:
     assert done.stdout.splitlines() == ["['holdfast.late_payments.payers'] ['payers_snapshot']", "Counts payments."]
 
 
+@pytest.mark.slow
+def test_dagster_loads_its_module_by_name_as_the_workspace_of_up_does(tmp_path: Path) -> None:
+    """Dagster refuses a module with two objects of the type ``Definitions``; an import of the module shows nothing."""
+    make_project(tmp_path / "late_orders")
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "late_orders.definitions"],
+        cwd=tmp_path / "late_orders",
+        env={
+            **{name: value for name, value in os.environ.items() if name != "HOLDFAST_PROJECT"},
+            "DAGSTER_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("name", ["2fast", "json", "holdfast", "tests", "class", "with space!", "Ünder", "x" * 61])
 def test_names_that_python_or_holdfast_needs_are_refused(name: str) -> None:
     with pytest.raises(ProjectRefused, match="can't name a project") as refused:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,12 @@ from rich.console import Console
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
+from holdfast.infra.kafka import broker
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.java import NoJava
 from holdfast.infra.system.ports import free_port
-from holdfast.infra.system.process import own_identity, start_mark
+from holdfast.infra.system.process import is_running, own_identity, start_mark
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.installation import up
 from holdfast.orchestration.commands.installation.run import ProcessorDeployed, _refuse_deployed
@@ -151,3 +156,28 @@ def test_dagsters_processes_read_the_project_file_and_workers_do_not(
     assert environment_of(settings)["PYTHONPATH"] == str(tmp_path)
     assert (of_worker["HOLDFAST_PROJECT"], of_worker["HOLDFAST_MEMORY_MAX_MB"]) == ("", "512")
     assert environment_of_services(load_settings(project=None)) == environment_of(load_settings(project=None))
+
+
+@pytest.mark.slow
+def test_down_ends_a_broker_where_java_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under load, a Java that is there may not answer in time. A stop needs the broker's process only."""
+
+    def no_java() -> None:
+        raise NoJava("No Java.", action="None.")
+
+    monkeypatch.setattr(broker, "find_java", no_java)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    folder = load_settings().paths.kafka
+    folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        mark = start_mark(process.pid) or ""
+        (folder / "broker.json").write_text(json.dumps({"bootstrap": "127.0.0.1:1", "pid": process.pid, "mark": mark}))
+        try:
+            assert main(["down", "--json"]) == 0
+            assert json.loads(capsys.readouterr().out) == {"stopped": ["broker"]}
+            assert not is_running(process.pid, mark)
+        finally:
+            process.kill()
+    assert broker.running_broker(folder) is None
