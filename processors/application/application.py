@@ -20,7 +20,7 @@ from holdfast.processors.application.arguments import (
     ApplicationInvalid,
     Guarantee,
     at_least,
-    check_callbacks,
+    callbacks_of,
     check_changelog_config,
     check_log_level,
     check_names,
@@ -165,9 +165,9 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
         check_names(slot=slot, dead_letter_topic=dead_letter_topic)
-        self._connection = connection_of(broker_address)
+        self._connection, self._broker_timeout_s = connection_of(broker_address), broker_availability_timeout
         self.description, self.owners, self.prove = description, owners, prove
-        self._offset_reset, self._commit_every = auto_offset_reset, commit_every
+        self._offset_reset, self._commit_every, self._slot = auto_offset_reset, commit_every, slot
         self._exactly_once, self._use_changelogs = processing_guarantee == "exactly-once", use_changelog_topics
         self.state_dir = None if state_dir is None else Path(state_dir)
         self._renamed_stores = check_renamed_stores(renamed_stores)
@@ -175,10 +175,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         self._changelog_config = {self._renamed_stores.get(store, store): entries for store, entries in chosen.items()}
         self._consumer_config = dict(consumer_extra_config or {})
         self._producer_config = dict(producer_extra_config or {})
-        given = on_processing_error, on_consumer_error, on_producer_error, on_message_processed
-        self._may_create, self._callbacks = auto_create_topics, check_callbacks(*given)
-        self._dead_letter_topic, self._log_level = dead_letter_topic, loglevel
-        self._broker_timeout_s, self._slot = broker_availability_timeout, slot
+        self._callbacks = callbacks_of(on_processing_error, on_consumer_error, on_producer_error, on_message_processed)
+        self._may_create, self._dead_letter_topic, self._log_level = auto_create_topics, dead_letter_topic, loglevel
         self._start: Start | None = None
         self._errand: Callable[[Owner, Ticket], Work] | None = None
         self._standby_replicas, self._state_backend = standby_replicas, state_backend
@@ -186,7 +184,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
         own = self.consumer_group, self._renamed_stores
-        self._streams = Streams(own[0], self._frames, Schedules(*own), Sources(*own), trial=self._trial)
+        self._streams = Streams(consumer_group, self._frames, Schedules(*own), Sources(*own), trial=self._trial)
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
         self._table_topics: set[str] = set()

@@ -193,7 +193,7 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
             )
 
 
-def check_callbacks(processing: Any, consumer: Any, producer: Any, processed: Any) -> Callbacks:
+def callbacks_of(processing: Any, consumer: Any, producer: Any, processed: Any) -> Callbacks:
     """Returns the callbacks of an application.
 
     Raises ApplicationInvalid for an object that can't be called with the callback's arguments, or is async.

@@ -96,7 +96,7 @@ class SourceUse:
 
     def text(self) -> str:
         """Returns name and kind as one text."""
-        kind = "resumes from its state" if self.keeps_state else "begins anew at each start"
+        kind = "resumes from its state" if self.keeps_state else "keeps no state"
         return f"source {self.name}: {kind}"
 
 

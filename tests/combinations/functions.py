@@ -453,5 +453,5 @@ def sourced(app: Any) -> None:
     def counted(value: Any, state: Any) -> Any:
         return [value, state.increment("count")]
 
-    stream = app.dataframe(source=Fed("fed"))
+    stream = app.dataframe(app.add_source(Fed("fed")))
     stream.apply(counted, stateful=True, store="fed-counts").to_topic(app.topic("fed-out"))

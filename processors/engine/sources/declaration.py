@@ -30,7 +30,7 @@ class DeclaredSource:
 
     @property
     def name(self) -> str:
-        """The name of the source."""
+        """The name under which the application keeps the source's state."""
         return self.source.name
 
     @property

@@ -120,7 +120,7 @@ class Handover:
 
     @property
     def running(self) -> bool:
-        """Whether the source shall go on."""
+        """False if the source shall end."""
         return self._running
 
     def put(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
@@ -168,7 +168,7 @@ class Handover:
                 self._flushing -= 1
 
     def sleep(self, seconds: float) -> bool:
-        """Waits for a time of the worker's clock, or for the end; returns whether the source shall go on."""
+        """Waits for a time of the worker's clock, or for the end; returns False if the source shall end."""
         until = self._clock.monotonic() + seconds
         with self._changed:
             left = None if self.in_step else max(0.0, seconds)

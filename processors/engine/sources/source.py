@@ -1,4 +1,4 @@
-"""The base classes of sources: ``Source``, which begins anew at each start, and ``StatefulSource``, which resumes.
+"""The base classes of sources: ``Source``, whose starts are independent, and ``StatefulSource``, which resumes.
 
 A user's class has a method ``run``. One worker of the processor calls it on a thread of its own, for each start on a
 copy of the declared object. The thread gives messages and state to the worker's loop (``handover``).
@@ -95,12 +95,12 @@ class Source:
 
     @property
     def running(self) -> bool:
-        """Whether the source shall go on. False before the start, and when the worker stops or loses the task."""
+        """True while ``run`` shall continue. False before the start, and when the worker stops or loses the task."""
         return self._handover is not None and self._handover.running
 
     @property
     def producer_topic(self) -> Topic:
-        """The topic of the source."""
+        """The declared topic, to which ``produce`` sends."""
         return self._topic or self._not_running("producer_topic")
 
     @property

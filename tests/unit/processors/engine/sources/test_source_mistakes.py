@@ -72,7 +72,7 @@ def unlogged() -> None:
         (
             unlogged,
             ApplicationInvalid,
-            "Store 'source-a' has source a: begins anew at each start, but use_changelog_topics is off",
+            "Store 'source-a' has source a: keeps no state, but use_changelog_topics is off",
         ),
     ],
 )
