@@ -20,6 +20,7 @@ from holdfast.processors.application.arguments import (
     ApplicationInvalid,
     Guarantee,
     at_least,
+    callbacks_of,
     check_changelog_config,
     check_log_level,
     check_names,
@@ -30,11 +31,12 @@ from holdfast.processors.application.arguments import (
     one_of,
     whole_number,
 )
+from holdfast.processors.application.broken_definition import refuse_while_imported
 from holdfast.processors.application.clients import ApplicationClients
 from holdfast.processors.application.connection import ConnectionConfig, connection_of
 from holdfast.processors.application.describe import Declared, describe
-from holdfast.processors.application.importing import refuse_while_imported
 from holdfast.processors.application.schedules import ApplicationSchedules
+from holdfast.processors.application.sources import ApplicationSources
 from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
@@ -47,10 +49,9 @@ from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.runtime.ownership import changelog_facts, own_topics
 from holdfast.processors.engine.schedules.declaration import Schedules
-from holdfast.processors.engine.steps.checked_arguments import check_topic
+from holdfast.processors.engine.sources.declaration import Sources
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.store_options import StoreOptions
-from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, Topology
 
 if TYPE_CHECKING:
@@ -62,13 +63,18 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
     from holdfast.processors.engine.runtime.owner import Owner
     from holdfast.processors.engine.runtime.ports import Cluster
-    from holdfast.processors.engine.runtime.task.failure_policy import OnProcessingError
+    from holdfast.processors.engine.runtime.task.failure_policy import (
+        OnConsumerError,
+        OnMessageProcessed,
+        OnProcessingError,
+        OnProducerError,
+    )
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
 
 
-class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
+class Application(ApplicationSources, ApplicationTables, ApplicationClients, ApplicationSchedules):
     """A stateful Kafka processor.
 
     Args:
@@ -93,6 +99,10 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         consumer_extra_config: librdkafka settings for the consumer. A setting that contradicts the engine is refused.
         producer_extra_config: librdkafka settings for the producer. A setting that contradicts the engine is refused.
         on_processing_error: A function of (error, message, logger) for failed messages; True skips the message.
+        on_consumer_error: The same for messages that can't be deserialized; it is asked before ``on_processing_error``.
+        on_producer_error: The same for messages whose output can't be serialized. Errors of brokers reach no callback.
+        on_message_processed: A function of (topic, partition, offset), called after each message. The worker then
+            processes one message at a time, which is slower.
         dead_letter_topic: The topic for messages that fail; None stops the worker at the first failure.
         loglevel: The log level as text; None leaves logging to the caller.
         broker_availability_timeout: Maximum seconds without any broker before the worker stops with an error.
@@ -129,6 +139,9 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         consumer_extra_config: Mapping[str, Any] | None = None,
         producer_extra_config: Mapping[str, Any] | None = None,
         on_processing_error: OnProcessingError | None = None,
+        on_consumer_error: OnConsumerError | None = None,
+        on_producer_error: OnProducerError | None = None,
+        on_message_processed: OnMessageProcessed | None = None,
         dead_letter_topic: str | None = None,
         loglevel: str | None = "INFO",
         broker_availability_timeout: float = 120.0,
@@ -152,9 +165,9 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
         check_names(slot=slot, dead_letter_topic=dead_letter_topic)
-        self._connection = connection_of(broker_address)
+        self._connection, self._broker_timeout_s = connection_of(broker_address), broker_availability_timeout
         self.description, self.owners, self.prove = description, owners, prove
-        self._offset_reset, self._commit_every = auto_offset_reset, commit_every
+        self._offset_reset, self._commit_every, self._slot = auto_offset_reset, commit_every, slot
         self._exactly_once, self._use_changelogs = processing_guarantee == "exactly-once", use_changelog_topics
         self.state_dir = None if state_dir is None else Path(state_dir)
         self._renamed_stores = check_renamed_stores(renamed_stores)
@@ -162,17 +175,16 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         self._changelog_config = {self._renamed_stores.get(store, store): entries for store, entries in chosen.items()}
         self._consumer_config = dict(consumer_extra_config or {})
         self._producer_config = dict(producer_extra_config or {})
-        self._may_create, self._on_processing_error = auto_create_topics, on_processing_error
-        self._dead_letter_topic, self._log_level = dead_letter_topic, loglevel
-        self._broker_timeout_s, self._slot = broker_availability_timeout, slot
+        self._callbacks = callbacks_of(on_processing_error, on_consumer_error, on_producer_error, on_message_processed)
+        self._may_create, self._dead_letter_topic, self._log_level = auto_create_topics, dead_letter_topic, loglevel
         self._start: Start | None = None
         self._errand: Callable[[Owner, Ticket], Work] | None = None
         self._standby_replicas, self._state_backend = standby_replicas, state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
-        scheduled = Schedules(self.consumer_group, self._renamed_stores)
-        self._streams = Streams(self.consumer_group, self._frames, scheduled, trial=self._trial)
+        own = self.consumer_group, self._renamed_stores
+        self._streams = Streams(consumer_group, self._frames, Schedules(*own), Sources(*own), trial=self._trial)
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
         self._table_topics: set[str] = set()
@@ -181,21 +193,6 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         self._foreground = self._stop_asked = False
 
     # -- declarations ----------------------------------------------------------------------------------------------
-
-    def dataframe(self, topic: Topic) -> StreamingDataFrame:
-        """Returns the stream of a topic, to which steps can be added.
-
-        Raises:
-            StepInvalid: The argument is not a topic.
-            ApplicationInvalid: The topic already has a stream.
-        """
-        check_topic(topic, "app.dataframe")
-        if topic.name in self._frames:
-            raise self._declared_twice(topic.name)
-        frame = self._frames[topic.name] = StreamingDataFrame(
-            topic, renamed=self._renamed_stores, declared=self._stores, groups=self._streams
-        )
-        return frame
 
     def topology(self) -> Topology:
         """Returns the frozen description of the application."""
@@ -231,10 +228,10 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
             self._globals,
             self._table_topics,
             self._source_logs,
-            self._streams.schedules,
+            self._streams,
             exactly_once=self._exactly_once,
             prove=self.prove,
-            asks=self._on_processing_error is not None,
+            asks=self._callbacks.skip,
             skips_old=self._offset_reset != "earliest",
         )
 
@@ -345,7 +342,7 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
             keeper = None if start.shadow else open_keeper(*kept)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             parts = (topology, cluster, assignment, folder, settings)
-            worker = make_worker(self._declared(), self._on_processing_error, *parts)
+            worker = make_worker(self._declared(), self._callbacks, *parts)
             worker.maintenance.errand = self._errand
             worker.warnings = (*warned, *changelog_facts.warnings_at_start(cluster.topics(), topology, facts))
             try:
@@ -472,7 +469,7 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
-        # Schedules are left out, because a rebuild from messages can't fire them.
+        # Schedules and sources are left out, because a rebuild from messages can't run them.
         made._streams = Streams(made.consumer_group, made._frames)
         made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}

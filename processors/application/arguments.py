@@ -11,6 +11,8 @@ from holdfast.processors.engine.backends import BACKENDS
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.runtime.commit_pace import Bounds
+from holdfast.processors.engine.runtime.task.failure_policy import Callbacks
+from holdfast.processors.engine.steps.signatures import is_async, refuses, written
 from holdfast.processors.engine.topology import StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
@@ -189,6 +191,26 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
                 "messages.",
                 store=store,
             )
+
+
+def callbacks_of(processing: Any, consumer: Any, producer: Any, processed: Any) -> Callbacks:
+    """Returns the callbacks of an application.
+
+    Raises ApplicationInvalid for an object that can't be called with the callback's arguments, or is async.
+    """
+    errors = {"on_processing_error": processing, "on_consumer_error": consumer, "on_producer_error": producer}
+    expected = {name: (given, ("error", "message", "logger")) for name, given in errors.items()}
+    expected["on_message_processed"] = processed, ("topic", "partition", "offset")
+    for name, (given, takes) in expected.items():
+        if given is not None and (refuses(given, len(takes)) or is_async(given)):
+            seen = written(given) if callable(given) else repr(given)[:80]
+            raise ApplicationInvalid(
+                f"`{name}` is {'async: ' if is_async(given) else ''}{seen}; expected a function of "
+                f"({', '.join(takes)}).",
+                action=f"Write `def function({', '.join(takes)})`, also where it does not need them all.",
+                seen=seen,
+            )
+    return Callbacks(processing, consumer, producer, processed)
 
 
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:

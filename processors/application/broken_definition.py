@@ -1,4 +1,9 @@
-"""Describes a processor that can't be imported or used: the line of the user's code, and the edit that repairs it."""
+"""Definitions that can't be imported or used: the line of the user's code, and the edit that repairs it.
+
+Invariants:
+    - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start
+      a worker and wait until the worker ends.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,43 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.settings import IMPORT_ROOT
 
 #: Number of innermost stack frames of a failed import that are kept in the traceback.
 _FRAMES = 8
+
+_importing: ContextVar[bool] = ContextVar("importing a definition", default=False)
+
+
+class RunWhileImported(BadConfiguration):
+    """A module calls ``run`` of its application at its top level, so that an import would start a worker."""
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Marks the block as the import of a definition, so that ``Application.run`` is refused inside it."""
+    token = _importing.set(True)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
+
+
+def refuse_while_imported() -> None:
+    """Raises ``RunWhileImported`` if a definition is being imported."""
+    if _importing.get():
+        raise RunWhileImported(
+            "The module runs its application when it is imported; expected a declaration only, because commands and "
+            "Dagster import it, too.",
+            action='Write `if __name__ == "__main__":` before `app.run()`, at the end of the module.',
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,19 @@ from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.groups import Streams
 from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.merge import JoinInvalid
-from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
+from holdfast.processors.engine.schedules.declaration import Schedule
+from holdfast.processors.engine.sources.declaration import DeclaredSource
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import (
     SCHEDULES,
+    SOURCE,
     ChangelogSpec,
     RepartitionSpec,
     SourceLog,
@@ -61,7 +64,7 @@ class Declared:
     global_tables: Mapping[str, GlobalTable]
     table_topics: Collection[str]
     source_logs: Sequence[SourceLog]
-    schedules: Schedules
+    streams: Streams[StreamingDataFrame]
     exactly_once: bool
     prove: bool
     #: Whether the application has `on_processing_error`, which is called for failed messages.
@@ -73,7 +76,7 @@ class Declared:
     def topics(self) -> list[Topic]:
         """The topics that are read or written, without duplicates of the same ``Topic`` object."""
         written = [node.topic for node in steps_of(frame.source for frame in self.frames.values()) if node.topic]
-        written += [topic for each in self.schedules.by_name.values() for topic in each.outputs]
+        written += [topic for each in self.streams.schedules.by_name.values() for topic in each.outputs]
         read = [*(frame.topic for frame in self.frames.values()), *(each.topic for each in self.global_tables.values())]
         return list({id(topic): topic for topic in (*read, *written)}.values())
 
@@ -103,6 +106,7 @@ def describe(app: Declared) -> Topology:
     scheduled = _scheduled(app)
     stores = with_meaning(described_stores(steps, users, app.stores), _sources(app))
     stores += _stores_of_schedules(scheduled, users)
+    stores += _stores_of_sources(sourced := app.streams.sources.by_store(), (*users, *scheduled))
     for topic in (topic for _, schedules in scheduled.values() for each in schedules for topic in each.outputs):
         outputs[topic.name] = topic.spec()
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -116,8 +120,8 @@ def describe(app: Declared) -> Topology:
         for store in stores
         if has_changelogs and store.name not in {log.store for log in app.source_logs}
     )
-    check_stores_named("changelog_config", config, (*users, *scheduled))
-    check_stores_named("renamed_stores", app.renamed_stores.values(), (*users, *scheduled))
+    check_stores_named("changelog_config", config, (*users, *scheduled, *sourced))
+    check_stores_named("renamed_stores", app.renamed_stores.values(), (*users, *scheduled, *sourced))
     check_stores_named("app.store()", app.stores, users)
     read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
     taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
@@ -148,6 +152,7 @@ def describe(app: Declared) -> Topology:
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
     functions += [each.function for _, schedules in scheduled.values() for each in schedules]
+    functions += [code for each in sourced.values() for code in each.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
 
@@ -175,10 +180,10 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
     False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
-    missing. Also False with a sink, because results would reach the system behind the sink.
+    missing. Also False with a sink, because results would reach the system behind the sink, and with a source.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
-    return not app.global_tables and not app.source_logs and not has_sinks
+    return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
@@ -195,9 +200,9 @@ def _places(steps: Sequence[Node]) -> list[str]:
 def _scheduled(app: Declared) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
     """Maps each store of schedules to its input topic and its schedules."""
     # An application without an input cannot start a worker, so its schedules never run.
-    if not app.schedules.by_name or not app.frames:
+    if not app.streams.schedules.by_name or not app.frames:
         return {}
-    return app.schedules.by_store({name: frame.topic.label for name, frame in app.frames.items()})
+    return app.streams.schedules.by_store({name: frame.topic.label for name, frame in app.frames.items()})
 
 
 def _stores_of_schedules(
@@ -214,6 +219,20 @@ def _stores_of_schedules(
         uses = tuple(each.use for each in schedules)
         made.append(StoreSpec(store, (topic,), SCHEDULES, columns=tuple(use.text() for use in uses), uses=uses))
     return tuple(made)
+
+
+def _stores_of_sources(sourced: Mapping[str, DeclaredSource], users: Collection[str]) -> tuple[StoreSpec, ...]:
+    for store, each in sourced.items():
+        if store in users:
+            raise StepInvalid(
+                f"Store {store!r} has the state of source {each.name!r}, and a step uses it, too.",
+                action="Give the store of the step another name.",
+                store=store,
+            )
+    return tuple(
+        StoreSpec(store, (each.topic.name,), SOURCE, columns=(each.use.text(),), uses=(each.use,))
+        for store, each in sourced.items()
+    )
 
 
 def _sources(app: Declared) -> dict[str, Node]:

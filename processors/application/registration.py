@@ -18,8 +18,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings
 from holdfast.processors.application.application import Application
-from holdfast.processors.application.broken_definition import BrokenDefinition, broken_by
-from holdfast.processors.application.importing import importing
+from holdfast.processors.application.broken_definition import BrokenDefinition, broken_by, importing
 from holdfast.processors.application.name_conflicts import NameConflict, name_conflicts
 from holdfast.processors.engine.topology import Topology
 

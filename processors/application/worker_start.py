@@ -24,7 +24,7 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task.failure_policy import FailurePolicy, OnProcessingError
+from holdfast.processors.engine.runtime.task.failure_policy import Callbacks, FailurePolicy
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
 
@@ -49,7 +49,7 @@ class How:
 
 def make_worker(
     declared: Declared,
-    on_error: OnProcessingError | None,
+    callbacks: Callbacks,
     topology: Topology,
     cluster: Cluster,
     assignment: Assignment,
@@ -66,7 +66,7 @@ def make_worker(
     limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
     moved = [name for name, frame in declared.frames.items() if frame.topic.of_table_groups]
     failures = FailurePolicy(
-        rejects, on_error, declared.group, topology.code_version, limit, options.record_times, moved
+        rejects, callbacks, declared.group, topology.code_version, limit, options.record_times, moved
     )
     name = transactional_id(declared.group, folder.id, folder.slot)
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)

@@ -66,7 +66,7 @@ class RecordTimes:
         stamped: frozenset[str] = frozenset(),
     ) -> None:
         self._topics = dict(topics or {})
-        self._clock = clock or SystemClock()
+        self._clock = self.clock = clock or SystemClock()
         self.stamped = stamped
         self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS

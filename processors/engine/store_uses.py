@@ -1,4 +1,4 @@
-"""Describes how a store's content depends on time: windows, values that expire, timers, schedules.
+"""Describes how a store's content depends on time: windows, values that expire, timers, schedules, sources.
 
 Two kinds of text are made from these descriptions. One kind is the lines of a store's definition, the other is
 sentences for users. A duration in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a
@@ -88,4 +88,17 @@ class ScheduleUse:
         )
 
 
-TimeUse = WindowUse | TtlUse | TimerUse | ScheduleUse
+@dataclass(frozen=True, slots=True)
+class SourceUse:
+    """The store has what a source has sent, and the state that it keeps (``keeps_state``)."""
+
+    name: str
+    keeps_state: bool
+
+    def text(self) -> str:
+        """Returns name and kind as one text."""
+        kind = "resumes from its state" if self.keeps_state else "keeps no state"
+        return f"source {self.name}: {kind}"
+
+
+TimeUse = WindowUse | TtlUse | TimerUse | ScheduleUse | SourceUse

@@ -25,6 +25,8 @@ from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 KEY_VALUE = "key-value"
 #: The kind of a store that holds the last slots of schedules, and the values that the schedules' functions keep.
 SCHEDULES = "schedules"
+#: The kind of a store with the state of a source, and what it has sent. Its only input is the source's topic.
+SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,8 @@ class Topology:
         return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
 
     def written(self) -> list[str]:
-        """Returns the topics that the processor writes to, including repartition topics."""
-        own = [spec.topic for spec in self.repartitions]
+        """Returns the topics that the processor writes to, including repartition topics and topics of sources."""
+        own = [*(spec.topic for spec in self.repartitions), *fed_by_sources(self)]
         return [*own, *(spec.name for spec in self._made())]
 
     def subtopology(self, name: str) -> Subtopology:
@@ -277,6 +279,11 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
         used = tuple(store.name for store in stores if set(store.inputs) & group)
         result.append(Subtopology(name="+".join(ordered), inputs=ordered, stores=used))
     return tuple(sorted(result, key=lambda sub: inputs.index(sub.inputs[0])))
+
+
+def fed_by_sources(topology: Topology) -> tuple[str, ...]:
+    """Returns the inputs to which sources of this processor produce."""
+    return tuple(dict.fromkeys(store.inputs[0] for store in topology.stores if store.kind == SOURCE))
 
 
 def codecs_of(topology: Topology) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.processors.engine.topology import SCHEDULES, Subtopology, Topology
+from holdfast.processors.engine.topology import SCHEDULES, SOURCE, Subtopology, Topology
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -44,6 +44,8 @@ def _part(topology: Topology, sub: Subtopology, partitions: Mapping[str, int]) -
     ]
     scheduled = [store for store in topology.stores if store.kind == SCHEDULES and store.name in sub.stores]
     lines += [f"  fires   {line.removeprefix('schedule ')}" for store in scheduled for line in store.columns]
+    sourced = [store for store in topology.stores if store.kind == SOURCE and store.name in sub.stores]
+    lines += [f"  runs    {line} → {store.inputs[0]}" for store in sourced for line in store.columns]
     for spec in topology.repartitions:
         if set(spec.sources) & set(sub.inputs):
             lines += [f"  │ {spec.step} {spec.name}", "  ▼", f"  {spec.topic}"]

@@ -304,6 +304,11 @@ def with_schedules(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=(*topology.lines, Line("schedule", "scheduled(app)")))
 
 
+def with_source(topology: Topology, random: Random) -> Topology | None:
+    """Adds a source beside the inputs; ``Trial`` compares what comes of it."""
+    return replace(topology, lines=(*topology.lines, Line("source", "sourced(app)")))
+
+
 #: All changes by name. A change returns None if the docs do not promise equal results for the topology.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -314,6 +319,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "columns": with_columns,
     "codecs": with_codecs,
     "schedules": with_schedules,
+    "source": with_source,
 }
 
 

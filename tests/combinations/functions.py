@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import NotFound, State, message_context
 from holdfast.sinks import BatchingSink, SinkBatch
+from holdfast.sources import StatefulSource
 
 Value = dict[str, Any]
 
@@ -427,3 +428,30 @@ def scheduled(app: Any) -> None:
         app.every(5_000 + 1_000 * number, name=f"slots-{number}", per="task", missed="all", to=sends, stream=frame)(
             look
         )
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+#: The number of messages of the source that ``sourced`` adds.
+FED = 40
+
+
+class Fed(StatefulSource):
+    """A source of the numbers up to ``FED``, in units of one to four."""
+
+    def run(self) -> None:
+        for number in range(self.state.get("next", 0), FED):
+            self.produce(str(number), key=f"f{number % 5}")
+            self.state.set("next", number + 1)
+            if number % 4 == 0 or number % 7 == 0:
+                self.flush()
+
+
+def sourced(app: Any) -> None:
+    """Adds a source, and a stateful stream of its messages."""
+
+    def counted(value: Any, state: Any) -> Any:
+        return [value, state.increment("count")]
+
+    stream = app.dataframe(app.add_source(Fed("fed")))
+    stream.apply(counted, stateful=True, store="fed-counts").to_topic(app.topic("fed-out"))

@@ -91,10 +91,11 @@ def run(topology: Topology, schedule: Schedule, folder: Path, expected: Result |
     return Trial(topology, schedule, folder, expected).run()
 
 
-def run_seed(seed: int, folder: Path, schedules: int = SCHEDULES) -> Outcome:
-    """Runs a seed's topology under this many schedules."""
+def run_seed(seed: int, folder: Path, schedules: int = SCHEDULES, also: tuple[str, ...] = ()) -> Outcome:
+    """Runs a seed's topology under this many schedules, each with these further changes to the declaration."""
     topology = draw_topology(seed)
-    return outcome_of(seed, topology, draw_schedules(topology, seed, schedules), folder)
+    drawn = draw_schedules(topology, seed, schedules)
+    return outcome_of(seed, topology, [replace(each, changes=(*each.changes, *also)) for each in drawn], folder)
 
 
 @contextmanager

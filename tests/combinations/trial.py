@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryClus
 from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
 from tests.combinations.changes import changed_by
+from tests.combinations.functions import FED
 from tests.combinations.judge import Result, Wrong, result_of
 from tests.combinations.schedules import Kill, Schedule
 from tests.combinations.switches import switched
@@ -172,7 +174,19 @@ class Trial:
         if self.broken is not None:
             raise self.broken
         assert self.result is not None
+        if "source" in self.schedule.changes:
+            self._check_source()
         return self.result
+
+    def _check_source(self) -> None:
+        """Raises Wrong unless each message of the added source, and each result of it, came once."""
+        for topic in ("source__fed", "fed-out"):
+            found = [json.loads(record.value or b"null") for _, record in self.cluster.read(topic)]
+            numbers = sorted(each if topic == "source__fed" else each[0] for each in found)
+            if not self.schedule.exactly_once:
+                numbers = sorted(set(numbers))
+            if numbers != list(range(FED)):
+                raise Wrong("source", f"{topic} has {numbers}")
 
     def _run(self) -> None:
         messages = self.topology.messages
@@ -348,7 +362,18 @@ class Trial:
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
             return False
         committed = self.cluster.committed_offsets(GROUP)
+        if "source" in self.schedule.changes and not self._source_is_done(committed):
+            return False
         return all((committed.get(place) or 0) >= end for place, end in self._ends.items())
+
+    def _source_is_done(self, committed: Mapping[Partition, int]) -> bool:
+        """Whether the added source has sent all of its messages, and the group has committed them."""
+        if "source__fed" not in self.cluster._broker.topics:
+            return False
+        records = [record for _, record in self.cluster.read("source__fed")]
+        if len({record.value for record in records}) < FED:
+            return False
+        return committed.get(Partition("source__fed", 0), 0) > max(record.offset for record in records)
 
     def _settled(self) -> bool:
         """Whether the result is final: it equals the reference's, or nothing has changed for a long time."""

@@ -126,6 +126,20 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    slot.send({"at": slot.time})',
         ("Slot",),
     ),
+    "api-sources.md": (
+        "Python API: sources",
+        "What brings messages from outside of Kafka into a topic. [Sources](../sources.md) has the rules.",
+        "from holdfast import Application\nfrom holdfast.sources import StatefulSource\n\n\n"
+        "class Numbers(StatefulSource):\n"
+        "    def run(self) -> None:\n"
+        "        while self.running:\n"
+        '            number = self.state.increment("number")\n'
+        "            self.produce(str(number))\n"
+        "            self.flush()\n\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(source=Numbers("numbers"))',
+        (),
+    ),
     "api-windows.md": (
         "Python API: windows",
         "What declares a window of a stream. [Its columns](api-window-columns.md) come next; [windows](../windows.md) "
@@ -257,6 +271,11 @@ UNNAMED: dict[str, dict[str, str]] = {
     },
     "api-schedules.md": {
         "Application": "processors.application.schedules.ApplicationSchedules",
+    },
+    "api-sources.md": {
+        "Application": "processors.application.sources.ApplicationSources",
+        "Source": "processors.engine.sources.source.Source",
+        "StatefulSource": "processors.engine.sources.source.StatefulSource",
     },
     "api-columns.md": {
         "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",

@@ -280,8 +280,9 @@ def commit_apart(
         task.states[name].forget()
     if task.time is not None:
         task.time.load(anew=back)
-    if task.schedules is not None:
-        task.schedules.load()
+    for each in (task.schedules, task.sources):
+        if each is not None:
+            each.load()
     if inputs:
         worker.maintenance.go_to(task, part.inputs)
 

@@ -18,6 +18,7 @@ from holdfast.processors.engine.changelog.names import check_name, repartition_t
 from holdfast.processors.engine.dataframe.chosen_topics import ChosenOutputs
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
 from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
+from holdfast.processors.engine.sources.declaration import DeclaredSource, Sources
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
@@ -34,11 +35,12 @@ class GroupByInvalid(BadConfiguration):
 
 @dataclass(slots=True)
 class Streams(Generic[Stream]):
-    """The data that all streams of an application share: the processor's name, its streams by topic, its schedules."""
+    """The data that all streams of one application share: its name, streams by topic, schedules and sources."""
 
     processor: str
     by_topic: dict[str, Stream]
     schedules: Schedules = field(default_factory=lambda: Schedules(""))
+    sources: Sources = field(default_factory=lambda: Sources(""))
     #: The topics that the application declared, by name. If several topics have the same name, the last one is kept.
     topics: dict[str, Topic] = field(default_factory=dict)
     #: The steps ``to_topic`` with a function that chooses the topic of each message.
@@ -156,6 +158,12 @@ def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]
     if groups is None or not groups.schedules.by_name:
         return {}
     return groups.schedules.by_store({name: each.topic.label for name, each in groups.by_topic.items()})
+
+
+def sources_by_store(stream: Any) -> dict[str, DeclaredSource]:
+    """Maps each store of a source to the source, for the application of a stream."""
+    groups: Streams[Any] | None = stream._groups
+    return {} if groups is None else groups.sources.by_store()
 
 
 def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:

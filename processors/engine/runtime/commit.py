@@ -220,8 +220,9 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
             task.arrivals.committed(part.arrivals)
         if task.time is not None:
             task.time.committed()
-        if task.schedules is not None:
-            task.schedules.committed()
+        for each in (task.schedules, task.sources):
+            if each is not None:
+                each.committed()
 
 
 def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:

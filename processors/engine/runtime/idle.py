@@ -1,7 +1,12 @@
 """Carries out work that becomes due while no messages arrive.
 
-Timers of the worker's clock fire, windows of idle inputs close, and the clock reaches event times that were in the
-future. A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
+Timers of the worker's clock fire, future event times are reached by the clock, windows of idle inputs close, and
+sources run.
+
+    turn ──► look: threads of sources start, units wait ──► a commit is due
+    stop, revoke ──► end: `running` is False ──► commits, until all have ended or the time is over ──► the task closes
+
+A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
 
     last message ──── close_when_idle ────► a window is due at (stream time + idle time)
                                               ├── the inputs have no unread record: the window closes
@@ -13,24 +18,29 @@ Invariants:
       late.
     - A task that reads a repartition topic is idle while all upstream tasks report that they are at the ends of their
       inputs.
+    - A source runs only in the task that owns it, while the task runs and the worker is not paused.
     - Stream time of an idle task moves only when a window is due, so that an idle task makes no needless commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from holdfast.infra.clock import Clock
+from holdfast.infra.clock import Clock, SystemClock
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.masking import masked
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.sources.running import TaskSources
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.idle")
@@ -42,6 +52,10 @@ LOOK_EVERY_S = 0.5
 ABSENT_S = 5.0
 #: Timeout of one request for the end offsets of an input, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
+#: Maximum seconds for which a poll waits for records while a source runs, so that its units do not wait longer.
+SOURCE_PATIENCE_S = 0.01
+#: Seconds of one wait for the end of sources.
+ENDED_WITHIN_S = 0.05
 
 
 @dataclass(slots=True)
@@ -57,10 +71,97 @@ class _Silence:
     since: float
 
 
+class SourceFailed(ProcessingFailed):
+    """The ``run`` of a source raised an error; the worker stops. What was complete before is committed."""
+
+    cause = ""
+
+
+class SourceTurns:
+    """Runs the sources of a worker's tasks."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()  # a thread needs real time, also where the worker's clock is virtual
+        self._end_at: float | None = None
+
+    def look(self, tasks: Sequence[Task]) -> bool:
+        """Starts sources; True if one waits for a commit. Call it only while inputs flow.
+
+        Raises:
+            SourceFailed: The ``run`` of a source has raised an error.
+        """
+        self._end_at = None
+        found = [(task, task.sources) for task in running(tasks) if task.sources is not None]
+        looks = [sources.look() for _, sources in found]
+        for _, sources in found:
+            raise_failed(sources)
+        return any(looks)
+
+    def patience_s(self, tasks: Sequence[Task], longest_s: float) -> float:
+        """Returns the longest time of a poll, in seconds: a short one while a source runs."""
+        return min(longest_s, SOURCE_PATIENCE_S) if any(each.hurries for each in _of(tasks)) else longest_s
+
+    def pending(self, tasks: Sequence[Task]) -> bool:
+        """Whether there are units that no commit has yet, so that one is due within the commit interval."""
+        return any(each.pending for each in _of(tasks))
+
+    def end(self, tasks: Sequence[Task]) -> bool:
+        """Asks sources to end, and waits a moment; call it again, after a commit, until it returns True.
+
+        Returns True if all have ended, or if the longest ``shutdown_timeout`` is over.
+
+        Raises:
+            SourceFailed: The ``run`` of a source has raised an error.
+        """
+        found = _of(tasks)
+        if not found:
+            return True
+        now = self._clock.monotonic()
+        if self._end_at is None:
+            self._end_at = now + max(each.patience_s for each in found)
+        for each in found:
+            each.end()
+        ended = [each.have_ended(ENDED_WITHIN_S) for each in found]
+        for each in found:
+            raise_failed(each)
+        return all(ended) or now >= self._end_at
+
+    def end_of(self, partitions: Sequence[Partition], tasks: Sequence[Task], commit: Callable[[], None]) -> None:
+        """Ends the sources of the tasks of these partitions, which the worker is about to lose."""
+        lost = {(each.topic, each.number) for each in partitions}
+        those = [task for task in tasks if any((topic, task.partition) in lost for topic in task.inputs)]
+        self._end_at = None
+        while not self.end(those):
+            commit()
+
+
+def raise_failed(sources: TaskSources) -> None:
+    """Raises SourceFailed if the ``run`` of a source has raised, and its complete units are taken."""
+    if (failed := sources.failure) is None:
+        return
+    name, error = failed
+    if isinstance(error, HoldfastError):
+        said, action = error.message, error.action
+    else:
+        said, action = masked(str(error)), "Correct its `run`, or the system that it reads."
+    raise SourceFailed(
+        f"Source {name!r} raised {type(error).__name__}: {said.rstrip('.')}. What it had completed is committed; what "
+        "a StatefulSource has produced since its last `flush` is discarded.",
+        action=f"{action} Then restart: the source starts again.",
+        source=name,
+        error=type(error).__name__,
+    ) from error
+
+
+def _of(tasks: Sequence[Task]) -> list[TaskSources]:
+    return [task.sources for task in running(tasks) if task.sources is not None]
+
+
 class IdleTime:
     """Checks for due timers, and moves the stream time of idle tasks so that their windows close."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.sources = SourceTurns()
         self._cluster = cluster
         self._clock: Clock = cluster.clock
         self._silent: dict[str, _Silence] = {}
@@ -149,8 +250,8 @@ def running(tasks: Sequence[Task]) -> list[Task]:
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:
-    """The running tasks that keep a stream time, for example because they have windows, or that have schedules."""
-    return [task for task in running(tasks) if task.time is not None or task.schedules is not None]
+    """The running tasks that act without a message: they keep a stream time, or have schedules or sources."""
+    return [task for task in running(tasks) if (task.time, task.schedules, task.sources) != (None, None, None)]
 
 
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:

@@ -19,7 +19,7 @@ from functools import partial
 
 import structlog
 
-from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
+from holdfast.infra.kafka.errors import KafkaFailed, MembershipLost
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.change_of_workers import warm_up
@@ -34,7 +34,7 @@ from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.past_markers import PastMarkers
 from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.phases import Phase
+from holdfast.processors.engine.runtime.phases import Phase, check_brokers
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
@@ -52,8 +52,6 @@ _log = structlog.get_logger("runtime.loop")
 
 #: Maximum consecutive restores of corrupt state without a commit. At the next corruption, the worker stops.
 DAMAGES_MAX = 3
-#: Maximum seconds for which a poll waits for records while standbys have changelog records to replay.
-STANDBY_PATIENCE_S = 0.002
 
 
 class Worker:
@@ -88,7 +86,7 @@ class Worker:
         self.stopping = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
-        self._open, self._order = OpenWork(options, self._slots_are_due), InputsInOrder(self.reach, cluster)
+        self._open, self._order = OpenWork(options, self._commit_is_due), InputsInOrder(self.reach, cluster)
         self._idle, self._purge, self._past = IdleTime(cluster), Purge(topology, cluster), PastMarkers(cluster.clock)
         self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
@@ -210,10 +208,11 @@ class Worker:
             while True:
                 while not self._finished(count, timeout_s):
                     self._turn(member, count)
+                sources_rest = self.paused or self._idle.sources.end(self.assignment.tasks)
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
-                if self._finished(count, timeout_s) and rest:
-                    break  # otherwise the last commit was aborted, or more windows are due than it could close
+                if self._finished(count, timeout_s) and rest and sources_rest:
+                    break  # if not, the last commit was aborted, or more windows are due than it could close
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
@@ -253,8 +252,9 @@ class Worker:
         self._process_all(batches, count)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
-            live = not (self.paused or self.maintenance.holds or self.reach.bounded)
-            tasks = running(self.assignment.tasks)
+            live, tasks, now = self._live, running(self.assignment.tasks), self.clock.monotonic()
+            if live and self._idle.sources.pending(tasks):
+                self._open.commit_in(self.options.commits.shortest_s, now)
             if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
                 self._open.commit_in(0.0, self.clock.monotonic())
             self._past.rest(self.assignment.tasks if live else (), member, self._open)
@@ -266,9 +266,13 @@ class Worker:
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 
-    def _slots_are_due(self) -> bool:
-        live = not (self.paused or self.maintenance.holds or self.reach.bounded)
-        return live and slots_are_due(self.assignment.tasks, self.clock)
+    @property
+    def _live(self) -> bool:
+        return not (self.paused or self.maintenance.holds or self.reach.bounded)
+
+    def _commit_is_due(self) -> bool:
+        tasks = self.assignment.tasks
+        return self._live and (slots_are_due(tasks, self.clock) | self._idle.sources.look(tasks))
 
     def _raise_what_failed(self) -> None:
         """Raise an error that a rebalance callback or a request stored earlier."""
@@ -298,18 +302,11 @@ class Worker:
     def _patience(self) -> float:
         if self.maintenance.busy:
             return 0.0
-        longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
+        longest = self._idle.sources.patience_s(self.assignment.tasks, self.assignment.standbys.patience_s)
         return min(longest, max(0.0, self._open.remaining_s(self.clock.monotonic())))
 
     def _update_phase(self, member: GroupMember) -> None:
-        down = member.brokers_down_s
-        if down > self.options.broker_timeout_s:
-            raise BrokerUnreachable(
-                f"No broker was reachable for {down:.0f} s.",
-                action="Check the brokers; restart the processor when they are back. Nothing is lost.",
-                bootstrap=self._cluster.bootstrap,
-            )
-        if down > 5.0:
+        if check_brokers(member.brokers_down_s, self.options.broker_timeout_s, self._cluster.bootstrap):
             self.phase = Phase.WAITING
         elif self.assignment.busy:
             self.phase = Phase.RESTORING
@@ -359,7 +356,7 @@ class Worker:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
                 return
-            runs = next_runs(self._open.room(self._slice))
+            runs = next_runs(self._open.room(self.failures.on_processed.room(self._slice)))
             if not runs:
                 return
             self._show_life()
@@ -377,6 +374,7 @@ class Worker:
             before = dict(task.positions)
             try:
                 done = task.take(run, self.failures)
+                self.failures.on_processed(run, before, task.positions)
             except ProcessingFailed as failed:
                 self._send_before(failed, task)
                 raise
@@ -484,6 +482,7 @@ class Worker:
         _log.info("partitions revoked", count=len(partitions))
         try:
             if not self._leaving:
+                self._idle.sources.end_of([] if self.paused else partitions, self.assignment.tasks, self._commit)
                 self._commit()
         except OwnershipLost:
             self._lost = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from holdfast.infra.kafka.errors import BrokerUnreachable
+
 
 class Phase(Enum):
     """The phases of a worker; the docstring of ``runtime.loop`` shows the transitions."""
@@ -16,3 +18,18 @@ class Phase(Enum):
     WAITING = "waiting"
     STOPPING = "stopping"
     FAILED = "failed"
+
+
+#: Seconds without any broker after which a worker is in the phase WAITING.
+WAITING_AFTER_S = 5.0
+
+
+def check_brokers(down_s: float, timeout_s: float, bootstrap: str) -> bool:
+    """Returns whether the worker waits for brokers; raises BrokerUnreachable after ``timeout_s`` without any broker."""
+    if down_s > timeout_s:
+        raise BrokerUnreachable(
+            f"No broker was reachable for {down_s:.0f} s.",
+            action="Check the brokers; restart the processor when they are back. Nothing is lost.",
+            bootstrap=bootstrap,
+        )
+    return down_s > WAITING_AFTER_S

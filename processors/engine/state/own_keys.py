@@ -24,6 +24,8 @@ NEWEST = f"{RESERVED}newest"
 CLOCK_OF_STORE = f"{RESERVED}clock"
 #: State keys of schedules. ``SCHEDULES`` + name: the progress of one schedule.
 SCHEDULES = f"{RESERVED}schedules/"
+#: State keys of sources: ``SOURCES`` + name holds what a source has sent.
+SOURCES = f"{RESERVED}sources/"
 
 
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:

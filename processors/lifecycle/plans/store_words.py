@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, SCHEDULES, TIMERS
+from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, SCHEDULES, SOURCES, TIMERS
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
-from holdfast.processors.engine.store_uses import ScheduleUse, TimerUse, TimeUse, TtlUse, WindowUse
+from holdfast.processors.engine.store_uses import ScheduleUse, SourceUse, TimerUse, TimeUse, TtlUse, WindowUse
 from holdfast.processors.engine.topology import StoreSpec
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -32,6 +32,8 @@ def _in_words(use: TimeUse) -> str:
             return f"{kind} {'count ' if counted else ''}windows: {use.text(in_duration)}"
         case ScheduleUse():
             return use.text(in_duration)
+        case SourceUse():
+            return use.text()
         case TtlUse(ttl_ms=None):
             return "values that end when their `ttl` says"
         case TtlUse(ttl_ms=int(ttl_ms)):
@@ -71,6 +73,8 @@ def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"
     if state_key.startswith(SCHEDULES):
         return f"schedule {state_key.removeprefix(SCHEDULES)}: done up to {shown(value['upto'])}"
+    if state_key.startswith(SOURCES):
+        return f"source {state_key.removeprefix(SOURCES)}: {value['sent']:,} messages sent"
     if state_key.startswith(ENDS):
         return f"end of {state_key.removeprefix(ENDS)}: {shown(value[0])}"
     if state_key == NEWEST:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from holdfast.processors.engine.changelog.codec_table import CODECS
 from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
-from holdfast.processors.engine.topology import KEY_VALUE, SCHEDULES
+from holdfast.processors.engine.topology import KEY_VALUE, SCHEDULES, SOURCE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
@@ -188,6 +188,9 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
     if store.kind == SCHEDULES:
         said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. The first slots are those after the deploy."
         return Verdict("new", store.name, said, changelog=store.changelog)
+    if store.kind == SOURCE:
+        said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. It starts with the deploy."
+        return Verdict("new", store.name, said, changelog=store.changelog)
     deleted = f"; the records of {store.changelog} are deleted" if left else ""
     said = (
         f"Store `{store.name}` is new and begins empty at the present input offsets{deleted}. To fill it from the "
@@ -227,7 +230,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         if getattr(was, attribute) != getattr(now, attribute) and not (field == "codec" and _are_read(was, now))
     )
     windows = None if not what else _other_windows(processor, was, now) or _other_terms(was, now)
-    windows = windows if not what or windows is not None else _other_schedules(was, now)
+    windows = windows if not what or windows is not None else _other_work(was, now)
     if what and windows is None:
         said = f"Store `{name}` changed ({what}): the new version cannot read its state."
         return Verdict("misread", name, said, f"{other}. The state of `{name}` is kept.")
@@ -345,9 +348,12 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
     )
 
 
-def _other_schedules(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a store of schedules that were added, changed or removed; None for other stores."""
+def _other_work(was: StoreShape, now: StoreShape) -> Verdict | None:
+    """The verdict on a store of schedules or of a source that was declared otherwise; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
+    if kept and now.kind == SOURCE:
+        said = f"Store `{now.name}` had {_text(was.columns)}, now {_text(now.columns)}. The state that is stored stays."
+        return Verdict("other terms", now.name, said)
     if not kept or now.kind != SCHEDULES:
         return None
     changed = [

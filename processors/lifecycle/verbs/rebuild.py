@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     UNDO_EXCHANGE,
     not_as_deployed,
     not_exchangeable,
-    of_schedules,
+    of_own_store,
     unknown_stores,
 )
 
@@ -132,7 +132,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
     # The shadow (second run) runs the present code, so only workers that run the same code can use its state.
     refused = (
-        of_schedules(topology, request.store)
+        of_own_store(topology, request.store)
         or not_as_deployed(facts, topology)
         or _regrouped(topology, request.store)
         or not_exchangeable(facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs])

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.topology import SCHEDULES, SourceLog, Topology
+from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -103,12 +103,17 @@ def of_topic(log: SourceLog) -> Refused:
     )
 
 
-def of_schedules(topology: Topology, store: str) -> Refused | None:
-    """Refuses to build a store of schedules from messages or rows."""
-    if not any(each.name == store and each.kind == SCHEDULES for each in topology.stores):
+def of_own_store(topology: Topology, store: str) -> Refused | None:
+    """Refuses to build a store of schedules or of a source from messages or rows."""
+    kind = next((each.kind for each in topology.stores if each.name == store), None)
+    why = {
+        SCHEDULES: "has the slots of schedules. The clock fires them",
+        SOURCE: "has the state of a source. The source sets it",
+    }
+    if kind not in why:
         return None
     return Refused(
-        f"Store `{store}` has the slots of schedules. The clock fires them, so no source has what the store holds.",
+        f"Store `{store}` {why[kind]}, so no topic has what the store holds.",
         f"Restore it with its processor: `holdfast apply restore {topology.processor} --from changelog`. To begin "
         f"anew, clear it: `holdfast apply clear {topology.processor} --store {store} --all`.",
         {"store": store, "processor": topology.processor},

@@ -55,6 +55,8 @@ _log = structlog.get_logger("runtime.standby")
 
 #: Seconds between two requests for the group's members, and seconds until the next request after a failed one.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
+#: Maximum seconds for which a poll waits for records, and while changelog records wait for a replay.
+PATIENCE_S, BUSY_PATIENCE_S = 0.1, 0.002
 #: Seconds between two checks for a planned change of workers.
 CHANGE_EVERY_S = 0.5
 #: ``LAP_EVERY_S``: seconds between two starts of replays. ``LAP_PATIENCE_S``: maximum seconds by which a start is
@@ -161,6 +163,11 @@ class Standbys:
         self._replay()
         now = self._clock.monotonic()
         self._rest_until = now + (now - began) * (1 / TIME_SHARE - 1)
+
+    @property
+    def patience_s(self) -> float:
+        """Maximum seconds for which a poll waits for records; short while changelog records wait for a replay."""
+        return BUSY_PATIENCE_S if self.busy else PATIENCE_S
 
     def look_soon(self) -> None:
         """Must be called after a rebalance: the next step then requests the group's members again."""

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ import msgspec
 
 # Imported for types only, because a client of a worker reads counts without the engine that makes them.
 if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.reading.interleaved import Run
     from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
     from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
@@ -113,10 +115,12 @@ class Arrivals:
         """Sets the object that counts misplaced messages from now on. None: misplaced messages are not counted."""
         self._places = places
 
-    @property
-    def judges_places(self) -> bool:
-        """Whether misplaced messages are counted, so that ``saw`` must be called for processed messages."""
-        return self._places is not None
+    def saw_run(self, run: Run, positions: Mapping[str, int]) -> None:
+        """Must be called for a run of records: collects the keys of those before ``positions``, which are processed."""
+        if self._places is not None:
+            topic = run.batch.partition.topic
+            reached = bisect_left(run.batch.offsets, positions[topic], run.first, run.last)
+            self.saw(topic, run.batch.keys, run.first, reached)
 
     def saw(self, topic: str, keys: list[bytes | None], first: int, last: int) -> None:
         """Must be called for processed messages: those with indexes ``first`` to ``last`` - 1 in ``keys``."""

@@ -1,19 +1,27 @@
-"""Decides about a failed message: stop the worker (default), write a dead letter, or skip the message."""
+"""Decides about a failed message: stop the worker (default), write a dead letter, or skip the message.
+
+Also calls the other callbacks of an application for its messages.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
-from holdfast.processors.engine.formats.serialization import headers_size
-from holdfast.processors.engine.record_size import UNLIMITED, too_large
-from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
+from holdfast.processors.engine.formats.serialization import ValueUnreadable, ValueUnwritable, headers_size
+from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 from holdfast.processors.engine.steps.outbox import Output
 
@@ -22,8 +30,15 @@ _users_log = logging.getLogger("holdfast.processing")
 
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
+#: The same for a message that can't be read; and for a message whose output can't be written.
+OnConsumerError = Callable[[Exception, "UnreadMessage", logging.Logger], bool]
+OnProducerError = OnProcessingError
+#: Called with topic, partition and offset of each processed message.
+OnMessageProcessed = Callable[[str, int, int], Any]
 
-#: The first ``LOG_FIRST`` dead letters are logged, and after them every ``LOG_EVERY``-th dead letter.
+#: Errors of a message that can't be read.
+UNREADABLE = ValueUnreadable, HeadersUnreadable
+#: Of the dead letters, the first ``LOG_FIRST`` are logged, and then only every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
 #: The suggested action for a dead letter from a repartition topic. It can't be replayed, because a replay sends to a
@@ -55,6 +70,105 @@ class ProcessingFailed(HoldfastError):
     cause = "poison-message"
 
 
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """The user's callbacks of an application; None for a callback that is not given."""
+
+    processing: OnProcessingError | None = None
+    consumer: OnConsumerError | None = None
+    producer: OnProducerError | None = None
+    processed: OnMessageProcessed | None = None
+
+    @property
+    def skip(self) -> bool:
+        """Whether a callback may skip a failed message."""
+        return (self.processing, self.consumer, self.producer) != (None, None, None)
+
+
+class UnreadMessage:
+    """A message that can't be read, for ``on_consumer_error``. It has the methods of a message of confluent-kafka."""
+
+    def __init__(self, failed: FailedMessage) -> None:
+        self._failed = failed
+
+    def topic(self) -> str:
+        """Returns the topic."""
+        return self._failed.partition.topic
+
+    def partition(self) -> int:
+        """Returns the partition."""
+        return self._failed.partition.number
+
+    def offset(self) -> int:
+        """Returns the offset."""
+        return self._failed.offset
+
+    def key(self) -> bytes | None:
+        """Returns the bytes of the key."""
+        return self._failed.key
+
+    def value(self) -> bytes | None:
+        """Returns the bytes of the value."""
+        return self._failed.value
+
+    def headers(self) -> Headers:
+        """Returns the headers; None if they can't be read."""
+        return self._failed.headers
+
+    def timestamp(self) -> int:
+        """Returns the timestamp, in milliseconds since 1970."""
+        return self._failed.timestamp_ms
+
+    def __repr__(self) -> str:
+        """The place of the message."""
+        return self._failed.place
+
+
+class CallbackFailed(ProcessingFailed):
+    """``on_message_processed`` raised an error. The worker stops; the message is processed and committed."""
+
+    cause = ""
+
+
+class ProcessedCalls:
+    """Calls the user's function for each message that was processed, skipped or put aside.
+
+    A worker with this function processes one message at a time, so that ``app.stop()`` in it ends behind the message.
+    Without it, there is no cost.
+    """
+
+    def __init__(self, function: OnMessageProcessed | None = None) -> None:
+        self._function = function
+
+    def room(self, most: int) -> int:
+        """Returns the number of messages that may be processed before the next call, at most ``most``."""
+        return most if self._function is None else 1
+
+    def __call__(self, run: Run | InterleavedRun, before: Mapping[str, int], positions: Mapping[str, int]) -> None:
+        """Must be called after a run of records, with the positions before and behind it."""
+        if self._function is None:
+            return
+        for number in range(run.size):
+            batch, index = run.place(number)
+            (topic, partition), offset = batch.partition, batch.offsets[index]
+            if before[topic] <= offset < positions[topic]:
+                self._call(topic, partition, offset)
+
+    def _call(self, topic: str, partition: int, offset: int) -> None:
+        assert self._function is not None
+        try:
+            self._function(topic, partition, offset)
+        except (Exception, SystemExit) as raised:
+            raise CallbackFailed(
+                f"`on_message_processed` raised {type(raised).__name__}: {raised}. The message at {topic}[{partition}] "
+                f"offset {offset} is processed, and is committed.",
+                action="Correct `on_message_processed`. Then restart: processing resumes behind this message.",
+                topic=topic,
+                partition=partition,
+                offset=offset,
+            ) from raised
+
+
 class FailurePolicy:
     """Decides what happens to failed messages, and counts them.
 
@@ -69,7 +183,7 @@ class FailurePolicy:
     def __init__(
         self,
         dead_letter_topic: str | None,
-        on_processing_error: OnProcessingError | None,
+        callbacks: Callbacks | None,
         processor: str,
         code_version: str,
         record_bytes_max: int = UNLIMITED,
@@ -77,7 +191,9 @@ class FailurePolicy:
         table_groups: Collection[str] = (),
     ) -> None:
         self._topic = dead_letter_topic
-        self._ask = on_processing_error
+        self._callbacks = callbacks or Callbacks()
+        #: Calls ``on_message_processed``.
+        self.on_processed = ProcessedCalls(self._callbacks.processed)
         self._processor = processor
         self._code_version = code_version
         self._bytes_max = record_bytes_max
@@ -98,7 +214,7 @@ class FailurePolicy:
             raise stopped from failed.error
         if failed.partition.topic in self._table_groups and not failed.made:
             raise _failure(failed, also=NOT_ASIDE, action=_group_action(failed)) from failed.error
-        if self._ask is not None and self._skips(self._ask, failed):
+        if self._is_skipped(failed):
             self.skipped += 1
             return None
         if self._topic is None:
@@ -124,13 +240,24 @@ class FailurePolicy:
         time_ms = self._times.taken(self._topic, failed.timestamp_ms)
         return Output(self._topic, failed.key, failed.value, time_ms, headers)
 
-    def _skips(self, ask: OnProcessingError, failed: FailedMessage) -> bool:
+    def _is_skipped(self, failed: FailedMessage) -> bool:
+        """Asks the callback for the kind of the error first, and then ``on_processing_error``."""
+        given, message = self._callbacks, failed
+        asked: list[tuple[str, Callable[..., bool] | None, Any]] = []
+        if isinstance(failed.error, UNREADABLE) and not failed.made:
+            asked.append(("on_consumer_error", given.consumer, UnreadMessage(failed)))
+        if _is_of_output(failed.error):
+            asked.append(("on_producer_error", given.producer, message))
+        asked.append(("on_processing_error", given.processing, message))
+        return any(ask is not None and self._skips(name, ask, failed, shown) for name, ask, shown in asked)
+
+    def _skips(self, called: str, ask: Callable[..., bool], failed: FailedMessage, shown: Any) -> bool:
         try:
-            return ask(failed.error, failed, _users_log)
+            return bool(ask(failed.error, shown, _users_log))
         except (Exception, SystemExit) as raised:
             name = getattr(ask, "__name__", repr(ask))
-            said = f"`on_processing_error` ({name}) raised {type(raised).__name__}: {_text(raised)}."
-            raise _failure(failed, also=said, action="Correct `on_processing_error`: True skips.") from raised
+            said = f"`{called}` ({name}) raised {type(raised).__name__}: {_text(raised)}."
+            raise _failure(failed, also=said, action=f"Correct `{called}`: True skips.") from raised
 
     def _headers(self, failed: FailedMessage) -> Headers:
         said = [failed.error.action] if isinstance(failed.error, HoldfastError) else []
@@ -155,6 +282,13 @@ class FailurePolicy:
         # A replayed dead letter has the headers of its earlier failure. They are removed, because otherwise each
         # failure would add ten more headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether an output of the message can't be written, and not a value of its state."""
+    if isinstance(error, RecordTooLarge):
+        return not str(error.fields.get("topic", "")).endswith(CHANGELOG_SUFFIX)
+    return isinstance(error, (ValueUnwritable, RecordTimeRefused))
 
 
 def _reason(error: Exception) -> str:

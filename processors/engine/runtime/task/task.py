@@ -59,11 +59,13 @@ from holdfast.processors.engine.runtime.task.timed_steps import (
     add_steps,
     processors_of,
     schedules_of,
+    sources_of,
     time_of,
     watermark_topics,
     watermark_writers_of,
 )
 from holdfast.processors.engine.schedules.firing import TaskSchedules
+from holdfast.processors.engine.sources.running import TaskSources
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
@@ -104,6 +106,7 @@ class Task(TaskFacts):
         self._monotonic = NO_GROUPS.monotonic
         self.arrivals = Arrivals()
         self.schedules: TaskSchedules | None = None
+        self.sources: TaskSources | None = None
 
     def open(
         self,
@@ -151,6 +154,7 @@ class Task(TaskFacts):
             self.time.upstream = Upstream(self.time.stream, hears)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         self.schedules = schedules_of(own, self.partition, self._store, self.states, self.outboxes, *limits)
+        self.sources = sources_of(own, self.partition, self.states, self.outboxes, *limits)
         processors = processors_of(own, self.states, declared, self.time, self._times)
 
         def compiled(node: Node, timing: Timing) -> Steps:
@@ -186,7 +190,7 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close due windows, fire due timers and schedules, and make the watermarks of the next commit.
+        """Close due windows, fire due timers and schedules, take units of sources, and make watermarks.
 
         If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
         error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
@@ -194,6 +198,8 @@ class Task(TaskFacts):
         self._close_and_fire(on_failure, due=due)
         if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
             self.schedules.fire(self._times.now_ms, partial(self._slot_fails, on_failure))
+        if self.sources is not None and due:
+            self.sources.take()
 
     def _close_and_fire(self, on_failure: OnFailure, *, due: bool) -> None:
         if self.time is None:
@@ -252,7 +258,7 @@ class Task(TaskFacts):
             try:
                 return self._process(batch, first, last, on_failure)
             finally:  # messages before a message that stops the worker are committed
-                self._saw_keys(Run(batch, first, last))
+                self.arrivals.saw_run(Run(batch, first, last), self._positions)
         if None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
         for run in in_turn(without_watermarks(batch, first, last), self):
@@ -261,14 +267,6 @@ class Task(TaskFacts):
             else:
                 done += self._process(*run, on_failure)
         return done
-
-    def _saw_keys(self, run: Run) -> None:
-        """Collects the keys of those records of a run that are processed, if misplaced messages are counted."""
-        if not self.arrivals.judges_places:
-            return
-        topic = run.batch.partition.topic
-        reached = bisect_left(run.batch.offsets, self._positions[topic], run.first, run.last)
-        self.arrivals.saw(topic, run.batch.keys, run.first, reached)
 
     def _take_watermark(self, batch: Batch, index: int) -> None:
         topic, offset = batch.partition.topic, batch.offsets[index]
@@ -377,7 +375,7 @@ class Task(TaskFacts):
             return self._run_function(self.woven.function, records, made, on_failure)
         finally:
             for part in records.parts:
-                self._saw_keys(part)
+                self.arrivals.saw_run(part, self._positions)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Makes the async calls of these records, then processes their results. Returns the same as ``_run``."""
@@ -464,9 +462,9 @@ class Task(TaskFacts):
 
     @property
     def progressed(self) -> bool:
-        """Whether a commit is needed: positions moved, time or schedules have changes, or new stores began empty."""
+        """Whether a commit is needed: positions, time, schedules or sources have moved, or new stores began empty."""
         moved = self._positions != self._committed or bool(self._begun_empty)
-        return moved or any(each is not None and each.dirty for each in (self.time, self.schedules))
+        return moved or any(each is not None and each.dirty for each in (self.time, self.schedules, self.sources))
 
     def dirty_bytes(self) -> int:
         """Estimated bytes of the uncommitted writes."""
@@ -478,9 +476,9 @@ class Task(TaskFacts):
             state.drop()
         if self.time is not None:
             self.time.restore()
-        self.schedules.restore() if self.schedules is not None else None
-        if self.order is not None:
-            self.order.clear()
+        for each in (self.schedules, self.sources):
+            each.restore() if each is not None else None
+        self.order.clear() if self.order is not None else None
         for box in self.outboxes.values():
             box.clear()
         self.watermarks.clear()
@@ -491,6 +489,8 @@ class Task(TaskFacts):
         """Drops uncommitted work and closes the RocksDB. A second call does nothing."""
         if self._phase is TaskPhase.CLOSED:
             return
+        if self.sources is not None:
+            self.sources.close()
         for state in self.states.values():
             state.drop()
         self.states.clear()

@@ -1,4 +1,4 @@
-"""Builds the time-dependent parts of a task: stream time, windows, stores with expiring values, and timers."""
+"""Builds the parts of a task that act without a message: stream time, windows, timers, schedules and sources."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 from holdfast.processors.engine.aggregates.aggregation import aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run
-from holdfast.processors.engine.dataframe.groups import schedules_by_store
+from holdfast.processors.engine.dataframe.groups import schedules_by_store, sources_by_store
 from holdfast.processors.engine.dataframe.plain_loop import Timing, topic_sender
+from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import DeclaredStores, StoreTime
@@ -18,6 +19,8 @@ from holdfast.processors.engine.runtime.task.task_timers import TaskTimers, Time
 from holdfast.processors.engine.schedules.firing import TaskSchedules
 from holdfast.processors.engine.schedules.reading import ReadableStore
 from holdfast.processors.engine.schedules.slot import Reach
+from holdfast.processors.engine.sources.handover import Limits
+from holdfast.processors.engine.sources.running import TaskSources
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
@@ -256,6 +259,31 @@ def schedules_of(
     if not reaches:
         return None
     made = TaskSchedules(reaches, stores, states, outboxes)
+    made.load()
+    return made
+
+
+def sources_of(
+    frames: Sequence[StreamingDataFrame],
+    partition: int,
+    states: dict[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes,
+) -> TaskSources | None:
+    """The sources of a task; None if it has none. Replaces the stores of sources in ``states``.
+
+    A source runs in the task of partition 0 of its topic.
+    """
+    own = {store: each for store, each in sources_by_store(frames[0]).items() if store in states}
+    sources = []
+    for store, each in own.items():
+        states[store] = state = DeclaredState(states[store], None)
+        limits = Limits(record_bytes_max.get(each.topic.name, UNLIMITED), times)
+        sources.append((each, state, limits))
+    if not sources or partition != 0:
+        return None
+    made = TaskSources(sources, outboxes, times.clock)
     made.load()
     return made
 

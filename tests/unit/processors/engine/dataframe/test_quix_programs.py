@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from holdfast.sinks.core.list import ListSink
 from tests.quix_page import PAGE, listed_under
 
 PROGRAMS = PAGE.with_name("quix-programs.md")
+#: The programs with sources and callbacks.
+SOURCES = Path(__file__).with_name("test_quix_sources.py")
 SECTIONS = ("Quickstart", "Tutorials", "Processing", "Producer and consumer", "Debugging", "Branches", "Configuration")
 START = 1_700_000_000_000
 
@@ -383,4 +387,5 @@ def test_topics_with_their_configuration_and_formats() -> None:
 
 def test_the_page_lists_these_programs() -> None:
     here = {name for name in globals() if name.startswith("test_")} - {"test_the_page_lists_these_programs"}
+    here |= set(re.findall(r"^def (test_\w+)", SOURCES.read_text(encoding="utf-8"), re.MULTILINE))
     assert listed_under(*SECTIONS, page=PROGRAMS) == here

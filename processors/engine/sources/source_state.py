@@ -1,0 +1,71 @@
+"""The state of a source, as its thread sees it: committed values, and its own writes since."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import decode_value, encode_value
+from holdfast.processors.engine.state.methods import StateMethods, Ttl
+
+
+class SourceState(StateMethods):
+    """The values that a ``StatefulSource`` keeps. All of them are in memory: keep positions here, not data.
+
+    Only the worker's loop may touch the store, so a source's thread works on this copy. ``writes`` has what it changed
+    since the last unit; the loop writes it into the store, in the transaction of the unit's messages.
+
+    Args:
+        store: The name of the store.
+        held: The stored bytes of each state key.
+        check_room: Raises RecordTooLarge if so many bytes under a state key exceed a record of the changelog.
+    """
+
+    __slots__ = ("_check_room", "_held", "message_key", "name", "timestamp_ms", "writes")
+
+    def __init__(self, store: str, held: Mapping[str, bytes], check_room: Callable[[str, int], None]) -> None:
+        self.name, self.message_key, self.timestamp_ms = store, b"", 0
+        self._held, self._check_room = dict(held), check_room
+        self.writes: dict[str, bytes | None] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Returns a copy of the value of ``key``; if there is no value, a copy of ``default``."""
+        raw = self._held.get(key)
+        return copy.deepcopy(default) if raw is None else decode_value(raw)
+
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
+        """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
+        if ttl is not None:
+            raise self.without_ttl()
+        self._store(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"))
+
+    def _load(self, key: str) -> bytes | None:
+        return self._held.get(key)
+
+    def _store(self, key: str, raw: bytes | None) -> None:
+        if raw is None:
+            self._held.pop(key, None)
+        else:
+            self._check_room(key, len(raw) + len(key.encode()))
+            self._held[key] = raw
+        self.writes[key] = raw
+
+    # -- what ranges read; all values are in ``stored`` -------------------------------------------------------------
+
+    def uncommitted(
+        self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields nothing: ``stored`` has the writes, too."""
+        return iter(())
+
+    def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        """Yields state keys with their values, in key order, from ``first``."""
+        yield from ((key, raw) for key, raw in self._sorted() if key >= first)
+
+    def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
+        """Yields the entries before ``end`` in reverse order; None means no end."""
+        yield from ((key, raw) for key, raw in reversed(self._sorted()) if end is None or key < end)
+
+    def _sorted(self) -> list[tuple[bytes, bytes]]:
+        return sorted((key.encode(), raw) for key, raw in self._held.items())
