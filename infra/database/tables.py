@@ -2,7 +2,7 @@
 
 Invariants:
     - Each processor has at most one open incident and one open apply, because partial unique indexes refuse a second
-      incident or apply (``migrations.one_open``).
+      incident or apply (``migrations``).
     - Times are stored in UTC, and are timezone-aware in Python. A time without a time zone is refused.
     - The ``token`` of an incident or apply changes with each new holder. ``beat_s`` is the time of the holder's last
       heartbeat, by the database's clock (``leases``).

@@ -147,7 +147,7 @@ def describe(app: Declared) -> Topology:
         repartitions=_grouped(app.frames, feeds),
         source_logs=tuple(app.source_logs),
     )
-    _check_circles(described, [app.frames[name].topic for name in feeds if app.frames[name].topic.of_join])
+    _check_circles(described, [app.frames[name].topic for name in feeds if app.frames[name].topic.between])
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
@@ -275,7 +275,7 @@ def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
             inputs = ", ".join(described.subtopology_of(name).inputs)
             in_another_task = (
                 "Join a table with its own groups by a key inside the row: `table.join(groups, on='status')`"
-                if topic.of_table_groups
+                if topic.between == "table groups"
                 else "Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`"
             )
             raise JoinInvalid(

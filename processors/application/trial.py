@@ -46,7 +46,7 @@ def trial_of(
         StepInvalid: State is given, and the stream has no store, or several. Or the stream begins behind a step that
             groups or joins rows of tables.
     """
-    if frame.topic.of_join:
+    if frame.topic.between:
         raise StepInvalid(
             f"`sdf.test` got a stream that begins at {frame.topic.name}. Its messages are changes of rows, which an "
             "earlier step makes.",

@@ -64,7 +64,7 @@ def make_worker(
     """
     options, rejects = assignment.options, declared.dead_letter_topic
     limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
-    moved = [name for name, frame in declared.frames.items() if frame.topic.of_table_groups]
+    moved = [name for name, frame in declared.frames.items() if frame.topic.between == "table groups"]
     failures = FailurePolicy(
         rejects, callbacks, declared.group, topology.code_version, limit, options.record_times, moved
     )

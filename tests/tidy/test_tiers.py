@@ -131,7 +131,7 @@ def test_cases_that_were_slow_when_measured_are_not_quick(monkeypatch: pytest.Mo
     monkeypatch.setattr(tiers, "SLOW_CASES", file)
     tiers.slow_cases.cache_clear()
     try:
-        measured = {"test_was_slow": 0.3, "test_slow[1]": 1.2, "test_quick": 0.1}
+        measured = {"test_was_slow": 0.15, "test_slow[1]": 1.2, "test_quick": 0.1}
         tiers.write_slow_cases({f"tests/unit/test_a.py::{name}": seconds for name, seconds in measured.items()})
         assert file.read_text() == "tests/unit/test_a.py::test_slow[1]\ntests/unit/test_b.py::test_kept\n"
         tiers.slow_cases.cache_clear()

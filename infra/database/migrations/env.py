@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from alembic import context
 
-from holdfast.infra.database import tables
-from holdfast.infra.database.migrations import one_open  # noqa: F401 because it adds its indexes to the tables
+from holdfast.infra.database import migrations, tables
+
+assert migrations.one_open_incident.table is tables.incidents  # the import adds the indexes to the tables
 
 connection = context.config.attributes["connection"]
 context.configure(

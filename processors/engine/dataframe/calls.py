@@ -64,8 +64,7 @@ class StreamCalls(Generic[Stream]):
         made: Stream = self._then(Node("apply", _call_of(func, concurrency, order, timeout)))
         return made
 
-    # tidy: allow-wide because the first arguments are those of Quix Streams, the last those of apply_async.
-    def join_lookup(
+    def join_lookup(  # tidy: allow-wide because the arguments are those of Quix Streams and of apply_async.
         self: Any,
         lookup: Lookup | BaseLookup[Any],
         fields: LookupFields | Mapping[str, BaseField] = None,

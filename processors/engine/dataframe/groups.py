@@ -138,8 +138,8 @@ class StreamGroups(Generic[Stream]):
             what = "A join by a key inside the row" if label is None else "`group_by` of a table"
             raise without_application(what)
         topic = Topic(repartition_topic(self._groups.processor, name))
-        topic.label, topic.group_by, topic.of_join = label or name, name, True
-        topic.of_table_groups = label is not None
+        topic.label, topic.group_by = label or name, name
+        topic.between = "join" if label is None else "table groups"
         if topic.name in self._groups.by_topic:
             what = "join" if label is None else "`group_by` of a table"
             raise GroupByInvalid(

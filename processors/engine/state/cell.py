@@ -11,9 +11,8 @@ class Cell:
     """Maps message keys to values of one state key: uncommitted values (``dirty``), and a cache of committed values.
 
     The cache has two dicts: ``young`` with the values used most recently, and ``old``. ``suffix`` is the state key as
-    bytes, which is the last part of a changelog key. If ``suffix`` is None, the cell serves many state keys. The keys
-    of its dicts are then full changelog keys. ``room`` is the maximum length of a dict key and its value together, in
-    bytes.
+    bytes, which is the last part of a changelog key. With None, the cell serves many state keys, and the keys of its
+    dicts are full changelog keys. ``room`` is the maximum length of a dict key and its value together, in bytes.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")

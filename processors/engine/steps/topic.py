@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
@@ -136,11 +136,9 @@ class Topic:
         self.label = name
         #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
-        #: Whether the topic connects two internal steps: of a join by a foreign key, or of grouped rows of a table.
-        self.of_join = False
-        #: Whether the topic has the changes of a table's rows for their groups (``group_by`` of a table). If such a
-        #: change became a dead letter, its group would stay wrong, because an unchanged row is not sent again.
-        self.of_table_groups = False
+        #: What a topic between two steps has: the messages of a join by a foreign key, or the changes of a table's rows
+        #: for their groups (``group_by`` of a table). Empty for other topics.
+        self.between: Literal["", "join", "table groups"] = ""
         #: The field whose values become the topic's keys; empty if a function computes the keys.
         self.grouped_field = ""
         #: The number of partitions that ``group_by`` declares; None without a declaration.

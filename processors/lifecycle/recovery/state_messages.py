@@ -23,7 +23,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
-from holdfast.processors.lifecycle.recovery.working_check import TODO, Answer
+from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, Answer
 
 #: Minimum seconds that a state must last before a message reports it. Shorter states are normal while a processor is
 #: being changed.
@@ -51,7 +51,7 @@ def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
     """
     if answer.passed or (answer.incident is not None and not is_open):
         return None
-    action = answer.action or answer.text.partition(TODO)[2]
+    action = answer.action or answer.text.partition(ACTION_MARK)[2]
     if not action:
         return _need_of_lasting(processor, answer)
     title = f"{processor} needs you: {TITLES[answer.kind]}"

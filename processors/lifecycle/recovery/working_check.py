@@ -45,7 +45,7 @@ Colour = Literal["green", "yellow", "grey", "red"]
 #: Faults whose action does not start workers of this processor, or already names the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: Start of the action in the text of an answer.
-TODO = " What to do: "
+ACTION_MARK = " What to do: "
 
 #: Seconds after which an unchanged answer is recorded again, so that a recent answer shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
@@ -131,7 +131,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
     """
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
-    text, _, todo = answer.text.partition(TODO)
+    text, _, todo = answer.text.partition(ACTION_MARK)
     left = f"Apply {last.id} ({last.verb}), which ended as {last.outcome}, may have left it so."
     return replace(answer, text=f"{text} {left} What to do: {todo}", only_warns=False)
 
@@ -208,11 +208,11 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
     """
     if not strangers or not asks_to_start(answer):
         return answer
-    text, todo, _ = answer.text.partition(TODO)
+    text, todo, _ = answer.text.partition(ACTION_MARK)
     there = f"stop {processor} there (`holdfast apply stop {processor}` in that installation)"
     # After a failed incident with workers of another installation, the action already begins with this text.
     action = answer.action if answer.action.startswith(there) else f"{there}; then: {answer.action}"
-    said = f"{text} {shared_with(processor, strangers)}{TODO}{action}" if todo else answer.text
+    said = f"{text} {shared_with(processor, strangers)}{ACTION_MARK}{action}" if todo else answer.text
     return replace(answer, text=said, action=action)
 
 

@@ -17,8 +17,8 @@ def prepare(
 ) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
     """Create the missing topics of a processor that starts, if ``may_create``.
 
-    Returns the facts of all the processor's topics by name, and warnings about partitioning by key. The warnings are
-    already logged. Raises also the errors of ``provisioning.prepare`` and ``same_partitioner.check_at_start``.
+    Returns the facts of all topics by name, and the logged warnings about partitioning by key. Raises also the errors
+    of ``provisioning.prepare`` and ``same_partitioner.check_at_start``.
 
     Raises:
         TopicUnusable: Another processor has a repartition topic with the same name, and has read it.

@@ -18,10 +18,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
-from holdfast.infra.database import schema, tables
+from holdfast.infra.database import migrations, schema, tables
 from holdfast.infra.database.errors import RecordUnknown, RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.database.leases import Fence
-from holdfast.infra.database.migrations import one_open
 from holdfast.infra.database.registry import Registry
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -231,7 +230,7 @@ def test_a_schema_of_the_newest_version_is_opened_beside_a_writer(registry: Regi
 
 def test_the_newest_version_is_that_of_the_newest_migration() -> None:
     config = Config()
-    config.set_main_option("script_location", str(Path(one_open.__file__).parent))
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.set_main_option("path_separator", "os")
     assert [schema.newest_version()] == ScriptDirectory.from_config(config).get_heads()
 
@@ -255,7 +254,7 @@ def test_a_newer_schema_is_left_alone(registry: Registry, url: str) -> None:
 
 def test_the_rule_of_one_open_incident_is_in_both_dialects() -> None:
     for dialect in (sqlite.dialect(), postgresql.dialect()):
-        statement = str(CreateIndex(one_open.one_open_incident).compile(dialect=dialect))
+        statement = str(CreateIndex(migrations.one_open_incident).compile(dialect=dialect))
         assert statement.endswith("ON incidents (processor) WHERE closed_at IS NULL")
 
 

@@ -74,7 +74,7 @@ def test_what_a_proof_writes_counts_for_the_releases_and_has_its_row(settings: S
     named = {name for names in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in names.split(", ")}
     assert {f"`{each.name}`" for each in owners(settings) if each.name != OTHER} == named
     (row,) = [line for line in table.splitlines() if "`.proof`" in line]
-    assert "none left" in row
+    assert "1 h after a kill" in row
 
 
 def test_what_lies_on_other_machines_has_no_owner_here(tmp_path: Path) -> None:
