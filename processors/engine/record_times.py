@@ -154,7 +154,9 @@ ANY_TIME = RecordTimes()
 
 
 def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[str, tuple[int, int]]:
-    """Returns for each topic the maximum differences to the past and to the future, in ms. No entry means no limit.
+    """Returns for each topic the maximum ms by which a record's time may lie before, and after, the broker's clock.
+
+    A topic without a limit has no entry.
 
     Args:
         names: The topics that the processor writes to.

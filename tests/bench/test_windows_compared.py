@@ -188,7 +188,7 @@ def drawn(partition: int, keys: int, lates: Sequence[int]) -> list[Message]:
 
 #: Delays of messages: none, within the grace, and late.
 MIXED = [0, 0, 0, 0, 1, 5 * SECOND, 10 * SECOND, 13 * SECOND, 20 * SECOND, 33 * SECOND, 45 * SECOND, 300 * SECOND]
-#: Delays that are late either for all sliding windows or for none.
+#: Delays of messages. With each delay, a message is late for all of its sliding windows, or for none.
 ALL_OR_NONE = [0, 0, 0, 0, 1, 5 * SECOND, 300 * SECOND]
 NONE_LATE = [0, 0, 0, 1, 5 * SECOND, 10 * SECOND]
 

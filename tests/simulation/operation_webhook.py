@@ -162,12 +162,12 @@ class Webhook:
             self._world.rest(NOTIFY_EVERY_S / 3)
 
     def _now(self) -> ProcessorNow:
-        """What status shows."""
+        """The processor's present state, as `holdfast status` reads it."""
         watcher: Any = Watcher(self._world, "reader")
         return processor_now(GROUP, WatchingPerson(self._world, watcher).acting, LIMITS)
 
     def _wrong(self, seen: ProcessorNow) -> str:
-        """How what was told differs from what status shows; empty if it does not."""
+        """The difference between the sent messages and the state in `holdfast status`; empty if there is none."""
         answer, incident, lasting = seen.answer, seen.incident, self.lasting()
         said = f"{lasting} are told; status: {answer.text}"
         if answer.passed:

@@ -83,7 +83,8 @@ def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(change
     }
 
 
-#: For each column: values of which each needs a wider type than the ones before, and the resulting types.
+#: For each column: its values in the order of the snapshots, and its type after each snapshot. Most values widen the
+#: type. Where the second list is shorter, the last types are not checked.
 WIDENED = {
     "number": ([1, 1.5, "one"], ["bigint", "double", "string"]),
     "truth": ([True, 2], ["boolean", "string"]),

@@ -30,7 +30,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 def read(asked: Read, worker: Owner) -> dict[str, Any]:
     """Returns a dict with ``rows`` (the entries in the form of export files), ``more`` and ``positions``.
 
-    ``more`` says whether further entries are selected. ``positions`` maps each partition to the committed input offsets
+    ``more`` is true if a limit left out entries of the selection. ``positions`` maps each partition to the committed input offsets
     by topic. Raises CommandWrong for a wrong store or limit, and CommandRefused if the worker does not own the
     partitions.
     """

@@ -106,7 +106,7 @@ class _Writer:
         self.columns, self.closed = {name: self.columns[name] for name in names}, True
 
     def code(self, expression: Expression) -> str:
-        """Returns the code of an expression that reads the present columns."""
+        """Returns Python code that computes an expression from the columns, as they are at this line of the code."""
         return self._local(expression).code("value", self._named)
 
     def _named(self, kind: str, thing: Any) -> str:

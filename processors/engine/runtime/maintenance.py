@@ -55,8 +55,8 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Requests the end offsets of inputs from Kafka. A paused worker fetches nothing, so its consumer does not
-        #: learn new end offsets for the lag.
+        #: Requests the end offsets of inputs, from which the lag is computed. The consumer of a paused worker fetches
+        #: nothing, so its own end offsets are old.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False

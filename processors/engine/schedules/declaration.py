@@ -27,7 +27,7 @@ _MISSED = {"once": "the last of missed slots fires", "all": "missed slots fire",
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A function that runs once for each slot.
+    """A function that runs at given times (slots): once for the processor, or once in each task.
 
     ``outputs`` are the topics to which the function may send. The function runs in the tasks of one stream: ``beside``
     is the topic of this stream; None means the first stream.

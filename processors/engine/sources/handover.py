@@ -235,7 +235,10 @@ class Handover:
     # -- for the worker's loop --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """In step: waits until the source's thread waits for the loop. Raises SourceHangs."""
+        """Under a virtual clock, blocks the loop until the source's thread has ended, or waits for the loop.
+
+        With a real clock, returns at once. Raises SourceHangs if the thread does neither within ``SETTLED_WITHIN_S``.
+        """
         if not self.in_step:
             return
         with self._changed:

@@ -5,10 +5,10 @@ Each message is sent exactly once, even if the process is killed.
     letter 7 ── transaction: message to its topic + offset 8 of the replay group ──► commit ──► … ──► letters deleted
 
 Invariants:
-    - A message and the offset after its letter are in one transaction, so a repeated stage does not send it again.
+    - A message and the offset after its letter are in one transaction, so a repeated stage sends no message again.
     - Letters are deleted only up to the committed offsets of the replay group.
-    - A letter that no input accepts is written to the end of the dead-letter topic again, with all its headers, in the
-      same transaction.
+    - If the topic of a letter is no input of the processor, the letter is written again to the end of the dead-letter
+      topic, with all its headers, in the same transaction.
 """
 
 from __future__ import annotations

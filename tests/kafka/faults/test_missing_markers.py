@@ -1,4 +1,7 @@
-"""A restarted broker without leaders omits transaction markers (KAFKA-20734). The worker writes the missing markers."""
+"""The worker writes the transaction markers that a restarted broker omits.
+
+A broker that leads no partition yet writes no markers (KAFKA-20734).
+"""
 
 from __future__ import annotations
 

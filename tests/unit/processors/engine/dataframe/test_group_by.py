@@ -174,7 +174,10 @@ def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(par
 
 
 def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
-    """In each of its ten commits, the task before the topic writes a watermark to each of the two partitions."""
+    """Watermarks do not count for ``commit_every``.
+
+    The task that groups commits ten times. Each commit writes a watermark to both partitions of the repartition topic.
+    """
 
     class Counting(InlineProcess):
         commits = 0

@@ -144,7 +144,11 @@ def test_a_kill_at_each_step_of_the_commit_loses_and_doubles_nothing(
 
 
 class Faulty(Network):
-    """When armed, it loses or delays one request of this kind, or loses the answer to it."""
+    """A simulated network that fails one request.
+
+    While ``armed`` is true, the first request with the name ``request`` is lost, is delayed, or loses its reply, as
+    ``fate`` says.
+    """
 
     def __init__(self, request: str, fate: Fate) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A processor's history as entries and events. Tests which events are not reported yet."""
+"""The timeline makes entries and events from a processor's history, and knows which events still have to be sent."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     "request_", [Restart("orders"), Scale("orders", 3), Restore("orders"), Clear("orders"), Reposition("orders")]
 )
 def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfProcessor) -> None:
-    """An interrupted deploy recorded the version, but its workers still run the version before."""
+    """An interrupted deploy recorded the new version, but the workers still run the former version."""
     former = (InstanceFacts("0", True, "running", FORMER.code_version),)
     verdict = refused(plan_of(request_, deployment=UNPROVEN, instances=former))
     assert "it never worked, and version v0 worked last" in verdict.sentence
