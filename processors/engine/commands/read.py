@@ -31,8 +31,11 @@ def read(asked: Read, worker: Owner) -> dict[str, Any]:
     """Returns a dict with ``rows`` (the entries in the form of export files), ``more`` and ``positions``.
 
     ``more`` is true if a limit left out entries of the selection. ``positions`` maps each partition to the committed
-    input offsets by topic. Raises CommandWrong for a wrong store or limit, and CommandRefused if the worker does not own the
-    partitions.
+    input offsets by topic.
+
+    Raises:
+        CommandWrong: The store or the limit is wrong.
+        CommandRefused: The worker does not own the partitions.
     """
     if not 1 <= asked.limit <= READ_ENTRIES_MAX:
         raise CommandWrong(
