@@ -25,6 +25,7 @@ from holdfast.processors.engine.aggregates.aggregation import (
     FORMAT,
     FORMAT_VERSION,
     Aggregation,
+    AggregationFailed,
     AggregationInvalid,
     Aggregator,
     Collect,
@@ -198,7 +199,13 @@ class RetractableColumns(Aggregation):
                 return total / (rows << exponent)
             return total / (1 << exponent) if floats else total >> exponent
         except OverflowError as failure:
-            raise made.failed(column, "gives a number that no float can hold", "float") from failure
+            raise AggregationFailed(
+                f"Column {column!r} is {made.describe()}, and the total of its group is one that no float can hold.",
+                action="Leave out such rows by `table.filter(...)` before `group_by`, and build all state again: "
+                "`holdfast apply stop PROCESSOR`, then `holdfast apply clear PROCESSOR --all --rewind earliest`.",
+                column=column,
+                seen="float",
+            ) from failure
 
 
 def _sum(held: Any, item: int | float, sign: int) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
@@ -116,6 +117,13 @@ def _check_source(source: Any) -> None:
         raise SourceInvalid(
             f"Source {source.name!r} has no `run`: class {kind} does not implement it.",
             action=f"Implement `def run(self)` in {kind}, which calls `self.produce(...)`.",
+            name=source.name,
+        )
+    if any(test(type(source).run) for test in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+        raise SourceInvalid(
+            f"`run` of source {source.name!r} is async or has `yield`, so its call does nothing. Expected a function "
+            "that runs until the source ends.",
+            action="Write a plain `def run(self)` that calls `self.produce(...)`. It may call `asyncio.run(...)`.",
             name=source.name,
         )
     try:

@@ -67,6 +67,13 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
 #: A hint for errors about a store without data: the data may be stored under another store name. In earlier versions of
 #: Holdfast, a step without `store=` had store `default` or `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
+#: The action for a store of schedules or of a source.
+NOT_OF_INPUT = (
+    "If the schedule or source is new, deploy this version: `holdfast apply deploy PROCESSOR` lets the store begin "
+    "empty. Without a deployment, begin at the first message again, which sends outputs again: "
+    "`holdfast apply clear PROCESSOR --all --rewind earliest`, or in a test "
+    "`cluster.clear_state(app, rewind='earliest')`."
+)
 
 
 def check_inputs(
@@ -75,6 +82,7 @@ def check_inputs(
     committed: Mapping[str, int | None],
     fed_by: Mapping[str, Collection[str]] | None = None,
     chained: Collection[str] = (),
+    not_of_input: Collection[str] = (),
 ) -> dict[str, int]:
     """Returns the next input offset of each topic, after checking that the state matches these offsets.
 
@@ -89,6 +97,8 @@ def check_inputs(
             an entry depends on all topics.
         chained: The stores before or after a repartition topic. Such a store can't be rebuilt without the other stores
             of its chain.
+        not_of_input: The stores of schedules and sources. Their state does not follow from the input, so it can't be
+            built again from the input.
 
     Raises:
         StateIncoherent: The state includes fewer or more messages than the group has committed.
@@ -107,7 +117,9 @@ def check_inputs(
                     f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds "
                     f"{'nothing of it' if held is None else f'it only up to {held}'}: its changelog lost records, or "
                     "the store is new.",
-                    action=_rebuild(store, chained=store in chained) + (NAMED_ANEW if held is None else ""),
+                    action=NOT_OF_INPUT
+                    if store in not_of_input
+                    else _rebuild(store, chained=store in chained) + (NAMED_ANEW if held is None else ""),
                     cause="changelog-truncated",
                     task=task,
                     store=store,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import timedelta
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException, Inexact, InvalidOperation, Overflow
 from itertools import islice
 from typing import Any, cast
 
@@ -24,6 +24,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
+
+#: Maximum digits of a sum of Decimals. The sum is exact, whatever the precision of the process's decimal context.
+DIGITS_MAX = 10_000
+_EXACT = Context(prec=DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation, Overflow])
 
 #: The time for which a value stays readable, in milliseconds or as a timedelta; None means the store's default.
 Ttl = int | timedelta | None
@@ -92,7 +96,14 @@ class StateMethods:
             if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
                 raise self._unfit(key, what, "a number", "Set it to a number first, or use another key.")
         try:
-            total = held + by
+            if isinstance(held, Decimal) or isinstance(by, Decimal):
+                total: Any = _sum_of_decimals(held, by)
+            else:
+                total = held + by
+        except DecimalException as failure:
+            seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}"
+            expected = f"a sum of at most {DIGITS_MAX:,} digits"
+            raise self._unfit(key, seen, expected, "Round the numbers first.") from failure
         except TypeError as failure:
             seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}"
             raise self._unfit(
@@ -204,3 +215,10 @@ class StateMethods:
 
 def _shown(value: Any) -> str:
     return f"{type(value).__name__} {repr(value)[:80]}"
+
+
+def _sum_of_decimals(held: float | Decimal, by: float | Decimal) -> Decimal:
+    """Returns the exact sum. Raises TypeError for a float, and DecimalException if there is no exact sum."""
+    if isinstance(held, float) or isinstance(by, float):
+        raise TypeError("a Decimal and a float have no exact sum")
+    return _EXACT.add(_EXACT.create_decimal(held), _EXACT.create_decimal(by))

@@ -17,6 +17,7 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
+from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
 from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
 from holdfast.processors.engine.formats.serialization import ValueUnreadable, ValueUnwritable, headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
@@ -326,14 +327,15 @@ def _action(failed: FailedMessage) -> str:
 
 
 def _group_action(failed: FailedMessage) -> str:
-    """Returns the suggested action for a failed change of a table's row.
-
-    It can't be skipped or become a dead letter.
-    """
-    of_error = f"{failed.error.action} " if isinstance(failed.error, HoldfastError) else ""
+    """Returns the suggested action for a failed change of a table's row, which can't be skipped or put aside."""
+    own = failed.error.action if isinstance(failed.error, HoldfastError) else ""
+    if "dead_letter_topic" in own:
+        own = ""  # it is no way out for a change of a group
+    if own and isinstance(failed.error, AggregationFailed):
+        return own  # no function makes the total of a built-in column smaller: the items are in the record
     return (
-        f"{of_error}Correct the function of the column, or the step behind the groups, so that it takes this change. "
-        "Then deploy it: processing resumes at this offset."
+        f"{own and own + ' '}Correct the function of the column, or the step behind the groups, so that it takes this "
+        "change. A function of `Reduce` keeps its name. Then deploy it: processing resumes at this offset."
     )
 
 

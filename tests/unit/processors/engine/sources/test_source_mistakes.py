@@ -40,6 +40,16 @@ class Idle(Source):
     """A source without ``run``."""
 
 
+class Awaited(Source):
+    async def run(self) -> None:  # type: ignore[override]
+        """Its call only makes a coroutine."""
+
+
+class Yielding(Source):
+    def run(self) -> Any:
+        yield 1
+
+
 def twice() -> None:
     app = application()
     app.add_source(Quiet("one"))
@@ -63,6 +73,8 @@ def unlogged() -> None:
         (twice, SourceInvalid, "Application g has two sources of the name 'one'"),
         (grouped, SourceInvalid, "Source 'one' got g-k-repartition, a topic of `group_by`"),
         (lambda: application().add_source(Idle("idle")), SourceInvalid, "Source 'idle' has no `run`"),
+        (lambda: application().add_source(Awaited("a")), SourceInvalid, "is async or has `yield`"),
+        (lambda: application().add_source(Yielding("a")), SourceInvalid, "is async or has `yield`"),
         (lambda: application().add_source(Unnamed()), SourceInvalid, "Source Unnamed has no name"),
         (lambda: application().add_source(Quiet("a/b")), SourceInvalid, "A source has the name 'a/b'"),
         (lambda: application().add_source(Quiet), SourceInvalid, "of type type; expected an object of a subclass"),
@@ -164,3 +176,24 @@ def test_a_flush_ends_by_its_timeout_and_the_messages_stay() -> None:
     cluster.run(app)
     assert seen[0].message.startswith("`flush` of source 'hasty' waited 0 s")
     assert len(cluster.read("source__hasty")) == 1
+
+
+def test_a_source_that_is_added_later_names_what_lets_its_store_begin() -> None:
+    """The state of a source does not follow from the input, so a backfill could not build it."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    cluster.produce("in", b"1", b"k")
+    app = application()
+    app.dataframe(app.topic("in"))
+    cluster.run(app)
+    added = application()
+    added.add_source(Quiet("late"), added.topic("in"))
+    added.dataframe(added.topic("in")).to_topic(added.topic("out"))
+    with pytest.raises(HoldfastError, match="store source-late holds nothing of it") as refused:
+        cluster.run(added)
+    assert "`holdfast apply deploy PROCESSOR` lets the store begin empty" in refused.value.action
+    assert "backfill" not in refused.value.action
+    assert "cluster.clear_state(app, rewind='earliest')" in refused.value.action
+    cluster.clear_state(added, rewind="earliest")
+    cluster.run(added)
+    assert len(list(cluster.read("out"))) == 1

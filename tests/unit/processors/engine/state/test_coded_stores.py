@@ -145,6 +145,27 @@ def test_decimals_are_incremented_exactly_and_not_mixed_with_floats(cluster: InM
     assert "Decimal" in error  # JSON would not return it
 
 
+@pytest.mark.parametrize(
+    ("held", "by", "total"),
+    [
+        ("1", "1e-30", "1.000000000000000000000000000001"),
+        ("1e40", "1", f"1{'0' * 39}1"),
+        ("Infinity", "-Infinity", None),
+        ("1e9999", "1e-9999", None),
+    ],
+)
+def test_a_sum_of_decimals_is_exact_or_refused(cluster: InMemoryCluster, held: str, by: str, total: str | None) -> None:
+    """The precision of the process's decimal context, 28 digits, does not round what is stored."""
+
+    def work(_: Any, state: Any) -> Any:
+        state.set("n", Decimal(held))
+        return str(state.increment("n", Decimal(by)))
+
+    results, errors = run(cluster, build(work, codec="typed"))
+    assert results == ([] if total is None else [total])
+    assert [each for each in errors if "a sum of at most 10,000 digits" not in each] == []
+
+
 def test_values_of_any_codec_end(cluster: InMemoryCluster) -> None:
     def visit(_: Any, state: Any) -> Any:
         seen = state.get("v")
