@@ -129,15 +129,19 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "api-sources.md": (
         "Python API: sources",
         "What brings messages from outside of Kafka into a topic. [Sources](../sources.md) has the rules.",
-        "from holdfast import Application\nfrom holdfast.sources import StatefulSource\n\n\n"
+        "from holdfast import Application, InMemoryCluster\nfrom holdfast.sources import StatefulSource\n\n\n"
         "class Numbers(StatefulSource):\n"
         "    def run(self) -> None:\n"
-        "        while self.running:\n"
+        '        while self.running and self.state.get("number", 0) < 3:\n'
         '            number = self.state.increment("number")\n'
         "            self.produce(str(number))\n"
         "            self.flush()\n\n\n"
-        'app = Application("localhost:9092", consumer_group="shop")\n'
-        'app.dataframe(source=Numbers("numbers"))',
+        "def test_each_number_comes_once() -> None:\n"
+        "    cluster = InMemoryCluster()\n"
+        '    app = Application("localhost:9092", consumer_group="shop")\n'
+        '    app.dataframe(source=Numbers("numbers"))\n'
+        "    cluster.run(app)\n"
+        '    assert [record.value for _, record in cluster.read("source__numbers")] == [b"1", b"2", b"3"]',
         (),
     ),
     "api-windows.md": (
