@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.infra.settings import IMPORT_ROOT
+from holdfast.infra.installation import IMPORT_ROOT
 
 #: Number of innermost stack frames of a failed import that are kept in the traceback.
 _FRAMES = 8

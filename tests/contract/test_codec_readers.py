@@ -101,6 +101,7 @@ ALWAYS_JSON = {
     "processors/engine/commands/sweep.py",
     "processors/engine/joins/as_of.py",
     "processors/engine/joins/interval.py",
+    "processors/engine/sources/source_state.py",
     "processors/engine/state/task_store.py",
     "processors/engine/state/time/expiries.py",
     "processors/engine/state/time/time_records.py",

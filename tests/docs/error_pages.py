@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.assets.factory import IMPORTABLE
@@ -38,8 +38,8 @@ PARTS = {
 _SAYS = re.compile(r"\w+")
 
 
-def errors_page() -> str:
-    """The page of every error that Holdfast raises on purpose: its cause, its exit code, and its actions."""
+def _rows_of_errors() -> Mapping[str, list[str]]:
+    """For each part of the product, a table row for each error: its cause, its exit code, and its actions."""
     modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py")) if not linked(path)]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules}
     actions = _actions(trees, error_classes(trees.values()))
@@ -49,11 +49,25 @@ def errors_page() -> str:
         todo = " · ".join(sorted(actions[error.__name__])[:ACTIONS_MAX]) or "as the message says"
         part = next(part for part, folders in PARTS.items() if module.startswith(folders))
         rows[part].append(f"| `{error.__name__}` | {error.exit_code} | {_cell(when)} | {_cell(todo)} |")
+    return rows
+
+
+def _tables(parts: Iterable[str]) -> list[str]:
+    rows = _rows_of_errors()
+    lines = []
+    for part in parts:
+        lines += ["", f"## {part}", "", "| error | exit code | when | what to do |", "|---|--:|---|---|", *rows[part]]
+    return lines
+
+
+def errors_page() -> str:
+    """The page of the errors of declaring and running a processor."""
     lines = [
         "# Errors",
         "",
-        "Every error that Holdfast raises on purpose: when it is raised, the exit code of the process that it ends,",
-        "and what to do. An error's own message has the values and the one action that fits; `…` stands for a value.",
+        "The errors that a processor raises on purpose: when, the exit code of the process that they end, and what to do.",
+        "An error's own message has the values and the one action that fits; `…` stands for a value.",
+        "The [errors of operating](errors-operating.md) are on a page of their own.",
         "",
         "```text",
         "ExtraMissing: The library sqlalchemy is not installed. Deployments, plans and incidents need it.",
@@ -62,9 +76,25 @@ def errors_page() -> str:
         "",
         "All of them are subclasses of `HoldfastError`, with `message`, `action`, `cause` and `fields`.",
         "With `--json` a command prints them in one object. [Verbs](../verbs.md#from-the-command-line) has exit codes.",
+        *_tables(list(PARTS)[:1]),
     ]
-    for part in PARTS:
-        lines += ["", f"## {part}", "", "| error | exit code | when | what to do |", "|---|--:|---|---|", *rows[part]]
+    return "\n".join(lines) + "\n"
+
+
+def operating_errors_page() -> str:
+    """The page of the errors of all parts of the product beside the processor."""
+    lines = [
+        "# Errors of operating",
+        "",
+        "The errors of verbs, recovery, audits, the warehouse, Kafka, and the command line. The",
+        "[errors of a processor](errors.md) are on another page, which says how to read these tables.",
+        "",
+        "```text",
+        "ExtraMissing: The library sqlalchemy is not installed. Deployments, plans and incidents need it.",
+        "What to do: Run `pip install 'holdfast[operate]'`.",
+        "```",
+        *_tables(list(PARTS)[1:]),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.docs.api_pages import PAGES, api_pages
 from tests.docs.command_pages import commands_page, daily_page, data_page, groups_page, verbs_page
-from tests.docs.error_pages import checks_page, errors_page
+from tests.docs.error_pages import checks_page, errors_page, operating_errors_page
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
 #: Each generated page with the function that makes it.
@@ -25,6 +25,7 @@ MADE: dict[str, Callable[[], str]] = {
     "commands-verbs.md": verbs_page,
     "checks.md": checks_page,
     "errors.md": errors_page,
+    "errors-operating.md": operating_errors_page,
     **{page: partial(lambda name: api_pages()[name], page) for page in PAGES},
 }
 #: Pages in this folder that are written by hand.

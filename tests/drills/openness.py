@@ -15,13 +15,15 @@ KEEPERS = ("supervisor/programs/*.json", "run/*.json", "spark/warm.json")
 
 def open_to_others(home: Path) -> list[str]:
     """The home and all files and folders in it that the group or others may read or write."""
-    return [
-        f"{mode:04o} {path}"
-        for path in _all_below(home)
-        if (mode := stat.S_IMODE(path.lstat().st_mode)) & (0o077 if path.is_dir() else 0o066)
-        and not path.is_symlink()
-        and not stat.S_ISSOCK(path.lstat().st_mode)
-    ]
+    found = []
+    for path in _all_below(home):
+        with suppress(FileNotFoundError):  # SQLite deletes its `-shm` and `-wal` files when the last reader closes
+            seen = path.lstat()
+            mode = stat.S_IMODE(seen.st_mode)
+            links = stat.S_ISLNK(seen.st_mode) or stat.S_ISSOCK(seen.st_mode)
+            if mode & (0o077 if stat.S_ISDIR(seen.st_mode) else 0o066) and not links:
+                found.append(f"{mode:04o} {path}")
+    return found
 
 
 def held_secrets(home: Path, secrets: Mapping[str, str]) -> list[str]:
