@@ -65,7 +65,7 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "The errors that a processor raises on purpose: when, the exit code of the process that they end, and what to do.",
+        "Errors that a processor raises on purpose: when, the exit code of the process that they end, and what to do.",
         "An error's own message has the values and the one action that fits; `…` stands for a value.",
         "The [errors of operating](errors-operating.md) are on a page of their own.",
         "",
