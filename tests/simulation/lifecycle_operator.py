@@ -75,10 +75,13 @@ class Operator:
     present: Callable[[], Mapping[str, str]] | None = None
     releases_kept = KEPT
 
+    #: Maximum virtual seconds that a request to the broker waits for its answer.
+    request_timeout_s = 20.0
+
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         self._world = world
         self.process = process
-        self.topics = OperatorsTopics(world.cluster._broker, process, 20.0)
+        self.topics = OperatorsTopics(world.cluster._broker, process, self.request_timeout_s)
         registry: Any = Pointed(world.registry, process, "registry")
         self.hold = OperatorsHold(world, process)
         self.acting = Acting(

@@ -105,7 +105,7 @@ class OperationRunner:
 def shares(file: int) -> range:
     """The first seeds of the shares that a test file of courses runs in `make test-thorough`. Files count from 0.
 
-    `make test` runs the first ``SHARE`` seeds. All files together run the rest of the ``COURSES`` seeds.
+    `make test` runs the first ``TESTED`` seeds. All files together run the rest of the ``COURSES`` seeds.
     """
     first, each = TESTED, (COURSES - TESTED) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)

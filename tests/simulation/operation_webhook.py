@@ -72,6 +72,9 @@ class DirectClient(SimulatedClient):
 class WatchingPerson(Person):
     """Who reads what a tick reads."""
 
+    #: No time goes by in a tick, so a request to a broker that is down fails at once.
+    request_timeout_s = 0.0
+
     def _client(self, processor: str, slot: str) -> SimulatedClient:
         return DirectClient(self._world, self.process, processor, slot)
 

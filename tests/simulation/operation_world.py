@@ -395,7 +395,7 @@ class Person(Operator):
         """Members of other installations in the consumer group, found as in ``orchestration.world``."""
         try:
             slots = len(self._slots(processor))
-            return find_strangers(processor, slots, self.topics.group_members, self.world.state_dir, within_s=-1.0)
+            return find_strangers(processor, slots, self.topics.group_members, self.world.state_dir, within_s=0.0)
         except HoldfastError:
             return ()
 
