@@ -272,9 +272,9 @@ def _ivy_file(pins: Sequence[JarPin]) -> str:
             f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" force="true" '
             f'conf="default->default">{archive if classifier else ""}</dependency>'
         )
-    # Ivy uses this namespace for Maven's classifiers. It is only a name: nothing is fetched from this address.
+    # Ivy takes an attribute with a prefix, here `m:classifier`, as an extra attribute. Any namespace name will do.
     return (
-        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<ivy-module version="2.0" xmlns:m="urn:maven">'
         '<info organisation="holdfast" module="jars"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{"".join(lines)}</dependencies>'
         "</ivy-module>"

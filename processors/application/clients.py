@@ -139,14 +139,14 @@ class ApplicationClients:
     @property
     def frames(self) -> Mapping[str, Any]:
         """The stream of each input topic."""
-        raise NotImplementedError
+        raise NotImplementedError  # `Application` defines it
 
     def cluster(self, settings: Settings) -> Any:
         """The application's Kafka cluster."""
-        raise NotImplementedError
+        raise NotImplementedError  # `Application` defines it
 
     def _settings(self) -> Settings:
-        raise NotImplementedError
+        raise NotImplementedError  # `Application` defines it
 
     def get_consumer(self, auto_commit_enable: bool = True) -> Consumer:
         """A consumer for messages outside of streams, with the application's client settings and group.

@@ -76,8 +76,8 @@ def read_results(file: Path) -> list[Result]:
 def table_of(results: Iterable[Result]) -> str:
     """The table of the results, in Markdown."""
     lines = [
-        "| | what is broken | Dagster says so after | the check, and its words | the one action | whole again after "
-        "| killed workers run again after | each within 60 s | messages, each once |",
+        "| | what is broken | Dagster reports it after | the check, and its words | the one action | whole again after "
+        "| killed workers run again after | each within 60 s | messages, none lost or doubled |",
         "|--:|---|--:|---|---|--:|--:|---|--:|",
     ]
     for each in results:

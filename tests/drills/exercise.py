@@ -361,7 +361,7 @@ class Exercise:
         self.result.exact(sum(expected.values()))
 
     def outputs_are(self, expected: dict[str, int]) -> None:
-        """Assert that each key's outputs are 1 to n in order, each once."""
+        """Assert that each key's outputs are 1 to n, in order and without a repetition."""
         seen = self.sent()
         wrong = {key: seen.get(key) for key, total in expected.items() if seen.get(key) != list(range(1, total + 1))}
         assert not wrong, f"expected {expected}, seen {wrong}"

@@ -153,10 +153,10 @@ class Webhook:
         return {name: action for name, action in found.items() if f"{name}-over" not in self.received}
 
     def check(self) -> None:
-        """A state that needs a person is told by exactly one event with its action; one that does not, by none.
+        """Check that a state that needs a person has one event with its action, and that other states have no event.
 
         Raises:
-            InvariantBroken: It is not so within ``PROMISED_S``.
+            InvariantBroken: After ``PROMISED_S``, the events still differ.
         """
         until = self._world.clock.monotonic() + PROMISED_S
         while wrong := self._wrong(self._now()):

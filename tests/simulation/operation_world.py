@@ -105,7 +105,7 @@ class OperationWorld(LifecycleWorld):
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
         #: The slots whose workers end with ``NoConfiguration`` until a person repairs their configuration.
         self.broken_slots: set[str] = set()
-        #: The releases that have worked, each once, the latest last.
+        #: The releases that have worked, without repetitions. The latest release is the last one.
         self.worked: list[str] = []
         #: The versions that the last worker of each slot has imported.
         self.imported: dict[str, Imported] = {}

@@ -113,14 +113,14 @@ class Aggregator:
         ``held`` is the stored value before this message; it is None for the first message. ``item`` is the result of
         ``read`` for this message.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of column defines it
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
 
         Neither of the two values is None.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of column defines it
 
     @property
     def merges(self) -> bool:

@@ -41,7 +41,7 @@ class ColumnStep(Step):
     @property
     def text(self) -> str:
         """The step as code, for example ``sdf[(sdf['total'] > 100)]``."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of step defines it
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
@@ -91,7 +91,7 @@ class ColumnStep(Step):
 
     def write_run(self, writer: RunWriter) -> None:
         """Writes the step's code for many messages at once. It may be called only if ``in_runs`` is True."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of step defines it
 
     def failure(self, value: Any, error: BaseException) -> HoldfastError:
         """Returns the error for a value with which the step failed."""
@@ -105,7 +105,7 @@ class ColumnStep(Step):
         return unfit(error, self.text)
 
     def _run(self, value: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of step defines it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +187,7 @@ class _Changed(ColumnStep):
             raise Failed(error) from error
 
     def _change(self, value: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of step defines it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
