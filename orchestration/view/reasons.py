@@ -18,12 +18,10 @@ from holdfast.infra.settings import Settings
 from holdfast.infra.system.json_file import read_json
 from holdfast.orchestration.view.asset_page import AssetPage, Check
 from holdfast.processors.application.broken_definition import BrokenDefinition
-from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer, Colour
+from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, WORKING, Answer, Colour
 
 #: Colours in order of severity, most severe first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
-#: The text that precedes the action in the text of a check (``assets.checks.result.worded``).
-_TODO = " What to do: "
 #: Service -> sentence about the features that do not work while the service is down.
 _MISSED = {
     "kafka": "The broker does not run: no processor works.",
@@ -228,5 +226,5 @@ def _is_told(page: AssetPage, check: Check) -> bool:
 
 def _split(text: str) -> tuple[str, str]:
     """Splits the text of a check into its description and its action."""
-    sentence, _, action = text.partition(_TODO)
+    sentence, _, action = text.partition(ACTION_MARK)
     return sentence, action

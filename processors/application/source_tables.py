@@ -12,7 +12,7 @@ from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.engine.formats.serialization import name_of_deserializer
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.topic import Topic
-from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, StoreSpec, Subtopology
+from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 
 #: Names of the deserializers that a table with ``changelog="source"`` may have.
 VALUES = ("json", "str")
@@ -112,8 +112,7 @@ def check_time_of_tables(
     A restore from the topic would then bring the skipped row back. ``aside`` is True if the worker continues after a
     failed message.
     """
-    clocked = SCHEDULES, SOURCE  # their time is not that of messages
-    timed = {each.name for each in stores if (each.timed and each.kind not in clocked) or each.kind == "window"}
+    timed = {each.name for each in stores if (each.timed and each.follows_input) or each.kind == "window"}
     for log in logs:
         sub = next(each for each in subs if log.topic in each.inputs)
         if aside and timed & set(sub.stores):

@@ -61,6 +61,14 @@ class StoreSpec:
         """Whether the store has windows with a start and an end in event time: tumbling, hopping or session windows."""
         return any(isinstance(use, WindowUse) and use.has_span for use in self.uses)
 
+    @property
+    def follows_input(self) -> bool:
+        """Whether the content follows from the input's messages, so that it can be built again from them.
+
+        The clock fires schedules, and a source sets its own state.
+        """
+        return self.kind not in (SCHEDULES, SOURCE)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSpec:

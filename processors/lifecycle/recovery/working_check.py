@@ -133,7 +133,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
         return answer
     text, _, todo = answer.text.partition(ACTION_MARK)
     left = f"Apply {last.id} ({last.verb}), which ended as {last.outcome}, may have left it so."
-    return replace(answer, text=f"{text} {left} What to do: {todo}", only_warns=False)
+    return replace(answer, text=f"{text} {left}{ACTION_MARK}{todo}", only_warns=False)
 
 
 def judge_behind(old: Behind) -> Answer:

@@ -59,7 +59,7 @@ from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan, may_begin_empty, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
-from holdfast.processors.engine.topology import SCHEDULES, SOURCE, Topology
+from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.assignment")
 
@@ -447,7 +447,7 @@ class Assignment:
             held = {name: at for name, at in restore.state_inputs().items() if name not in begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
             chained = [name for name in held if len(self._topology.chain_of(name)) > 1]
-            own = [spec.name for spec in self._topology.stores if spec.kind in (SCHEDULES, SOURCE)]
+            own = [spec.name for spec in self._topology.stores if not spec.follows_input]
             resume = check_inputs(task.name, held, restore.committed, fed_by, chained, own)
         else:
             resume = committed

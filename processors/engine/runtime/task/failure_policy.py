@@ -243,13 +243,13 @@ class FailurePolicy:
 
     def _is_skipped(self, failed: FailedMessage) -> bool:
         """Asks the callback for the kind of the error first, and then ``on_processing_error``."""
-        given, message = self._callbacks, failed
+        given = self._callbacks
         asked: list[tuple[str, Callable[..., bool] | None, Any]] = []
         if isinstance(failed.error, UNREADABLE) and not failed.made:
             asked.append(("on_consumer_error", given.consumer, UnreadMessage(failed)))
         if _is_of_output(failed.error):
-            asked.append(("on_producer_error", given.producer, message))
-        asked.append(("on_processing_error", given.processing, message))
+            asked.append(("on_producer_error", given.producer, failed))
+        asked.append(("on_processing_error", given.processing, failed))
         return any(ask is not None and self._skips(name, ask, failed, shown) for name, ask, shown in asked)
 
     def _skips(self, called: str, ask: Callable[..., bool], failed: FailedMessage, shown: Any) -> bool:
