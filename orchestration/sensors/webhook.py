@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.lagging import Lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
-from holdfast.processors.lifecycle.recovery.processor_now import processor_now
+from holdfast.processors.lifecycle.recovery.processor_now import applies_beside, processor_now
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
 
 NOTIFY_EVERY_S = 15
@@ -136,6 +136,9 @@ def _states(
         need = state_messages.need_of(name, now.answer, is_open=is_open)
         needs += [] if need is None else [need]
         lags |= {} if now.lag is None else {name: now.lag}
+    beside = applies_beside(lifecycle.world, {each.processor for each in deployments})
+    found = (state_messages.need_of(begun.processor, answer, is_open=False) for begun, answer in beside)
+    needs += [need for need in found if need is not None]
     return state_messages.follow(known, state_messages.without_repeats(needs), unread, now_utc()), lags
 
 

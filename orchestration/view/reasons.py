@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.assets.layers import PROCESSORS, is_ours
+from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.json_file import read_json
 from holdfast.orchestration.view.asset_page import AssetPage, Check
 from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.lifecycle.plans.requests import INSTALLATION
 from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, WORKING, Answer, Colour
 
 #: Colours in order of severity, most severe first.
@@ -113,6 +115,13 @@ def of_processor(name: str, answer: Answer) -> list[Reason]:
         return []
     sentence, action = _split(answer.text)
     return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
+
+
+def of_apply(begun: ApplyRecord, answer: Answer) -> Reason:
+    """The reason for an interrupted apply of the whole installation, or of a processor that was never deployed."""
+    sentence, action = _split(answer.text)
+    subject = begun.processor if begun.processor == INSTALLATION else f"processor {begun.processor}"
+    return Reason(subject, answer.colour, sentence, action)
 
 
 def of_undeployed(name: str) -> Reason:

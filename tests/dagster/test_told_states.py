@@ -22,9 +22,11 @@ from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.sensors import webhook as sensor_module
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus
+from holdfast.processors.lifecycle.plans.requests import INSTALLATION
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.lagging import LAG_S
 from holdfast.processors.lifecycle.recovery.state_messages import LASTING_S, PASSING_S
+from tests.mechanics.tiers import variants
 from tests.parts.webhook import Webhook
 from tests.unit.processors.lifecycle.in_memory import ELSEWHERE, NAME, Installation
 
@@ -174,6 +176,34 @@ def test_an_apply_under_way_is_told_once_it_lasts_too_long(telling: Telling) -> 
     message = telling.told()
     assert f"holdfast logs {NAME}" in message["action"]
     assert "deploy, started by ann" in message["text"]
+
+
+@pytest.mark.parametrize("verb", variants(["clean", "put-back", "deploy"]))
+def test_an_interrupted_apply_without_a_deployment_is_told_and_its_end(telling: Telling, verb: str) -> None:
+    """Applies of the whole installation, and the first deploy of a processor, belong to no deployment."""
+    name = "first-deploy" if verb == "deploy" else INSTALLATION
+    journal = telling.installation.registry.journal
+    facts = {"processor": name, "verb": verb, "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}
+    begun, _ = journal.begin_apply(**facts, now=telling.now)
+    assert telling.after(PROMISED_S) == [], "it is under way"
+    assert journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    message = telling.told()
+    assert message["title"] == f"{name} needs you: an apply was interrupted"
+    assert f"holdfast apply abandon {begun.id} " in message["action"]
+    assert "Recovery does not wait for it." in message["text"]
+    (begun,) = journal.applies(open_only=True)
+    assert journal.end_apply(begun.id, begun.token, "abandoned", telling.now, reason="WHY")
+    assert telling.told("state.over")["id"] == f"{message['id']}-over"
+
+
+def test_an_apply_of_the_installation_that_does_not_end_is_told(telling: Telling) -> None:
+    facts = {"processor": INSTALLATION, "verb": "clean", "plan_hash": "a", "plan": "{}", "who": "ann"}
+    telling.installation.registry.journal.begin_apply(**facts, holder=ELSEWHERE, now=telling.now)
+    assert telling.jump(30.0) == []
+    assert telling.jump(LASTING_S - 60.0) == []
+    message = telling.told()
+    assert "clean, started by ann) changes this installation" in message["text"]
+    assert "`holdfast apply list`" in message["action"]
 
 
 def test_a_disk_without_room_is_told_once_with_the_processor_that_waits_for_it(

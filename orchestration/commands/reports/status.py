@@ -200,9 +200,11 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
     """Adds facts of the registry to the document; returns the reasons why processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
+    from holdfast.orchestration.view import reasons
     from holdfast.orchestration.world import build_world
     from holdfast.processors.lifecycle.plans.way_on import way_on
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
+    from holdfast.processors.lifecycle.recovery.processor_now import applies_beside
 
     world, found = build_world(settings, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
@@ -210,6 +212,8 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
         rows, why = describe_processor(deployment, world, limits)
         document["processors"] += rows
         found += why
+    for begun, answer in applies_beside(world, {each.processor for each in registry.deployments()}):
+        found += [reasons.of_apply(begun, answer)] if is_broken_off(begun) else []
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
         for each in registry.actions()

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
-from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
+from holdfast.processors.lifecycle.plans.requests import INSTALLATION, Compact, OfInstallation, Request, verb_of
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
     AdoptTable,
@@ -58,8 +58,10 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
     True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
     process half-changed state. If another version of Holdfast wrote the plan, it is unreadable, so only the verb
-    decides.
+    decides. An apply of the whole installation belongs to no processor.
     """
+    if record.processor == INSTALLATION:
+        return False
     plan = read(record)
     if plan is None:
         return record.verb not in HARMLESS

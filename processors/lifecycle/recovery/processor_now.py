@@ -6,7 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -87,6 +87,17 @@ def judge(
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         return judge_applying(begun)
     return answer
+
+
+def applies_beside(world: World, deployed: Collection[str]) -> list[tuple[ApplyRecord, Answer]]:
+    """Open applies that no deployment in the registry belongs to, oldest first, each with its judgement.
+
+    ``deployed`` are the deployed processors. The applies are those of the whole installation (``clean``, ``put-back``),
+    and those of processors that were never deployed. No check ``working`` reports them.
+    """
+    begun = [each for each in world.registry.journal.applies(open_only=True) if each.processor not in deployed]
+    judged = [(each, judge_interrupted(each, {}) if is_broken_off(each) else judge_applying(each)) for each in begun]
+    return sorted(judged, key=lambda pair: pair[0].id)
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.plans.requests import INSTALLATION
 from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
@@ -74,6 +75,8 @@ def _need_of_lasting(processor: str, answer: Answer) -> Need:
             action = f"Start the schema registry, or correct its address in the definition of {processor}."
             return Need(processor, SCHEMAS_AWAY, title, answer.text, action, processor)
     action = f"Read `holdfast status {processor}` and `holdfast logs {processor}`: they name what it waits for."
+    if processor == INSTALLATION:
+        action = "Read `holdfast apply list`: it names who started the apply. Wait for its process, or end it."
     return Need(processor, LASTING, title, answer.text, action, processor)
 
 

@@ -221,8 +221,8 @@ def judge_applying(begun: ApplyRecord) -> Answer:
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (
-        f"Apply {begun.id} ({begun.verb}, started by {begun.who}) changes the processor; {len(begun.done)} of {stages} "
-        "stages are done. It ends without an action."
+        f"Apply {begun.id} ({begun.verb}, started by {begun.who}) changes {begun.processor}; {len(begun.done)} of "
+        f"{stages} stages are done. It ends without an action."
     )
     return Answer(False, "starting", text)
 

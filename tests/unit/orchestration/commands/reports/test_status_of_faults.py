@@ -17,6 +17,8 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.reports import processor_rows
 from holdfast.orchestration.world import open_registry
+from holdfast.processors.lifecycle.plans.requests import INSTALLATION
+from tests.unit.processors.lifecycle.in_memory import ELSEWHERE
 
 #: What asking for a processor may end with: an error of ours, and what nobody expected.
 FAULTS: dict[str, Exception] = {
@@ -94,3 +96,24 @@ def test_a_record_that_cannot_be_read_is_an_error_with_an_action(
     assert document["error"]["type"] == "RegistryUnavailable"
     assert "has a record that can't be read" in document["error"]["message"]
     assert document["error"]["action"].startswith("Put a backup of the database in its place.")
+
+
+@pytest.mark.parametrize("verb", ["clean", "put-back", "deploy"])
+def test_an_interrupted_apply_without_a_deployment_is_one_red_line(
+    registry: Registry, status: Callable[..., tuple[int, Any]], verb: str
+) -> None:
+    name = "first-deploy" if verb == "deploy" else INSTALLATION
+    facts = {"processor": name, "verb": verb, "plan_hash": "a", "plan": "{}", "who": "ann"}
+    begun, _ = registry.journal.begin_apply(**facts, holder=ELSEWHERE, now=datetime.now(UTC))
+    assert reasons_of(status()[1]) == {}, "it is under way"
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    code, document = status()
+    assert code == 1
+    told = reasons_of(document)
+    assert set(told) == {name}
+    sentence, action = told[name]
+    assert sentence.startswith(f"An apply was interrupted: {verb}, apply {begun.id}, started by ann")
+    assert action == f"holdfast apply abandon {begun.id} --reason WHY"
+    (begun,) = registry.journal.applies(open_only=True)
+    assert registry.journal.end_apply(begun.id, begun.token, "abandoned", datetime.now(UTC), reason="WHY")
+    assert status()[0] == 0, "it is over"
