@@ -41,7 +41,7 @@ Field = str | Callable[[Any], Any] | None
 
 
 class AggregationInvalid(BadConfiguration):
-    """The declaration of an aggregation has an invalid argument."""
+    """An argument in the declaration of an aggregation is invalid."""
 
 
 class AggregationFailed(HoldfastError):
@@ -113,14 +113,14 @@ class Aggregator:
         ``held`` is the stored value before this message; it is None for the first message. ``item`` is the result of
         ``read`` for this message.
         """
-        raise NotImplementedError  # each kind of column defines it
+        raise NotImplementedError  # every kind of column defines this method itself
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
 
         Neither of the two values is None.
         """
-        raise NotImplementedError  # each kind of column defines it
+        raise NotImplementedError  # kinds of columns for session windows define it; the others are refused before
 
     @property
     def merges(self) -> bool:
@@ -209,7 +209,7 @@ class Sum(_OfNumbers):
         return self.add(earlier, later, column)
 
 
-#: A whole number below this size can be converted to a float without an overflow.
+#: An integer below this size can be converted to a float without an overflow.
 _LARGE = 1 << 1023
 
 
@@ -388,7 +388,7 @@ class Aggregation(Step):
 
     @property
     def functions(self) -> tuple[Callable[[Any], Any], ...]:
-        """The user functions of the columns."""
+        """The user functions that read the columns' items from a message's value."""
         return tuple(made.of for made in self.columns.values() if callable(made.of))
 
     @property

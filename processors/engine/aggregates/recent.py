@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def _is_finite(number: float) -> bool:
-    """Whether a float can hold the number."""
+    """Whether the number is finite and can be converted to a float."""
     try:
         return isfinite(number)
     except OverflowError:  # The number is an integer above the largest float.
@@ -76,7 +76,7 @@ class Averaged(Aggregator):
 
 
 class DropDuplicates(Step):
-    """The filter of ``drop_duplicates``: if a key has several equal messages within ``within``, only the first passes.
+    """The filter ``drop_duplicates``. If a key has several equal messages within ``within``, only the first passes.
 
     Raises:
         AggregationInvalid: ``by`` is neither a field nor a function.
@@ -97,7 +97,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Declares that only this step uses its store."""
+        """Declares that the step has a store of its own, which no other step uses."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -165,7 +165,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Declares that only this step uses its store."""
+        """Declares that the step has a store of its own, which no other step uses."""
         return StoreUse(StoreForm.OWN)
 
     @property
