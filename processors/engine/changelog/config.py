@@ -39,9 +39,9 @@ class Entry:
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether a topic's present value ``seen`` of this entry is acceptable if ``value`` is expected.
+        """Whether a topic's present value ``seen`` of this entry is acceptable if the expected value is ``value``.
 
-        The rule of the entry says whether ``seen`` must be equal to, at least, or at most ``value``.
+        The entry's rule says whether ``seen`` must be equal to ``value``, at least ``value``, or at most ``value``.
         """
         if self.rule == "is" or seen == value:
             return seen == value

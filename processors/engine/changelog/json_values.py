@@ -58,7 +58,7 @@ def is_plain(value: Any, text: bytes) -> bool:
     elif kind is list:
         try:
             known = _only_scalars(map(type, chain.from_iterable(map(dict.values, value))))
-        except TypeError:  # an item of the list is not a dict
+        except TypeError:  # raised if an item of the list is not a dict
             known = False
     else:
         known = kind in _SCALARS
