@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Extra effects of a command's last commit of a task.
+    """Extra effects of the last commit that a command makes for a task.
 
     ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
     tables whose local entries this commit deletes. These tables have no changelog of their own.
@@ -37,13 +37,16 @@ class Last:
 
 NOT_LAST = Last()
 
-#: Maps the name of a task to its new positions: topic to the next offset to read.
+#: The new positions of tasks: for each task's name, the next offset to read of each input topic.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
 
 
 def is_carried_out(task: Task, once: str) -> bool:
-    """Whether the task has already carried out a command with this ``once`` name; False for an empty name."""
+    """Whether the task has already carried out a command with the name ``once``; False for an empty name.
+
+    A client gives a command this name, so that a repeated command changes nothing.
+    """
     return bool(once) and once in (task.meta.commands or ())
 
 
@@ -59,7 +62,7 @@ def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, 
 def check_writable(
     topology: Topology, stores: Sequence[str], verb: str, tasks: Sequence[Task] = (), moves: Moves = NO_MOVES
 ) -> None:
-    """Raise CommandWrong if a store is a table that is restored from its source topic.
+    """Raise CommandWrong if one of the stores is a table that is restored from its source topic.
 
     Such a table may only be changed by records of the topic, because a restore would undo any other change. The table
     may be emptied if ``moves`` also sets the topic's position in all ``tasks``, so that its rows are read again.
@@ -288,7 +291,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """Returns the writes and, for each store, a delete of its record of stream time (``clock_keys``)."""
+    """Returns ``writes`` with a delete of each store's record of stream time, whose keys are in ``clock_keys``."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

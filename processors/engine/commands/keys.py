@@ -46,7 +46,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while the previous task was counted
+        check_running(task, ticket)  # the task may have been revoked while another task was counted
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -118,7 +118,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while the previous task was cleared
+        check_running(task, ticket)  # the task may have been revoked while another task was cleared
         if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)
@@ -148,7 +148,7 @@ def written_before(worker: Owner, once: str) -> list[str]:
 
 
 def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
-    """The result fields ``export`` (the file of this attempt) and ``before`` (the files of earlier attempts)."""
+    """Returns the result's fields ``export`` (the file of this attempt) and ``before`` (files of earlier attempts)."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 
 
