@@ -293,8 +293,8 @@ class _Writer:
         """Generates the code for all steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # A window or ``set_timestamp`` changes the event time. Steps after it must then set their store's message
-        # again. Steps of other branches whose code follows must do this, too.
+        # A window or ``set_timestamp`` changes the event time. Each later stateful step must therefore set the time in
+        # its store again. Steps of other branches must do this, too, if their code follows.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -334,7 +334,7 @@ class _Writer:
             self._step(child, depth, self._own(child, depth, at, seen), pointed, shared_behind(child, seen))
 
     def _own(self, node: Node, depth: int, at: _At, shared: Shared) -> _At:
-        """Generates copies of the value before a step that may change what other branches also read."""
+        """Generates copies of value and headers before a step that may change them, if other branches read them."""
         copy, line = copy_before(node, shared), len(self.lines)
         if copy is None:
             return at

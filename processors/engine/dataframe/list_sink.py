@@ -50,7 +50,7 @@ class _Collected(Sunk):
 
 @contextmanager
 def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
-    """While the ``with`` block runs, adds the results of the streams' last steps to the list ``into``, too."""
+    """While the ``with`` block runs, also adds the results of the streams' last steps to the list ``into``."""
     leaves = (
         []
         if into is None
