@@ -31,9 +31,9 @@ class Results(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """True: the version contains the step's position.
+        """Returns True, so that the version hash contains the step's position.
 
-        The source of the functions is a part of the version, too, but it does not show how their result is used.
+        The hash also contains the source of the functions, but the source does not show how their result is used.
         """
         return True
 
@@ -56,7 +56,7 @@ class ResultAssigned(Results):
 
     @property
     def touches(self) -> Touch:
-        """The step changes the value object itself, not a copy."""
+        """Declares that the step changes the value object itself, not a copy."""
         return Touch.OBJECT
 
     @property
@@ -140,7 +140,7 @@ def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[No
 
 
 def _path(start: Node, end: Node) -> list[Node]:
-    """Returns the steps after ``start`` up to ``end``, including ``end``; empty if ``end`` is not after ``start``."""
+    """Returns the steps on the path from ``start`` (not included) to ``end``; empty if no path leads to ``end``."""
     for child in start.children:
         if child is end:
             return [child]

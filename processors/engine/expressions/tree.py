@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object of this class, because one is enough. Every path to a column begins with it.
+#: The only object of ``Value``. The path to every column begins with it, for example that of ``sdf["a"]["b"]``.
 VALUE = Value()
 
 
@@ -267,7 +267,7 @@ class Logical(Expression):
         return self.parts[1].evaluate(value) if self.decides(left) else left
 
     def decides(self, left: Any) -> bool:
-        """Whether the second operand is needed, given the first operand's result ``left``."""
+        """Whether the second operand decides the result, because the first operand's result ``left`` does not."""
         return bool(left) is (self.symbol == "and")
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -323,9 +323,10 @@ class Call(Expression):
 
     @cached_property
     def called(self) -> Callable[[Any], Any]:
-        """The user function as a Python function.
+        """The user function, wrapped as a Python function if it is a built-in function.
 
-        A built-in function gets a wrapper, so that its error has a frame in the traceback.
+        An error of the wrapped function then has a frame in the traceback, which shows that a user function raised the
+        error.
         """
         function = self.function
         if isinstance(function.__func__ if isinstance(function, MethodType) else function, FunctionType):
