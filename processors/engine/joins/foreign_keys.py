@@ -50,8 +50,8 @@ from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 #: function returns None, the left row refers to no right row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the remaining
-#: rows.
+#: Maximum number of answers that one commit sends after a change of a right row. There is one answer for each left row.
+#: Later commits send the remaining answers.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
@@ -128,9 +128,7 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Stores the left rows that refer to each foreign key.
-
-    When a left or right row changes, emits answers for the left rows.
+    """Stores the left rows that refer to each foreign key, and sends answers when a left or right row changes.
 
     A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
     whether a right row may exist).
@@ -181,7 +179,7 @@ class SubscriptionsProcessing(Processing):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Empty, because the step calls no user functions."""
+        """Returns an empty tuple, because the step calls no user functions."""
         return ()
 
     def describe(self) -> str:
@@ -190,7 +188,7 @@ class SubscriptionsProcessing(Processing):
 
 
 class AnswerTime(Step):
-    """The function that sets the event time of an answer: the event time of the table change that caused the answer."""
+    """The function that sets the event time of an answer, to the event time of the table change that caused it."""
 
     __name__ = "join"
 
@@ -199,7 +197,7 @@ class AnswerTime(Step):
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
-        """Returns the event time in milliseconds since 1970."""
+        """Returns the event time of the answer, in milliseconds since 1970."""
         time_ms: int = emitted[0]
         return time_ms
 

@@ -112,8 +112,8 @@ class MovedRows(Step):
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
         """Returns the records for the topic; each is [group, row key, former items, present items].
 
-        The former items and the present items are each inside a list. The list is empty if no items must be removed or
-        added. ``state`` has the group and the items that were sent last.
+        The former items and the present items are each inside a list. This list is empty if no items must be removed,
+        or if no items must be added. ``state`` has the group and the items that were sent last.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):
@@ -195,9 +195,9 @@ def moved_key(value: list[Any]) -> bytes:
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Stores the row of a table; None deletes it.
+    """Stores ``row`` as the row of a table; None deletes the row.
 
-    Returns the row in a list. The list is empty if the stored row is already equal.
+    Returns the row in a list. The list is empty if the stored row already was equal.
     """
     former, plain = state.get(ROW), stored(row)
     if _is_equal(former, plain):

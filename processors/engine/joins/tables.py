@@ -160,7 +160,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """Returns a text for the argument of a join, for errors. For a stream or a table, the text is its topic."""
+    """Returns a text that names the argument of a join in errors, for example ``the table 'users'``."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):
