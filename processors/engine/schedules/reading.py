@@ -45,7 +45,7 @@ class StoreEntry(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """A range of message keys: from ``start`` up to before ``end``.
+    """A range of message keys, from ``start`` (included) to ``end`` (not included).
 
     If ``end`` is None, the range has no upper bound.
     """
@@ -55,9 +55,9 @@ class KeyRange(NamedTuple):
 
     @staticmethod
     def of(prefix: Any, start: Any, end: Any) -> KeyRange:
-        """Returns the range of the keys that begin with ``prefix`` and are from ``start`` up to before ``end``.
+        """Returns the range of keys that begin with ``prefix`` and are between ``start`` and ``end`` (not included).
 
-        Arguments may be None. A text is converted to its UTF-8 bytes.
+        An argument of None sets no limit. A text is converted to its UTF-8 bytes.
 
         Raises:
             ScheduleReadRefused: An argument is neither bytes nor a text.
