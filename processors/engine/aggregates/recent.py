@@ -40,14 +40,14 @@ def _is_finite(number: float) -> bool:
     """Whether the number is finite and can be converted to a float."""
     try:
         return isfinite(number)
-    except OverflowError:  # The number is an integer above the largest float.
+    except OverflowError:  # raised if the number is an integer above the largest float
         return False
 
 
 def _mean(numbers: Sequence[float]) -> float:
     try:
         return fsum(numbers) / len(numbers)
-    except OverflowError:  # The sum is above the largest float, but the mean is not.
+    except OverflowError:  # raised if the sum is above the largest float; the mean may still fit
         return float(sum(map(Fraction, numbers)) / len(numbers))
 
 
@@ -112,7 +112,7 @@ class DropDuplicates(Step):
         return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, state: DeclaredState) -> bool:
-        """Returns True if the message passes the filter; False for a duplicate and for a message that is too late."""
+        """Returns True if the message passes the filter; False for a duplicate and for a late message."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)

@@ -47,7 +47,7 @@ _JSON_HEAD = bytes([VALUE_VERSION, CODEC_JSON])
 
 
 class RowTable:
-    """The rows of one aggregation in one task.
+    """The rows of one aggregation in one task. A row has the columns of one message key, or of one window.
 
     Attributes:
         keys: The message key of each row.
@@ -203,7 +203,7 @@ class RowTable:
                 made = np.zeros(capacity, array.dtype)
                 made[:first] = array
                 setattr(self, name, made)
-            # The lowest row numbers are used first, because row numbers below 2^16 sort faster.
+            # The lowest row numbers are used first, because numpy sorts row numbers below 2^16 faster.
             free[:0] = range(capacity - 1, first - 1, -1)
         rows = free[: -count - 1 : -1]
         del free[-count:]
