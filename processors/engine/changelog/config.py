@@ -108,7 +108,7 @@ def durability(brokers: int, inputs_replication: int = 0) -> Durability:
 
 
 def min_insync(replication: int) -> int:
-    """Returns ``min.insync.replicas`` for a topic: the number of replicas that a commit waits for.
+    """Returns ``min.insync.replicas`` for a topic: the minimum number of in-sync replicas that a commit needs.
 
     For 3 replicas it is 2: if one broker fails, another broker still has every commit. For 2 replicas it is 1, because
     with 2 no commit would be possible while one broker restarts.

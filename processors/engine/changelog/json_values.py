@@ -91,7 +91,7 @@ def _surely_back(value: Any, text: bytes) -> bool:
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
-    for outer in nested:  # the loop appends nested parts to this list
+    for outer in nested:  # the loop also visits nested parts, because it appends them to this list
         kind = type(outer)
         if kind is dict:
             if not _only_texts(map(type, outer)):
