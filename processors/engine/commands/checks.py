@@ -51,7 +51,7 @@ def is_carried_out(task: Task, once: str) -> bool:
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Splits stores into two tuples. The second one has the tables that are restored from their source topic.
+    """Splits stores into two tuples. The second tuple has the tables that are restored from their source topic.
 
     The first tuple has all other stores.
     """

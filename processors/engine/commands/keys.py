@@ -109,8 +109,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # Skip tasks that have already carried out this command. Their present entries were set later, and must not be
-    # deleted.
+    # Tasks that have already carried out this command are skipped. Their present entries were set later, and must not
+    # be deleted.
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -163,7 +163,7 @@ def _mark(once: str) -> str:
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
     """Set new positions, with one commit for each task; ``moves`` has the positions by task name and topic."""
     worker.maintenance.hold()
-    # collected before the yield, because a task may be revoked during the yield
+    # The tasks are collected before the yield, because a task may be revoked during the yield.
     tasks = {task.name: task for task in worker.assignment.tasks}
     yield
     ticket.total = len(moves)

@@ -85,7 +85,7 @@ def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None,
 
 
 def united(first: Read, second: Read, both: Both) -> Read:
-    """Reads all entries of two contents, in the order of keys; ``both`` merges entries with the same key."""
+    """Reads the entries of two stores in the order of keys. ``both`` merges two entries with the same key."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         one, other = first(begin), second(begin)

@@ -116,8 +116,8 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
             yield Seen(key, stored, Part(selected=not own))
         return
     head, others = b"", set[int]()
-    # Start at the first record of the message key, because earlier records of a key decide which part of a record is
-    # selected.
+    # The read starts at the first record of the message key, because earlier records of a key decide which part of a
+    # record is selected.
     for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
         if not head or not key.startswith(head):
             head, others = prefix_of(key), set()
