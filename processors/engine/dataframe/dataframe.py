@@ -183,7 +183,7 @@ class StreamingDataFrame(
             AggregationInvalid: There is no column, or a column is not an aggregator.
             StepInvalid: The store's name is invalid.
         """
-        if isinstance(model, Aggregator):  # a column may be named "model", so ``model`` may be an aggregator
+        if isinstance(model, Aggregator):  # a column may have the name "model", so ``model`` may be an aggregator
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self._stem}-aggregate")

@@ -315,7 +315,8 @@ class _Writer:
         self._write(depth, "pass")
 
     def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
-        # The two limits are checked inline, so that a message with a valid time needs no function call.
+        # The two limits of an event time are checked inline, so that a message with a valid time needs no function
+        # call.
         return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod

@@ -91,7 +91,7 @@ class StreamGroups(Generic[Stream]):
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
-            unchanged: Stream = self  # no topic is needed, because each message already has this key
+            unchanged: Stream = self  # no repartition topic is needed, because the messages have this key already
             return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),

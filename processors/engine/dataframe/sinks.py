@@ -355,7 +355,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # dropped, because a later attempt adds the same results again
+            step.sink.on_paused()  # the sink drops its results, because a later attempt adds them again
             raise
         else:
             return True
