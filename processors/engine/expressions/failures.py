@@ -44,7 +44,7 @@ class ColumnUnfit(HoldfastError):
 
 
 class _Found(Exception):
-    """Raised to report the first part of the expression that fails, with the values from which the part is computed."""
+    """Raised for the first part of an expression that fails, with the values of its operands and Python's error."""
 
     def __init__(self, part: Expression, operands: Sequence[Any], error: BaseException) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            # a copy is assigned, so that the value never contains itself
+            # a copy is assigned, because a value that contains itself can't be serialized
             value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error

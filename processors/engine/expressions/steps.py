@@ -156,7 +156,7 @@ class Projection(ColumnStep):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The expressions of the columns."""
+        """The expressions that compute the columns."""
         return tuple(each for _, each in self.columns)
 
     def inlined(self, value: str, named: Named) -> Inlined:
@@ -290,7 +290,7 @@ class Dropped(_Changed):
 
 
 def _missing_of(names: Collection[str], value: Any, error: BaseException, step: str) -> HoldfastError:
-    """Returns the error for a column that was to be removed or renamed but does not exist."""
+    """Returns the error for a column that should be removed or renamed but does not exist."""
     name = error.args[0] if isinstance(error, KeyError) else None
     return missing(name, value, step) if isinstance(name, str) and name in names else unfit(error, step)
 
