@@ -88,9 +88,10 @@ class ForeignKeys(Step):
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """Returns the records for the topic of subscriptions; each is [foreign key, left key, version, kind, row].
+        """Returns the records that tell foreign keys about the changed left row.
 
-        ``state`` holds the last sent version and foreign key of the left key.
+        Each record is [foreign key, left key, version, kind, row]. ``state`` has the last sent version and foreign key
+        of the left key.
         """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
@@ -213,7 +214,7 @@ class Answer(Step):
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
-        """Returns [left key, version, left row, right row]."""
+        """Returns the list [left key, version, left row, right row]."""
         _, left, version, row, reads = emitted
         return [left, version, row, _written(state.get(ROW)) if reads else []]
 

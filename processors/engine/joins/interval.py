@@ -156,7 +156,7 @@ class InnerInterval:
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if is_timed:
             # The timer will send this message without a match, or delete it. Until then, ``end_of`` returns None for
-            # it.
+            # the message.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
             dated.ends(name, end_ms)

@@ -96,7 +96,7 @@ class CachedLookup:
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        # with ``__wrapped__``, the source of the user's function is a part of the processor's version
+        # because of ``__wrapped__``, the source of the user's function is a part of the processor's version
         self.__wrapped__ = lookup
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic

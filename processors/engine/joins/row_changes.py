@@ -95,7 +95,10 @@ class RowMap(_RowStep):
 
 
 class MovedRows(Step):
-    """When a row changes, sends its former items to its former group, and its present items to its present group."""
+    """When a row changes, sends its former items to its former group, and its present items to its present group.
+
+    The items of a row are the values that the aggregation's columns read from it.
+    """
 
     __name__ = "group_by"
     store_use = StoreUse(StoreForm.OWN)
@@ -110,7 +113,7 @@ class MovedRows(Step):
         return f"group rows by {'function' if callable(self._key) else self._key}"
 
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
-        """Returns the records for the topic; each is [group, row key, former items, present items].
+        """Returns the records for the repartition topic; each is [group, row key, former items, present items].
 
         The former items and the present items are each inside a list. This list is empty if no items must be removed,
         or if no items must be added. ``state`` has the group and the items that were sent last.

@@ -49,7 +49,7 @@ class Table(TableChanges["Table[Stream]"], Generic[Stream]):
     def to_stream(self) -> Stream:
         """Returns the changes of the table as a stream: the new row for each message, None if a row is deleted.
 
-        In a table with a history, a message older than the present row is no change.
+        In a table with a history, a message older than the present row is not in the stream.
 
         ``group_by`` refuses the stream: a row that changes its grouping key would be counted under the old and the new
         key. To group the rows, call ``group_by`` of the table itself.
