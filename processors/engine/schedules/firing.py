@@ -77,7 +77,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule in a task. ``progress`` includes uncommitted slots; it is None before the first call of ``look``.
+    """A schedule in a task. ``progress`` includes uncommitted slots (times); it is None before the first ``look``.
 
     ``next_ms`` is the time of the schedule's next slot.
     """
