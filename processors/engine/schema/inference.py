@@ -72,7 +72,7 @@ def _members(kind: ColumnType | None) -> Record:
 def name_in_json(comment: str) -> str | None:
     """Parses the field's name in JSON from a column's comment. None means that the comment records no name.
 
-    Empty for the column of values that are not objects.
+    The result is empty for the column of values that are not objects.
     """
     if comment == _SAYS_WHOLE:
         return ""
