@@ -317,8 +317,8 @@ def code_version_of(topology: Topology, code: str) -> str:
             described.pop(name)
     for store in described["stores"]:  # Only the warehouse uses typed columns, so a change needs no deployment.
         store.pop("schema")
-        store.pop("meaning")  # left out, because ``code`` contains the steps' rules and the functions' source
-        store.pop("uses")  # left out, because the lines of ``columns`` contain the same facts
+        store.pop("meaning")  # left out of the hash, because ``code`` contains the steps' rules and functions
+        store.pop("uses")  # left out of the hash, because the lines of ``columns`` contain the same facts
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
