@@ -315,10 +315,10 @@ def code_version_of(topology: Topology, code: str) -> str:
     for name in ("repartitions", "source_logs"):
         if not described[name]:  # an empty field is removed, because descriptions of earlier Holdfast versions lack it
             described.pop(name)
-    for store in described["stores"]:  # Only the warehouse uses typed columns, so a change needs no deployment.
+    for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
         store.pop("schema")
-        store.pop("meaning")  # left out of the hash, because ``code`` contains the steps' rules and functions
-        store.pop("uses")  # left out of the hash, because the lines of ``columns`` contain the same facts
+        store.pop("meaning")  # the hash covers ``meaning`` through the rules of the steps and the functions' source
+        store.pop("uses")  # the hash covers ``uses`` through the lines of ``columns``
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
