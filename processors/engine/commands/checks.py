@@ -80,7 +80,9 @@ def check_writable(
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
-    """The running tasks that have all of these stores, in these partitions (None: all partitions of the worker).
+    """Returns the running tasks that have all of these stores, in these partitions.
+
+    If ``partitions`` is None, all partitions of the worker are used.
 
     Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not own the partitions.
     """

@@ -58,7 +58,7 @@ _CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
 
 
 def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
-    """Returns differences, whose batches are the writes that put an export back into ``store``.
+    """Returns ``Difference`` objects. Their batches are the writes that put an export back into ``store``.
 
     Raises:
         CommandFailed: The windows of the export have another format version, or were closed by another strategy.
@@ -147,8 +147,8 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges the two values of one entry, for a store with windows.
 
-    A window gets the value of the export. A result that was not sent yet keeps its present value. A key's record of
-    stream time and open windows is combined from the two values.
+    A window gets the value of the export. A result that ``suppress`` holds back keeps its present value. A key's record
+    of stream time and open windows is combined from the two values.
     """
     message_key, state = split_key(key)
     if state == HELD:
