@@ -48,7 +48,7 @@ class StreamingDataFrame(
     StreamColumns["StreamingDataFrame"],
     StreamOutputs["StreamingDataFrame"],
 ):
-    """The stream of one input topic.
+    """A stream of the messages of one topic, or of several topics after ``concat``.
 
     A user function is called with ``(value)``, or with ``(value, state)`` if the step has ``stateful=True``. With
     ``metadata=True``, it is called with ``(value, key, timestamp, headers)``, followed by the state if it is stateful.
@@ -295,8 +295,8 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # After a repartition topic, messages do not advance stream time. Only watermarks of the upstream tasks advance
-        # it.
+        # After a repartition topic, messages do not advance stream time. Only watermarks (records with the stream time
+        # of an upstream task) advance it.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:

@@ -43,7 +43,7 @@ class Streams(Generic[Stream]):
     sources: Sources = field(default_factory=lambda: Sources(""))
     #: The topics that the application declared, by name. If several topics have the same name, the last one is kept.
     topics: dict[str, Topic] = field(default_factory=dict)
-    #: The steps ``to_topic`` with a function that chooses the topic of each message.
+    #: The ``to_topic`` steps whose topic is chosen by a function for each message.
     choices: list[ChosenOutputs] = field(default_factory=list)
     #: Runs a stream on one message, for ``sdf.test``. The function gets value, key, timestamp, headers and state.
     trial: Callable[..., list[Any]] = field(default=lambda *given: [])

@@ -71,5 +71,5 @@ def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None
 
 
 def _goes_on(node: Node) -> bool:
-    """Whether the step writes to a repartition topic. Further steps process its values, so these are not results."""
+    """Whether the step writes to a repartition topic. Further steps process its values, so they are not results."""
     return node.topic is not None and node.topic.repartitions
