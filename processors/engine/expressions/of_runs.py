@@ -63,8 +63,7 @@ class _Writer:
     """Writes the code of a function that computes the steps for many messages."""
 
     fields: list[str] = field(default_factory=list)
-    #: Fields that each message must have. For these fields, the generated code itself raises no error if one is
-    #: missing.
+    #: Fields that each message must have. If such a field is missing, the generated code itself raises no error.
     asked: set[str] = field(default_factory=set)
     #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.

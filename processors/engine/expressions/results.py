@@ -61,7 +61,7 @@ class ResultAssigned(Results):
 
     @property
     def may_share_parts(self) -> bool:
-        """True, because a user function may return an object that is also a part of the value."""
+        """Returns True, because a user function may return an object that is also a part of the value."""
         return True
 
     def separate(self, value: Any) -> None:

@@ -146,7 +146,7 @@ class Projection(ColumnStep):
 
     @property
     def makes_object(self) -> bool:
-        """True: the result is a new object for each message."""
+        """Returns True, because the result is a new object for each message."""
         return True
 
     @property

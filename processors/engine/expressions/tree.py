@@ -155,7 +155,7 @@ class Constant(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: a constant never contains an object of the message's value."""
+        """Returns False, because a constant never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -230,7 +230,7 @@ class Operation(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """True only for ``+`` and ``*`` of parts of the value: a joined or repeated list has the same items."""
+        """Returns True only for ``+`` and ``*`` of parts of the value. A joined or repeated list has the same items."""
         return self.symbol in ("+", "*") and any(each.gives_parts for each in self.parts)
 
     def _same(self, operands: Sequence[Any]) -> Sequence[Any]:
@@ -288,7 +288,7 @@ class Unary(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: the result never contains an object of the message's value."""
+        """Returns False, because the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -352,7 +352,7 @@ class HasFields(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: the result never contains an object of the message's value."""
+        """Returns False, because the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
