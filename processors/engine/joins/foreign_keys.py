@@ -11,11 +11,11 @@
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-Each change of a left row sends two records. The record to its previous foreign key removes the row there. The record to
-its present foreign key is answered. For a change of a right row, all left rows that refer to its key get an answer. Two
-foreign keys may be in two partitions that are read at different speeds. Each change of a left row therefore has a
-larger *version* than the previous change. An answer is dropped if an answer with a larger version arrived before it.
-The final joined table does not depend on which partition is read first.
+A change of a left row sends a record to the row's foreign key, which is answered. If the foreign key has changed, a
+second record removes the row at the previous foreign key. For a change of a right row, all left rows that refer to its
+key get an answer. Two foreign keys may be in two partitions that are read at different speeds. Each change of a left
+row therefore has a larger *version* than the previous change. An answer is dropped if an answer with a larger version
+arrived before it. The final joined table does not depend on which partition is read first.
 
 Invariants:
     - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
@@ -68,7 +68,7 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """When a left row changes, sends the row to its present foreign key, and a removal to its previous foreign key."""
+    """Sends each changed left row to its foreign key. If this key has changed, the previous key gets a removal."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
