@@ -10,7 +10,7 @@ Invariants:
     - A worker's start is refused only if the keys prove that each topic has one partitioner, and that these
       partitioners differ. Any other difference gives a warning, because after a correction of its producers a topic has
       keys of both partitioners for some time.
-    - A topic without keys, or a topic that this client may not read, gives no finding.
+    - No problem is reported for a topic without keys, or for a topic that this client may not read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The frozen description of an application: its topics, stores, changelogs and subtopologies.
 
-Provisioning, deployment, assets, checks and the start-up log use this description. No other module computes partition
-counts or names of changelogs. A *subtopology* is a set of input topics whose streams share stores. A *task* is one
-partition of one subtopology.
+Provisioning, deployment, assets, checks and the start-up log use this description. A *subtopology* is a set of input
+topics whose streams share stores. A *task* is one partition of one subtopology.
 """
 
 from __future__ import annotations
