@@ -43,7 +43,7 @@ class Parted:
     topic: str
     sentence: str
     action: str
-    #: Whether the finding prevents a processor's start.
+    #: Whether the problem prevents the processor's start.
     is_refused: bool = False
 
     @property

@@ -1,6 +1,6 @@
 """The steps ``drop_duplicates`` and ``moving_average``, which use the recent messages of a key.
 
-Both steps have state with a TTL.
+The state of a key expires if the key gets no messages. An average over a number of messages does not expire.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Generates the loop over messages as Python code. To read the code, run ``print(run_text(sdf.source))``.
 
-The code is made from the steps. It contains the engine's own steps inline, so it mostly calls user functions and
-serializers. A filter becomes an ``if``. ``apply(expand=True)`` becomes a ``for``. An output becomes three appends to
-lists. The results of the code equal those of ``plain_loop``, which defines what steps do. ``sdf.filter(a).apply(b,
-stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+The code contains the engine's own steps inline, so it mostly calls user functions and serializers. A filter becomes an
+``if``. ``apply(expand=True)`` becomes a ``for``. An output becomes three appends to lists. The results of the code
+equal those of ``plain_loop``, which defines what steps do.
+``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
 
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
