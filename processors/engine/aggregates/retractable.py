@@ -176,7 +176,7 @@ class RetractableColumns(Aggregation):
             if sign > 0:
                 return made.add(held, item, column)
             assert made.subtractor is not None
-            # ``held`` is None if the message that would have added this row failed.
+            # ``held`` is None if the message that would have added this row failed. Then nothing must be removed.
             return None if held is None else [made.subtractor(held[0], item)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"
