@@ -1,4 +1,4 @@
 """The code that runs in a worker: it reads, processes, commits, restores and serves status.
 
-It imports only ``infra``.
+Of Holdfast's other packages, it imports only ``infra``.
 """

@@ -1,7 +1,8 @@
 """The table of state backends. For a new backend, add its name to ``StateBackend`` and an entry to ``BACKENDS``.
 
-A backend implements ``state.database.Databases``. The backend's libraries are imported when it is opened, so the
-declaration of an application imports none of them. ``tests/contract/test_databases.py`` tests every backend.
+A backend implements ``state.database.Databases``. A backend imports its libraries only when it is opened. A program
+that only declares an application therefore does not load them. ``tests/contract/test_databases.py`` tests every
+backend.
 """
 
 from __future__ import annotations

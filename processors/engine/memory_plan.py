@@ -1,7 +1,7 @@
 """Splits the memory limit of a worker process into shares: uncommitted writes, the state cache, and fetched records.
 
-The functions are pure. To stay within a share, the worker commits early, evicts cached values, or fetches less. For a
-short time, the worker may use more than a share.
+The functions are pure. To stay within a share, the worker commits early, evicts cached values, or fetches less. Until
+these actions take effect, the worker may use more than a share.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ class MemoryPlan:
 
 
 def plan_memory(total: int) -> MemoryPlan:
-    """Divides the memory limit of a process, ``total`` bytes, into shares; raises MemoryTooSmall."""
-    # The settings are imported here, because the import takes 0.2 s. The declaration of an application does not need
-    # them.
+    """Divides the memory limit of a process into shares. ``total`` is the limit in bytes.
+
+    Raises MemoryTooSmall if the limit is too small for a worker.
+    """
+    # The settings are imported here and not at the top, because the import takes 0.2 s. A program that only declares an
+    # application imports this module, but does not need the settings.
     from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 
     check_memory_bound(total)

@@ -1,6 +1,6 @@
 """Compares the topics that a processor needs with the topics of the cluster, and creates or repairs them.
 
-``read_facts`` reads the cluster, ``plan`` decides as a pure function, and ``apply`` carries out the stages of the plan.
+``read_facts`` reads the cluster. The pure function ``plan`` decides the stages, and ``apply`` carries them out.
 
 Invariants:
     - Nothing is deleted or reduced: a wrong partition count is refused, and a retention above the standard is kept.
@@ -73,7 +73,7 @@ class TopicWorld(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Creates a missing topic."""
+    """A stage of the plan that creates a missing topic."""
 
     spec: TopicSpec
     role: str
@@ -101,7 +101,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Sets configuration entries of an internal topic, so that Kafka does not delete its records too early."""
+    """A stage that sets configuration entries of an internal topic, so that Kafka keeps its records long enough."""
 
     topic: str
     seen: Mapping[str, str]
@@ -274,7 +274,7 @@ def check_before_start(
     brokers: int | None = None,
     others: Sequence[str] = (),
 ) -> ProvisionPlan:
-    """Returns the plan to create the topics that a starting worker lacks.
+    """Returns a plan that creates the missing topics of a starting worker.
 
     Raises:
         TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog has a
@@ -309,7 +309,7 @@ def check_before_start(
 
 
 def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapping[str, TopicFacts]:
-    """Creates the missing topics of a starting processor, if that is allowed. Returns the facts of all its topics."""
+    """Creates the missing topics of a starting processor, if that is allowed; returns all its topics' properties."""
     facts = read_facts(topics, topology)
     _log.info(f"topics required by application {topology.processor!r}:")
     brokers = brokers_if_asked(topics, topology, facts)
@@ -354,7 +354,7 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Chooses replication and min.insync.replicas; an existing topic keeps its present replication."""
+    """Completes a changelog's replication and min.insync.replicas; an existing topic keeps its present replication."""
     if seen is not None:
         least = min_insync(seen.replication)
         present = seen.config.get(MIN_INSYNC, "")

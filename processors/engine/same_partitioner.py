@@ -1,16 +1,16 @@
-"""Checks whether topics that share state have equal keys in partitions of the same number.
+"""Checks whether topics that share state put equal keys into partitions with the same number.
 
 The check reads the newest records.
 
-A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose the partition of a
-key by murmur2. confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. If topics have different
-partitioners, the messages of a key can be in two tasks, which do not share state.
+A task reads partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose the partition of a
+key by murmur2. confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. If two topics have
+different partitioners, the messages of one key can reach two tasks, which do not share state.
 
 Invariants:
     - A worker's start is refused only if the keys prove that each topic has one partitioner, and that these
       partitioners differ. Any other difference gives a warning, because after a correction of its producers a topic has
       keys of both partitioners for some time.
-    - A topic without keys, or a topic that this client may not read, gives no finding.
+    - No problem is reported for a topic without keys, or for a topic that this client may not read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A result of the check: equal keys are in partitions of different tasks.
+    """A problem that the check found: messages with the same key are processed by different tasks.
 
-    It has a sentence and a suggested action.
+    ``sentence`` describes the problem, and ``action`` says how to correct it.
     """
 
     topic: str
     sentence: str
     action: str
-    #: Whether the finding prevents a processor's start.
+    #: Whether the problem prevents the processor's start.
     is_refused: bool = False
 
     @property
@@ -63,7 +63,7 @@ def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
-    """Returns the findings for topics with these newest ``keys``. Findings that prevent a start come first."""
+    """Returns the problems that the topics' newest ``keys`` show. Problems that prevent a start come first."""
     counts = judged_topics(topology, facts)
     placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
     alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
@@ -94,7 +94,7 @@ def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, T
 
 
 def _alone(topic: str, placed: Placing) -> Parted | None:
-    """Returns a finding if the producers of one topic use different partitioners for its keys; otherwise None."""
+    """Returns a problem if the producers of one topic use different partitioners for its keys; otherwise None."""
     moved = placed.moved
     if moved is not None:
         lies = " and ".join(map(str, sorted(placed.places[moved])))
@@ -111,7 +111,7 @@ def _alone(topic: str, placed: Placing) -> Parted | None:
 
 
 def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> Parted | None:
-    """Returns a finding if two topics of a store have equal keys in different partitions; otherwise None."""
+    """Returns a problem if two topics of a store have equal keys in different partitions; otherwise None."""
     one, other = (placed[name] for name in names)
     apart = next((key for key, at in sorted(one.places.items()) if other.places.get(key, at) != at), None)
     known = one.by in _CLIENTS and other.by in _CLIENTS and one.by != other.by
@@ -129,7 +129,7 @@ def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> 
 
 
 def _beside_grouped(store: str, inputs: tuple[str, ...], placed: Mapping[str, Placing]) -> Iterator[tuple[str, Parted]]:
-    """Yields findings for sources that share a store with a repartition topic but have another partitioner."""
+    """Yields a problem for each source topic with another partitioner than the repartition topic of the same store."""
     for name in inputs:
         if name in placed and placed[name].is_sure and placed[name].by in (CRC32, NEITHER):
             sentence = _different(store, {name: placed[name].by, "the `group_by` beside it": MURMUR2})

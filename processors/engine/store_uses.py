@@ -1,8 +1,7 @@
 """Describes how a store's content depends on time: windows, values that expire, timers, schedules, sources.
 
-Two kinds of text are made from these descriptions. One kind is the lines of a store's definition, the other is
-sentences for users. A duration in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a
-larger unit.
+Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences for users. A
+duration in a text is an ``Ms`` object. Definitions show it in milliseconds, and sentences show it in a larger unit.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ class Ms(int):
     """A duration in milliseconds that is a part of a text."""
 
 
-#: The parts of a text that contains durations.
+#: A text with durations, as a tuple. Its items are strings and ``Ms`` durations, in the order of the text.
 Parts = tuple[str | Ms, ...]
 
 
@@ -31,7 +30,7 @@ class WindowUse:
     Attributes:
         kind: ``tumbling``, ``hopping``, ``session`` or ``sliding``.
         counted: Whether windows are defined by a number of messages, not by a time span.
-        parts: The parts of a text about the windows' lengths and about how windows close.
+        parts: A text about the windows' lengths and about how windows close, as a tuple of its parts.
         silence_ms: Milliseconds without messages after which stream time advances with the wall clock; None means that
             only messages advance it.
     """
@@ -75,7 +74,8 @@ class ScheduleUse:
 
     Attributes:
         name: The name of the schedule.
-        parts: The parts of a text about the slots, how often each slot fires, and the rule for missed slots.
+        parts: A text, as a tuple of its parts. It describes the slots (the times at which the schedule fires), how
+            often each slot fires, and the rule for missed slots.
     """
 
     name: str
@@ -90,13 +90,13 @@ class ScheduleUse:
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """The store has what a source has sent, and the state that it keeps (``keeps_state``)."""
+    """The store has the progress of a source, and the source's own state if ``keeps_state`` is True."""
 
     name: str
     keeps_state: bool
 
     def text(self) -> str:
-        """Returns name and kind as one text."""
+        """Returns a text with the source's name, and whether the source keeps state."""
         kind = "resumes from its state" if self.keeps_state else "keeps no state"
         return f"source {self.name}: {kind}"
 

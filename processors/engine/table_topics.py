@@ -10,7 +10,8 @@ from holdfast.processors.engine.topology import Topology
 #: Kafka's default retention of a topic, by time and by size.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
-#: A topic from which a table is restored gets a warning if its `min.compaction.lag.ms` is below this (one hour).
+#: Milliseconds (one hour). If a table is restored from a topic, and the topic's `min.compaction.lag.ms` is less than
+#: this, a warning is logged.
 COMPACTION_LAG_MIN_MS = 3_600_000
 
 
@@ -19,7 +20,7 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
     ``facts`` has the existing topics.
     """
-    # topics that also serve as changelogs get no warning, because the function ``forgetful`` refuses them
+    # topics that also serve as changelogs get no warning here, because the function ``forgetful`` refuses them
     restored_from = {log.topic for log in topology.source_logs}
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
@@ -80,7 +81,7 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
-    """Returns a text with the configuration entries by which Kafka may delete the only record of a row from the topic.
+    """Returns the configuration entries by which Kafka may delete the only record of a row, as one text.
 
     Returns an empty text for a topic whose rows Kafka does not delete.
     """

@@ -1,8 +1,7 @@
 """The frozen description of an application: its topics, stores, changelogs and subtopologies.
 
-Provisioning, deployment, assets, checks and the start-up log use this description. No other module computes partition
-counts or names of changelogs. A *subtopology* is a set of input topics whose streams share stores. A *task* is one
-partition of one subtopology.
+Provisioning, deployment, assets, checks and the start-up log use this description. A *subtopology* is a set of input
+topics whose streams share stores. A *task* is one partition of one subtopology.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
 #: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
-#: The kind of a store that holds the last slots of schedules, and the values that the schedules' functions keep.
+#: The kind of a store of schedules. It holds the last slot (time) at which each schedule fired, and the values that the
+#: schedules' functions keep.
 SCHEDULES = "schedules"
-#: The kind of a store with the state of a source, and what it has sent. Its only input is the source's topic.
+#: The kind of a source's store. It holds the source's own state and the progress of its output. The store's only input
+#: is the topic to which the source produces.
 SOURCE = "source"
 
 
@@ -63,9 +64,10 @@ class StoreSpec:
 
     @property
     def follows_input(self) -> bool:
-        """Whether the content follows from the input's messages, so that it can be built again from them.
+        """Whether the content follows from the messages of the input topics, so that it can be built again from them.
 
-        The clock fires schedules, and a source sets its own state.
+        False for a store of schedules, because the clock fires them. False for a source's store, because the source
+        sets its own state.
         """
         return self.kind not in (SCHEDULES, SOURCE)
 
@@ -149,8 +151,8 @@ class Topology:
     changelogs: tuple[ChangelogSpec, ...]
     subtopologies: tuple[Subtopology, ...]
     code_version: str = field(default="")
-    #: Whether a deployment first tests a new version on the last messages. The version hash does not include this
-    #: field.
+    #: Whether a deployment first tests a new version on the newest input messages. The version hash does not include
+    #: this field.
     prove: bool = True
     #: The topics of global tables. Every worker reads them completely, without the group's offsets.
     global_tables: tuple[TopicSpec, ...] = ()
@@ -307,7 +309,7 @@ def code_version_of(topology: Topology, code: str) -> str:
     described = asdict(topology)
     for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
-    if not topology.global_tables:  # removed, so that processors without global tables keep their former version
+    if not topology.global_tables:  # an empty field is removed, so that processors keep their former version hash
         described.pop("global_tables")
     for name in ("repartitions", "source_logs"):
         if not described[name]:  # an empty field is removed, because descriptions of earlier Holdfast versions lack it
@@ -332,10 +334,10 @@ def source_of(function: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _text_of(code: CodeType, module: str) -> str:
-    """Returns the source text of a code object. The result is cached, because a call reads the file of the source.
+    """Returns the source text of a code object. The result is cached, because each call reads the source file.
 
-    For a bare code object, Python compares its file with the file of every imported module, which takes 10 ms. A
-    function names its module.
+    A temporary function with the module's name is passed to ``inspect``. For a bare code object, ``inspect`` would
+    compare its file with the file of every imported module, which takes 10 ms.
     """
     cells = tuple(CellType() for _ in code.co_freevars)
     return inspect.getsource(FunctionType(code, {"__name__": module}, closure=cells))

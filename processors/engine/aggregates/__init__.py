@@ -1,4 +1,1 @@
-"""Built-in aggregates of each key's messages. They are computed message by message, or with numpy for many messages.
-
-This package imports ``steps`` and ``state``.
-"""
+"""Built-in aggregates of each key's messages. They are computed message by message, or with numpy for many messages."""

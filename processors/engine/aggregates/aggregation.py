@@ -41,7 +41,7 @@ Field = str | Callable[[Any], Any] | None
 
 
 class AggregationInvalid(BadConfiguration):
-    """The declaration of an aggregation has an invalid argument."""
+    """An argument in the declaration of an aggregation is invalid."""
 
 
 class AggregationFailed(HoldfastError):
@@ -89,7 +89,7 @@ class Aggregator:
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
-        """Returns the message's item for this column; raises AggregationFailed if it is missing or unusable."""
+        """Returns the message's item for this column. Raises AggregationFailed if the item is missing or unusable."""
         of = self.of
         if isinstance(of, str):
             if isinstance(value, Mapping) and of in value:
@@ -113,14 +113,14 @@ class Aggregator:
         ``held`` is the stored value before this message; it is None for the first message. ``item`` is the result of
         ``read`` for this message.
         """
-        raise NotImplementedError  # each kind of column defines it
+        raise NotImplementedError  # every subclass defines this method
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
 
         Neither of the two values is None.
         """
-        raise NotImplementedError  # each kind of column defines it
+        raise NotImplementedError  # subclasses for session windows define ``merge``; ``check_merges`` refuses others
 
     @property
     def merges(self) -> bool:
@@ -209,7 +209,7 @@ class Sum(_OfNumbers):
         return self.add(earlier, later, column)
 
 
-#: A whole number below this size can be converted to a float without an overflow.
+#: An integer below this size can be converted to a float without an overflow.
 _LARGE = 1 << 1023
 
 
@@ -241,7 +241,7 @@ class Mean(_OfNumbers):
         """Returns the sum divided by the count."""
         try:
             return float(held["sum"] / held["count"])
-        except OverflowError as failure:  # The sum is an integer above the largest float.
+        except OverflowError as failure:  # raised if the sum is an integer above the largest float
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
@@ -321,7 +321,7 @@ class Collect(Aggregator):
             )
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """Returns the list with the new item at its end; if it exceeds ``limit``, the oldest item is left out."""
+        """Returns the list with the new item at its end. If the list exceeds ``limit``, its oldest item is left out."""
         return [*(held or ()), item][-self.limit :]
 
     def describe(self) -> str:
@@ -388,7 +388,7 @@ class Aggregation(Step):
 
     @property
     def functions(self) -> tuple[Callable[[Any], Any], ...]:
-        """The user functions of the columns."""
+        """The user functions that read the columns' items from a message's value."""
         return tuple(made.of for made in self.columns.values() if callable(made.of))
 
     @property
@@ -465,7 +465,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:
     try:
         return held + item
-    except OverflowError as failure:  # The integer is above the largest float.
+    except OverflowError as failure:  # raised if the integer is above the largest float
         raise made.failed(column, "is an integer that can't be added to a float", "int") from failure
 
 

@@ -87,7 +87,7 @@ class ColumnarAggregation:
         self._index: dict[bytes, int] = {}
 
     def picked(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Picked | None:
-        """Returns the items that the columns need of these messages.
+        """Reads from these messages the items (values of fields) that the aggregation's columns need.
 
         The column expressions before the aggregation run first.
 
@@ -122,21 +122,21 @@ class ColumnarAggregation:
             self._table.release(found)
 
     def write_back(self) -> None:
-        """Writes all changed rows into the store's overlay, so that the next commit contains them."""
+        """Adds all changed rows to the store's overlay (its uncommitted writes), so the next commit contains them."""
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Must be called after a commit: evicts rows if they need more memory than allowed."""
+        """Must be called after each commit. Evicts rows from memory if all rows need more memory than allowed."""
         if len(self._index) > self._rows_max():
             self._forget_unused()
 
     def drop(self) -> None:
-        """Discards all rows, including rows with committed values."""
+        """Discards all rows in memory, also changed ones. Later runs load the rows from the store again."""
         self._index.clear()
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes that the changed rows will need in the store's overlay when they are written back."""
+        """Estimated memory in bytes that the changed rows will need in the store's overlay (uncommitted writes)."""
         return self._table.dirty_bytes()
 
     # -- internal methods --------------------------------------------------------------------------------------

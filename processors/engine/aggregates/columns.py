@@ -30,7 +30,7 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """numpy can't compute these messages exactly. ``Aggregation`` must process them one by one."""
+    """Raised if numpy can't compute these messages exactly. ``Aggregation`` must then process them one by one."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
@@ -113,7 +113,7 @@ class Column(Protocol):
         """
 
     def results(self, rows: Places) -> list[Any]:
-        """Returns the outputs of these rows at present; None for a row without a value."""
+        """Returns the present outputs of these rows; None for a row without a value."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows. ``run`` itself leaves the rows unchanged."""
@@ -324,7 +324,7 @@ def struct_of(name: str, fields: Iterable[str], kind: Any = Any, default: Any = 
     made = [(plain, kind, msgspec.field(default=default)) for plain in names]
     try:
         return msgspec.defstruct(name, made, rename=names, gc=False)
-    except (TypeError, ValueError) as failure:  # msgspec refuses names that JSON must escape
+    except (TypeError, ValueError) as failure:  # msgspec refuses a name with a character that JSON must escape
         raise Unfit from failure
 
 

@@ -68,7 +68,7 @@ class Collector(ABC):
 
 @dataclass(frozen=True, slots=True)
 class CustomColumn(aggregation.Aggregator):
-    """Wraps a user's ``Aggregator`` as a column of the engine."""
+    """Adapts an object of a user's ``Aggregator`` class to the engine's own columns."""
 
     kind: ClassVar[str] = "custom"
     made: Any = None
@@ -111,7 +111,7 @@ class CustomColumn(aggregation.Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class CollectedColumn(aggregation.Aggregator):
-    """Wraps a user's ``Collector`` as a column of the engine."""
+    """Adapts an object of a user's ``Collector`` class to the engine's own columns."""
 
     kind: ClassVar[str] = "collected"
     made: Any = None
@@ -134,7 +134,7 @@ class CollectedColumn(aggregation.Aggregator):
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns. Wraps each object of a user's class, so that the engine can use it like its own columns."""
+    """Returns the columns with each user's object wrapped, so that the engine can use it like a built-in column."""
     return {name: _column(made) for name, made in given.items()}
 
 

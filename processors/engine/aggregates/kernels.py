@@ -171,7 +171,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
     If numbers are equal, the first of them is kept.
     """
-    sign = 1.0 if least else -1.0  # changing the sign of a float is exact
+    sign = 1.0 if least else -1.0  # The maximum is the negated minimum of the negated numbers. Negation is exact.
     best = numbers.values * sign
     whole = None
     if numbers.whole is not None or held.numbers.whole is not None:
@@ -196,7 +196,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
 
 def _places_of_least(values: list[float], first: int) -> Iterator[int]:
-    """Yields for each value the position of the smallest value up to this point."""
+    """Yields for each index of ``values`` the position of the smallest value up to this index."""
     at, least = first, values[0]
     for place, value in enumerate(values, first):
         if value < least:

@@ -80,7 +80,7 @@ class KeyTime:
     def record(self, *, by_key: bool) -> dict[str, Any]:
         """Returns the stored form of the record.
 
-        ``by_key`` is True if the key's own time, not the store's, closes windows.
+        ``by_key`` is True if windows close by the stream time of their message key, and not by that of the whole store.
         """
         made: dict[str, Any] = {"time": self.time, "open": self.open}
         if by_key:
@@ -93,7 +93,7 @@ class KeyTime:
 
 
 def with_time(ahead: Sequence[int], time_ms: int) -> list[int]:
-    """Returns the future event times with one more time.
+    """Returns ``ahead`` (event times after the worker's clock, ascending) with ``time_ms`` added.
 
     If there are more than ``AHEAD_KEPT`` times, every second time is dropped. The windows of a dropped time close at
     the next remaining time.

@@ -1,6 +1,6 @@
 """The steps ``drop_duplicates`` and ``moving_average``, which use the recent messages of a key.
 
-Both steps have state with a TTL.
+The state of a key expires if the key gets no messages. An average over a number of messages does not expire.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def _is_finite(number: float) -> bool:
-    """Whether a float can hold the number."""
+    """Whether the number is finite and can be converted to a float."""
     try:
         return isfinite(number)
-    except OverflowError:  # The number is an integer above the largest float.
+    except OverflowError:  # raised if the number is an integer above the largest float
         return False
 
 
 def _mean(numbers: Sequence[float]) -> float:
     try:
         return fsum(numbers) / len(numbers)
-    except OverflowError:  # The sum is above the largest float, but the mean is not.
+    except OverflowError:  # raised if the sum is above the largest float; the mean may still fit
         return float(sum(map(Fraction, numbers)) / len(numbers))
 
 
@@ -76,7 +76,7 @@ class Averaged(Aggregator):
 
 
 class DropDuplicates(Step):
-    """The filter of ``drop_duplicates``: if a key has several equal messages within ``within``, only the first passes.
+    """The filter ``drop_duplicates``. If a key has several equal messages within ``within``, only the first passes.
 
     Raises:
         AggregationInvalid: ``by`` is neither a field nor a function.
@@ -97,7 +97,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Declares that only this step uses its store."""
+        """Declares that the step has a store of its own, which no other step uses."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -112,7 +112,7 @@ class DropDuplicates(Step):
         return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, state: DeclaredState) -> bool:
-        """Returns True if the message passes the filter; False for a duplicate and for a message that is too late."""
+        """Returns True if the message passes the filter; False for a duplicate and for a late message."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)
@@ -165,7 +165,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Declares that only this step uses its store."""
+        """Declares that the step has a store of its own, which no other step uses."""
         return StoreUse(StoreForm.OWN)
 
     @property

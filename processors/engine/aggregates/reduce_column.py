@@ -32,10 +32,10 @@ Raw = msgspec.Raw
 
 
 class ReduceColumn(Column):
-    """The reduced value of each row.
+    """A column of ``Reduce``, with the reduced value of each row.
 
-    The user functions are called in the order of the messages. The functions are called again if the same messages must
-    then be processed one by one.
+    The user functions are called in the order of the messages. If ``run`` raises Unfit, the same messages are then
+    processed one by one, and the functions are called again.
     """
 
     form = b"[%b]"

@@ -137,7 +137,7 @@ class RetractableColumns(Aggregation):
                     columns[name] = after
         if rows == 0 and not columns:
             return None
-        # The columns are always in the order of ``_read``, so that the same rows give the same stored bytes.
+        # The columns are always stored in the same order, so that the same rows give the same stored bytes.
         ordered = {name: columns[name] for name, _ in self._read if name in columns}
         return {FORMAT: FORMAT_VERSION, ROWS: rows, COLUMNS: ordered}
 
@@ -176,7 +176,7 @@ class RetractableColumns(Aggregation):
             if sign > 0:
                 return made.add(held, item, column)
             assert made.subtractor is not None
-            # The column has no value if the message that would have added the row failed.
+            # ``held`` is None if the message that would have added this row failed. Then nothing must be removed.
             return None if held is None else [made.subtractor(held[0], item)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"

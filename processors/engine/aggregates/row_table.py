@@ -36,7 +36,8 @@ from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, pack_head
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Estimated bytes of a row's key object and of its place in the dict. The key's bytes and the columns are not included.
+#: Estimated memory of a row's key object and of its entry in a dict, in bytes. The key's content and the columns are
+#: not included.
 ROW_BYTES = 200
 COLUMN_BYTES = 24
 #: The maximum characters of a number in JSON, and the maximum bytes of one text character in JSON (``\uXXXX``).
@@ -46,7 +47,7 @@ _JSON_HEAD = bytes([VALUE_VERSION, CODEC_JSON])
 
 
 class RowTable:
-    """The rows of one aggregation in one task.
+    """The rows of one aggregation in one task. A row has the columns of one message key, or of one window.
 
     Attributes:
         keys: The message key of each row.
@@ -78,7 +79,7 @@ class RowTable:
         self._state_form = _state_form(self._kinds, dict(zip(names, self._columns, strict=True)))
         self.row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
-        #: The maximum bytes of a stored value, without the texts in it.
+        #: The maximum bytes of a stored value. The lengths of texts in the value are not included.
         self.state_bytes = HEAD_SIZE + fixed
 
     def forget_all(self) -> None:
@@ -91,11 +92,11 @@ class RowTable:
         self._columns = _columns_of(self._aggregation)
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes that the changed rows will need in a store's overlay when they are written back."""
+        """Estimated memory in bytes that the changed rows will need in a store's overlay (uncommitted writes)."""
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a stored value with one of these items and its key could exceed ``bytes_max``."""
+        """Raises Unfit if a row's key and stored value together could exceed ``bytes_max`` with one of these items."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -106,7 +107,7 @@ class RowTable:
     def add(self, keys: Sequence[bytes], raws: Sequence[bytes | None]) -> list[int]:
         """Adds a row for each key, filled with the key's stored value, and returns the numbers of the rows.
 
-        If a stored value does not fit into a row, nothing changes, and Unfit is raised.
+        Raises Unfit, and changes nothing, if the columns can't hold a stored value.
         """
         known = [number for number, raw in enumerate(raws) if raw is not None]
         stored = self._stored([raws[number] for number in known]) if known else []  # type: ignore[misc]
@@ -179,8 +180,8 @@ class RowTable:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        # The error of a user function is not raised here. After Unfit, the messages are processed one by one, and the
-        # function raises the error again for its message.
+        # A damaged value raises no error here. After Unfit, the messages are processed one by one, and ``Aggregation``
+        # raises the error for the message of this key.
         except (ValueError, RecursionError) as failure:
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):
@@ -202,7 +203,7 @@ class RowTable:
                 made = np.zeros(capacity, array.dtype)
                 made[:first] = array
                 setattr(self, name, made)
-            # The lowest row numbers are used first, because row numbers below 2^16 sort faster.
+            # The lowest row numbers are used first, because numpy sorts row numbers below 2^16 faster.
             free[:0] = range(capacity - 1, first - 1, -1)
         rows = free[: -count - 1 : -1]
         del free[-count:]
@@ -213,7 +214,7 @@ def _columns_of(aggregation: Aggregation) -> list[Column]:
     columns = [_column_of(made) for made in aggregation.columns.values()]
     others = [column for column in columns if not isinstance(column, CountColumn)]
     if len(others) > 1 and any(isinstance(column, ReduceColumn) for column in others):
-        raise Unfit  # numpy can't compute this: a reducer may change the message that the next column reads
+        raise Unfit  # a reducer may change the message that the next column reads, so numpy can't be used
     return columns
 
 

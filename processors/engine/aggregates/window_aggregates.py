@@ -267,7 +267,11 @@ class WindowAggregation(Aggregation):
         return stored
 
     def seen(self, stored: Any) -> Any:
-        """Returns a trigger function's argument: the only column's value, or with ``agg`` a dict of all columns."""
+        """Returns the present result of a window, for the user functions ``before_update`` and ``after_update``.
+
+        These functions decide whether the result is sent early. The result is the only column's value; with ``agg``, it
+        is a dict of all columns.
+        """
         made = self.result(0, 0, stored)
         return made["value"] if self.alone else {name: made[name] for name in self.columns}
 

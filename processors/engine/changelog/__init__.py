@@ -1,1 +1,1 @@
-"""The record format, topic names and topic configuration of changelogs. Imports only ``infra``."""
+"""The record format, topic names and topic configuration of changelogs. Of Holdfast, it imports only ``infra``."""

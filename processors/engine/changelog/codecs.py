@@ -106,7 +106,7 @@ def too_deep(path: str) -> TypeError:
 
 
 def another_type(path: str, value: Any) -> TypeError:
-    """Returns the error for a value whose type a codec would change."""
+    """Returns the error for a value whose type would be different after encoding and decoding."""
     name = type(value).__name__
     return TypeError(f"{shown_path(path)} is {_article(name)} {name}, which would come back as another type")
 
@@ -181,7 +181,7 @@ def _encode_msgpack(value: Any) -> bytes:
 
 
 def _check(value: Any, path: str, depth: int) -> None:
-    """Raises TypeError for the first part of a value that msgpack would change."""
+    """Raises TypeError for the first part of a value that would be different after encoding and decoding by msgpack."""
     kind = type(value)
     if kind in SCALARS:
         return

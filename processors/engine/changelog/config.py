@@ -39,9 +39,9 @@ class Entry:
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether a topic's present value ``seen`` of this entry is acceptable if ``value`` is expected.
+        """Whether a topic's present value ``seen`` of this entry is acceptable if the expected value is ``value``.
 
-        The rule of the entry says whether ``seen`` must be equal to, at least, or at most ``value``.
+        The entry's rule says whether ``seen`` must be equal to ``value``, at least ``value``, or at most ``value``.
         """
         if self.rule == "is" or seen == value:
             return seen == value
@@ -108,7 +108,7 @@ def durability(brokers: int, inputs_replication: int = 0) -> Durability:
 
 
 def min_insync(replication: int) -> int:
-    """Returns ``min.insync.replicas`` for a topic: the number of replicas that a commit waits for.
+    """Returns ``min.insync.replicas`` for a topic: the minimum number of in-sync replicas that a commit needs.
 
     For 3 replicas it is 2: if one broker fails, another broker still has every commit. For 2 replicas it is 1, because
     with 2 no commit would be possible while one broker restarts.

@@ -74,7 +74,7 @@ class FormatUnknown(BadConfiguration):
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
-    """The error for an unknown format version; ``what`` names the bytes that have it, for example a changelog key."""
+    """The error for an unknown format version. ``what`` names the kind of bytes, for example a changelog key."""
     return FormatUnknown(f"{what} has format version {seen}, expected {expected}.", action=action, version=seen)
 
 
@@ -83,17 +83,17 @@ class ValueNotStorable(HoldfastError):
 
 
 def key_prefix(message_key: bytes) -> bytes:
-    """Returns the bytes with which every changelog key of one message key begins."""
+    """Returns the bytes with which all changelog keys of this message key begin."""
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Returns the first part of a changelog key: version, length, and message key. Only the state key is left out."""
+    """Returns the first part of a changelog key: format version, key length, and message key, without the state key."""
     return key[: _bytes_needed(key)]
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """Returns, for each message key, ``before`` followed by the changelog key of message key and state key."""
+    """Returns one changelog key for each message key, made with this state key. Each result begins with ``before``."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
@@ -137,7 +137,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
-    """Encodes raw bytes for a store; raises TypeError for a value that is no bytes."""
+    """Encodes raw bytes for a store; raises TypeError for a value that is not of type bytes."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"the value is {repr(value)[:80]} of type {type(value).__name__}, expected bytes: use state.set()"
@@ -206,14 +206,14 @@ def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
 
 
 def _bytes_needed(key: bytes) -> int:
-    """Returns the length in bytes of a changelog key's first part, which ends with the message key."""
+    """Returns the length of the first part of a changelog key: format version, key length, and message key."""
     return _LENGTH_BYTES + int.from_bytes(key[1:_LENGTH_BYTES], "big")
 
 
 def check_records(
     topic: str, partition: int, keys: Sequence[bytes], values: Sequence[bytes | None], offsets: Sequence[int]
 ) -> None:
-    """Check the format of a changelog's data records.
+    """Checks the format of a changelog's data records.
 
     Raises:
         FormatUnknown: A record has another format; the error names its topic, partition and offset.
@@ -306,7 +306,7 @@ def _with_known_codec(meta: ChangelogMeta) -> ChangelogMeta:
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """Returns the last ``once`` names (of owner commands) of a task, with ``name`` added.
+    """Returns ``names`` (the ``once`` names of a task's last owner commands) with ``name`` added.
 
     At most ``COMMANDS_KEPT`` names remain. An empty ``name`` adds nothing.
     """

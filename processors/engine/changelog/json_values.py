@@ -58,7 +58,7 @@ def is_plain(value: Any, text: bytes) -> bool:
     elif kind is list:
         try:
             known = _only_scalars(map(type, chain.from_iterable(map(dict.values, value))))
-        except TypeError:  # an item of the list is not a dict
+        except TypeError:  # raised if an item of the list is not a dict
             known = False
     else:
         known = kind in _SCALARS
@@ -91,7 +91,7 @@ def _surely_back(value: Any, text: bytes) -> bool:
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
-    for outer in nested:  # the loop appends nested parts to this list
+    for outer in nested:  # the loop also visits nested parts, because it appends them to this list
         kind = type(outer)
         if kind is dict:
             if not _only_texts(map(type, outer)):

@@ -55,7 +55,7 @@ def not_storable(codec: Codec, value: Any, failure: Exception, where: str) -> Va
 def json_text(stored: bytes) -> bytes | None:
     """Returns a stored value as JSON text, for tables, exports and answers; None for raw bytes.
 
-    Raises FormatUnknown.
+    Raises FormatUnknown if the value has an unknown format.
     """
     check_head(stored)
     number, payload = stored[1], stored[HEAD_SIZE:]

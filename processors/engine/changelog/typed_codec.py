@@ -76,7 +76,7 @@ def encode_dumped(value: Any) -> bytes:
     """Returns the payload of an instance of a model, which pydantic has dumped with ``mode="python"``.
 
     Enums, subclasses and pydantic types are replaced by values from which the model can read the instance again. The
-    caller must check that the model reads an equal instance.
+    caller must check that the model reads back an equal instance.
     """
     return _encoded(value, _as_read)
 
@@ -161,7 +161,7 @@ def _as_read(value: Any, path: str) -> Any:
 
 
 def _extension(code: int, data: memoryview) -> Any:
-    """Decodes the content of an extension to the Python value."""
+    """Decodes the bytes of a msgpack extension to the Python value that they stand for."""
     body = bytes(data)
     if code in _FROM_TEXT:
         return _FROM_TEXT[code](body.decode())
@@ -173,7 +173,7 @@ def _extension(code: int, data: memoryview) -> Any:
 
 
 def _extension_in_order(code: int, data: memoryview) -> Any:
-    """Decodes an extension to a value that is shown.
+    """Decodes a msgpack extension to a value that is shown to users.
 
     A set becomes a list in the stored order, which is the same in every process.
     """

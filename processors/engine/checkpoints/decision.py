@@ -41,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that is not used for a restore, with the reason."""
+    """A checkpoint that can't be used for a restore, and the reason."""
 
     checkpoint_id: str
     why: str
@@ -99,7 +99,7 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], l
 
 
 def worth_looking(replay: int) -> bool:
-    """Whether a replay of this many offsets is long enough to search for a checkpoint."""
+    """Whether a replay of ``replay`` changelog offsets is so long that searching for a checkpoint is worthwhile."""
     return replay >= SPARES_AT_LEAST
 
 
@@ -115,7 +115,7 @@ def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def tail_of(manifest: Manifest, wanted: Wanted) -> int:
-    """Returns the number of changelog offsets that are replayed after this checkpoint, summed over all stores."""
+    """Returns how many changelog offsets are replayed after restoring this checkpoint, summed over all stores."""
     return sum(max(0, facts.end - manifest.meta.stores[store].offset) for store, facts in wanted.changelogs.items())
 
 

@@ -70,7 +70,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints. If an object is damaged, adds its name to the set ``suspect``."""
+    """Downloads checkpoints. Adds the names of damaged objects to ``suspect``, so that uploads do not share them."""
 
     objects: Objects
     files: DatabaseFiles
@@ -94,7 +94,7 @@ class Fetcher:
                         self.suspect.add(failure.object)
                     continue
                 return Fetched(manifest, path, tuple(refused))
-        except GeneratorExit:  # raised here when the download's job is cancelled
+        except GeneratorExit:  # Python raises GeneratorExit here if the job of this download is cancelled
             self.files.clear(path)
             raise
         except StorageFailed as failure:

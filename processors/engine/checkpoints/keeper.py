@@ -108,7 +108,7 @@ class CheckpointKeeper:
         #: due.
         self._busy_since: float | None = None
         self._slow_logged = False
-        for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an unfinished transfer
+        for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an interrupted transfer
             files.clear(folder.path / leftover)
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class CheckpointKeeper:
                 self._begin()
 
     def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules a checkpoint of each task whose state is in no checkpoint; returns the tasks' names."""
+        """Schedules a checkpoint of each task whose present state is in no checkpoint. Returns these tasks' names."""
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
@@ -156,7 +156,7 @@ class CheckpointKeeper:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # no state is lost: ``close`` sets RocksDB aside, and a restore follows
+                except StateCorrupt as damage:  # no state is lost, because the task is restored at its next start
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
@@ -231,7 +231,7 @@ class CheckpointKeeper:
     # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Stores since when a checkpoint is due. If the object store is slow, logs one warning."""
+        """Stores the time since which a checkpoint is due. If the object store is slow, logs one warning."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return
@@ -244,7 +244,7 @@ class CheckpointKeeper:
             )
 
     def _slow(self, now: float) -> str | None:
-        """Returns an error text if the object store is slow, otherwise None."""
+        """Returns an error text if a checkpoint that is due is not stored after the time limit; otherwise None."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None

@@ -77,7 +77,7 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
         except ObjectMissing:
             continue
         except (ObjectTooLarge, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            since = time()  # treat an unreadable mark as the mark of a running upload
+            since = time()  # an unreadable mark may belong to a running upload, so it counts as new
         if time() - since < MARK_ABANDONED_S:
             alive.append(mark)
         else:

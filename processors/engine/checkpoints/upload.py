@@ -39,7 +39,7 @@ from holdfast.processors.engine.state.task_store import TaskMeta
 #: Maximum number of checksums of local files that are kept in memory.
 CHECKSUMS_KNOWN_MAX = 20_000
 
-#: The files of the newest checkpoint, by size in bytes and then by SHA-256.
+#: Files that a new checkpoint can share with the newest stored checkpoint, by size in bytes and then by SHA-256.
 Sharable = dict[int, dict[str, CheckpointFile]]
 
 
@@ -117,7 +117,7 @@ class Uploader:
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         start = place.mark(self.holder, "")
         ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
-        if ours:  # these are marks of this worker's failed uploads, or of its killed process
+        if ours:  # these are marks of this worker's failed uploads, or of a killed process with the same worker name
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
@@ -133,7 +133,10 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """Files of the newest checkpoint that a new one can refer to: they exist, are complete and not suspect."""
+        """Returns the files of the newest checkpoint that a new checkpoint can refer to.
+
+        These files exist in the object store, are complete, and are not in ``suspect``.
+        """
         found: Sharable = {}
         if before is not None and before[1] is not None:
             there = self.objects.sizes(place.files)
@@ -146,7 +149,7 @@ class Uploader:
     def _carry(
         self, taken: Taken, upload: str, sharable: Sharable, job: Job
     ) -> Generator[None, None, list[CheckpointFile]]:
-        """Uploads the files that no older checkpoint has. Returns all files of the checkpoint, uploaded or shared."""
+        """Uploads the files that can't be shared. Returns all files of the checkpoint, uploaded or shared."""
         parts: list[CheckpointFile] = []
         local = self.files.files(taken.path)
         job.progress.update(bytes=0, bytes_total=sum(file.size for file in local))

@@ -127,7 +127,7 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Advances a task's stream time to the stream time of the content to adopt, which ``store`` contains.
+    """Advances a task's stream time to that of ``store``, which has the content to adopt.
 
     Afterwards, windows that are due in the adopted content are also due in the task.
     """

@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Extra effects of a command's last commit of a task.
+    """Extra effects of the last commit that a command makes for a task.
 
     ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
     tables whose local entries this commit deletes. These tables have no changelog of their own.
@@ -37,18 +37,21 @@ class Last:
 
 NOT_LAST = Last()
 
-#: Maps the name of a task to its new positions: topic to the next offset to read.
+#: The new positions of tasks: for each task's name, the next offset to read of each input topic.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
 
 
 def is_carried_out(task: Task, once: str) -> bool:
-    """Whether the task has already carried out a command with this ``once`` name; False for an empty name."""
+    """Whether the task has already carried out a command with the name ``once``; False for an empty name.
+
+    A client gives a command this name, so that a repeated command changes nothing.
+    """
     return bool(once) and once in (task.meta.commands or ())
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Splits stores into two tuples. The second one has the tables that are restored from their source topic.
+    """Splits stores into two tuples. The second tuple has the tables that are restored from their source topic.
 
     The first tuple has all other stores.
     """
@@ -59,7 +62,7 @@ def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, 
 def check_writable(
     topology: Topology, stores: Sequence[str], verb: str, tasks: Sequence[Task] = (), moves: Moves = NO_MOVES
 ) -> None:
-    """Raise CommandWrong if a store is a table that is restored from its source topic.
+    """Raise CommandWrong if one of the stores is a table that is restored from its source topic.
 
     Such a table may only be changed by records of the topic, because a restore would undo any other change. The table
     may be emptied if ``moves`` also sets the topic's position in all ``tasks``, so that its rows are read again.
@@ -77,7 +80,9 @@ def check_writable(
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
-    """The running tasks that have all of these stores, in these partitions (None: all partitions of the worker).
+    """Returns the running tasks that have all of these stores, in these partitions.
+
+    If ``partitions`` is None, all partitions of the worker are used.
 
     Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not own the partitions.
     """
@@ -288,7 +293,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """Returns the writes and, for each store, a delete of its record of stream time (``clock_keys``)."""
+    """Returns ``writes`` with a delete of each store's record of stream time, whose keys are in ``clock_keys``."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

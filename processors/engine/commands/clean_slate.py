@@ -78,7 +78,8 @@ class CleanSlate:
         for slot in StateFolder.slots(self._state_dir, self._topology.processor):
             StateFolder(self._state_dir, self._topology.processor, slot).release()
         if not self._topology.changelogs:
-            # deleted, because a worker would refuse state that does not match the committed offsets
+            # The local state is deleted here, because a worker would refuse state that does not match the committed
+            # offsets.
             self._delete_local()
         topics, names = self._cluster.topics(), [spec.topic.name for spec in self._topology.changelogs]
         for name in topics.describe(names):

@@ -27,12 +27,13 @@ LOOKS_MAX = 50_000
 #: Seconds. A replay fails if no record arrives during this time.
 NO_PROGRESS_S = 120.0
 
-#: A function that yields the (key, value) entries of a content in the order of keys, from a given changelog key on.
+#: A function that yields the (key, value) entries of a store or of a replayed changelog. The entries are in the order
+#: of keys, from a given changelog key on.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """Computes, batch by batch, the writes that make the content ``current`` equal to the content ``wanted``."""
+    """Computes, in batches, the writes that make the content ``current`` of a store equal to the content ``wanted``."""
 
     def __init__(self, current: Read, wanted: Read) -> None:
         self._current, self._wanted = current, wanted
@@ -66,7 +67,7 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """Returns a reader of ``content`` that skips entries whose message key does not occur in ``keys``."""
+    """Returns a reader of ``content`` that yields only entries whose message key also has an entry in ``keys``."""
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -85,7 +86,7 @@ def of_keys_in(keys: Read, content: Read) -> Read:
 def _side_by_side(
     current: Iterator[tuple[bytes, bytes]], wanted: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Merges two sorted contents: yields (key, current value, wanted value), with None for a missing value."""
+    """Reads two sorted contents in parallel. Yields (key, current value, wanted value); a missing value is None."""
     old, new = next(current, None), next(wanted, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):

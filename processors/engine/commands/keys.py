@@ -46,7 +46,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while the previous task was counted
+        check_running(task, ticket)  # the task may have been revoked while another task was counted
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -109,8 +109,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # Skip tasks that have already carried out this command. Their present entries were set later, and must not be
-    # deleted.
+    # Tasks that have already carried out this command are skipped. Their present entries were set later, and must not
+    # be deleted.
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -118,7 +118,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while the previous task was cleared
+        check_running(task, ticket)  # the task may have been revoked while another task was cleared
         if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)
@@ -148,7 +148,7 @@ def written_before(worker: Owner, once: str) -> list[str]:
 
 
 def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
-    """The result fields ``export`` (the file of this attempt) and ``before`` (the files of earlier attempts)."""
+    """Returns the result's fields ``export`` (the file of this attempt) and ``before`` (files of earlier attempts)."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 
 
@@ -163,7 +163,7 @@ def _mark(once: str) -> str:
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
     """Set new positions, with one commit for each task; ``moves`` has the positions by task name and topic."""
     worker.maintenance.hold()
-    # collected before the yield, because a task may be revoked during the yield
+    # The tasks are collected before the yield, because a task may be revoked during the yield.
     tasks = {task.name: task for task in worker.assignment.tasks}
     yield
     ticket.total = len(moves)

@@ -51,13 +51,14 @@ from holdfast.processors.engine.state.time.window_keys import (
 )
 from holdfast.processors.engine.windows import stored as stored_windows
 
-#: A function that merges the two values of an entry. Arguments: changelog key, value in the export, present value.
+#: A function that merges the two values of an entry. Its arguments are the changelog key, the value in the export, and
+#: the present value.
 Both = Callable[[bytes, bytes, bytes], bytes]
 _CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
 
 
 def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
-    """Returns differences, whose batches are the writes that put an export back into ``store``.
+    """Returns ``Difference`` objects. Their batches are the writes that put an export back into ``store``.
 
     Raises:
         CommandFailed: The windows of the export have another format version, or were closed by another strategy.
@@ -84,7 +85,7 @@ def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None,
 
 
 def united(first: Read, second: Read, both: Both) -> Read:
-    """Reads all entries of two contents, in the order of keys; ``both`` merges entries with the same key."""
+    """Reads the entries of two stores in the order of keys. ``both`` merges two entries with the same key."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         one, other = first(begin), second(begin)
@@ -120,7 +121,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of ``content`` without those windows that are open in ``content`` but closed in the store."""
+    """Returns a reader of an export's ``content`` without windows that were open then but are closed in the store."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -146,8 +147,8 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges the two values of one entry, for a store with windows.
 
-    A window gets the value of the export. A result that was not sent yet keeps its present value. A key's record of
-    stream time and open windows is combined from the two values.
+    A window gets the value of the export. A result that ``suppress`` holds back keeps its present value. A key's record
+    of stream time and open windows is combined from the two values.
     """
     message_key, state = split_key(key)
     if state == HELD:
@@ -173,7 +174,7 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Merges the bounds of those open windows that the key's record does not list; the result covers both bounds."""
+    """Merges two bounds of open windows that a key's record does not list. The result includes both ranges."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
@@ -195,7 +196,7 @@ def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) ->
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
-    """The record of a store's stream time and processed index position; None if there is no such record."""
+    """Reads the record of a store's stream time and processed index position; None if it does not exist."""
     found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
     return next((decode_value(stored) for stored in found if stored is not None), None)
 

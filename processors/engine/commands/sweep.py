@@ -41,7 +41,8 @@ LOOKS_MAX = 50_000
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
 
-#: A function that yields the (key, value) entries of a store in the order of keys, from a given changelog key on.
+#: A function that yields the (key, value) entries of a store in the order of keys. The entries begin at a given
+#: changelog key.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 Entries = list[tuple[bytes, bytes]]
 
@@ -104,9 +105,9 @@ class Seen(NamedTuple):
 
 
 def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sessions: bool) -> Iterator[Seen]:
-    """Yields the records of the selected message keys that are after the changelog key ``after``.
+    """Yields the records of the selected message keys, beginning after the changelog key ``after``.
 
-    ``timed`` says whether the store keeps stream time, and ``sessions`` whether its windows are session windows.
+    ``timed`` says whether the store keeps stream time. ``sessions`` says whether its windows are session windows.
     """
     span = selection.span
     if span is None:
@@ -115,8 +116,8 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
             yield Seen(key, stored, Part(selected=not own))
         return
     head, others = b"", set[int]()
-    # Start at the first record of the message key, because earlier records of a key decide which part of a record is
-    # selected.
+    # The read starts at the first record of the message key, because earlier records of a key decide which part of a
+    # record is selected.
     for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
         if not head or not key.startswith(head):
             head, others = prefix_of(key), set()
@@ -215,7 +216,7 @@ class Sweep:
         return found
 
     def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
-        """Returns which records of a store are read, in this order: False for message keys, True for internal records.
+        """Returns the kinds of records to read, in order: False for users' records, True for internal records.
 
         Internal records are read only if the store keeps stream time and not everything is selected.
         """

@@ -83,7 +83,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # offsets are left only if a transaction was aborted; the loop processes its records again
+                break  # unread offsets remain only if a transaction was aborted; the loop reads their records again
     finally:
         gap.close()
     ticket.done = first
@@ -94,7 +94,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """Maps each partition that has not reached its end offset in ``bounds`` to (position, end offset)."""
+    """Returns (position, end offset) for each partition that has not reached its end offset in ``bounds``."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 

@@ -1,4 +1,4 @@
 """The steps of a stream, and their compilation to a loop over messages.
 
-This package imports ``state`` and ``schema``.
+It imports all packages of the engine that declare steps, for example ``windows``, ``joins`` and ``aggregates``.
 """

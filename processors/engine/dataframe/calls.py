@@ -216,9 +216,8 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
     """Returns the first step that awaits a function, with the steps before it; None if no step awaits.
 
     Raises:
-        AsyncInvalid: The stream has a branch before that step, or a second step that awaits. Or a step up to that step
-            has
-            state or outputs, or returns several values.
+        AsyncInvalid: The stream has a branch before that step, or a second step that awaits. Or a step before that step
+            has state or outputs, or returns several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]
     if not waiting:

@@ -35,7 +35,7 @@ class Choice(Step):
         self._function = function
         #: The topics among which the function may choose.
         self.known: frozenset[str] = frozenset()
-        #: The topic of the current message.
+        #: The name of the topic that the function chose for the current message.
         self.chosen = ""
 
     @property
@@ -83,7 +83,7 @@ class IsChosen(Step):
         return Inlined((), f"{named('choice', self._choice)}.chosen == {self._topic!r}")
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises ``error`` unchanged, because there is no more specific error for the comparison."""
+        """Raises ``error`` unchanged, because the comparison has no more specific error."""
         raise error
 
     def __call__(self, value: Any) -> bool:

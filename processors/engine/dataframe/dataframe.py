@@ -48,7 +48,7 @@ class StreamingDataFrame(
     StreamColumns["StreamingDataFrame"],
     StreamOutputs["StreamingDataFrame"],
 ):
-    """The stream of one input topic.
+    """A stream of the messages of one topic, or of several topics after ``concat``.
 
     A user function is called with ``(value)``, or with ``(value, state)`` if the step has ``stateful=True``. With
     ``metadata=True``, it is called with ``(value, key, timestamp, headers)``, followed by the state if it is stateful.
@@ -77,9 +77,9 @@ class StreamingDataFrame(
         self._behind_window = False
         #: The name of the table whose changed rows are the stream's messages; empty if this is not a stream of changes.
         self._changes_of = ""
-        #: The class of the values, until a step changes the values; None if they are instances of no class.
+        #: The class of the values, until a step changes the values. None if the values are not instances of a class.
         self._model: Any = topic.formats.model if node is None else None
-        #: Whether ``concat`` merged streams of which at least one has instances of a class.
+        #: Whether ``concat`` merged several streams, of which at least one has instances of a class as values.
         self._mixed = False
 
     @property
@@ -183,7 +183,7 @@ class StreamingDataFrame(
             AggregationInvalid: There is no column, or a column is not an aggregator.
             StepInvalid: The store's name is invalid.
         """
-        if isinstance(model, Aggregator):  # a column may be named "model", so ``model`` may be an aggregator
+        if isinstance(model, Aggregator):  # a column may have the name "model", so ``model`` may be an aggregator
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self._stem}-aggregate")
@@ -295,8 +295,8 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # After a repartition topic, messages do not advance stream time. Only watermarks of the upstream tasks advance
-        # it.
+        # After a repartition topic, messages do not advance stream time. Only watermarks (records with the stream time
+        # of an upstream task) advance it.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
@@ -368,12 +368,12 @@ class StreamingDataFrame(
         keeps = node.kind in ("filter", "update", "set_timestamp", "to_topic")
         made._model, made._mixed = (self._model, self._mixed) if keeps else (None, False)
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # Other steps with state return their own results, not table changes.
+        if node.store is None or reads_rows:  # The results of other stateful steps are not changed rows of the table.
             made._changes_of = self._changes_of
         return made
 
     def _first_of(self, topic: Topic) -> StreamingDataFrame:
-        """Returns the stream of a repartition topic that this stream writes to."""
+        """Returns a new stream that reads a repartition topic to which this stream writes."""
         made = StreamingDataFrame(topic, None, None, self._renamed, self.declared, self._groups)
         made._behind_window = self._behind_window
         return made
@@ -388,7 +388,7 @@ class StreamingDataFrame(
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:
-        """Returns the name under which a step's store is kept. ``unnamed`` is the default if the user gave no name."""
+        """Returns the name of the store that a step uses. ``unnamed`` is the default if the user gave no name."""
         check_text(store, "The name of a step's store", 'store="totals"')
         store = unnamed if store is None else own_store(store, self.declared)
         renamed = next((new for new, old in self._renamed.items() if old == store), None)

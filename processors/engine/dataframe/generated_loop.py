@@ -1,8 +1,9 @@
 """Generates the loop over messages as Python code. To read the code, run ``print(run_text(sdf.source))``.
 
-The code is made from the steps, and calls only user functions. A filter becomes an ``if``, ``apply(expand=True)`` a
-``for``, and an output three appends to lists. The results of the code equal those of ``plain_loop``, which defines what
-steps do. ``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+The code contains the engine's own steps inline, so it mostly calls user functions and serializers. A filter becomes an
+``if``. ``apply(expand=True)`` becomes a ``for``. An output becomes three appends to lists. The results of the code
+equal those of ``plain_loop``, which defines what steps do.
+``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
 
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
@@ -203,7 +204,7 @@ def _compiled(text: str) -> CodeType:
     All tasks of a subtopology have the same code, so the result is cached.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
-    # With this entry, tracebacks show the lines of the generated code.
+    # Because of this entry, tracebacks show the lines of the generated code.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
 
@@ -243,7 +244,7 @@ class _Writer:
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            # The limits are read once for many messages, because these are processed within milliseconds.
+            # Record times' limits are read once for many messages, because these are processed within milliseconds.
             if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
@@ -267,7 +268,7 @@ class _Writer:
             self.timing, self.limit = timing, f"limit_{rank}"
             self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
-        # If a signal, for example, interrupts the three appends, the list that is appended last is the shortest.
+        # If a signal, for example, interrupts the three appends, the last list has the number of complete outputs.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
@@ -293,8 +294,8 @@ class _Writer:
         """Generates the code for all steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # A window or ``set_timestamp`` changes the event time. Steps after it must then set their store's message
-        # again. Steps of other branches whose code follows must do this, too.
+        # A window or ``set_timestamp`` changes the event time. Each later stateful step must therefore set the time in
+        # its store again. Steps of other branches must do this, too, if their code follows.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -315,7 +316,8 @@ class _Writer:
         self._write(depth, "pass")
 
     def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
-        # The two limits are checked inline, so that a message with a valid time needs no function call.
+        # The two limits of an event time are checked inline, so that a message with a valid time needs no function
+        # call.
         return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod
@@ -334,7 +336,7 @@ class _Writer:
             self._step(child, depth, self._own(child, depth, at, seen), pointed, shared_behind(child, seen))
 
     def _own(self, node: Node, depth: int, at: _At, shared: Shared) -> _At:
-        """Generates copies of the value before a step that may change what other branches also read."""
+        """Generates copies of value and headers before a step that may change them, if other branches read them."""
         copy, line = copy_before(node, shared), len(self.lines)
         if copy is None:
             return at

@@ -43,7 +43,7 @@ class Streams(Generic[Stream]):
     sources: Sources = field(default_factory=lambda: Sources(""))
     #: The topics that the application declared, by name. If several topics have the same name, the last one is kept.
     topics: dict[str, Topic] = field(default_factory=dict)
-    #: The steps ``to_topic`` with a function that chooses the topic of each message.
+    #: The ``to_topic`` steps whose topic is chosen by a function for each message.
     choices: list[ChosenOutputs] = field(default_factory=list)
     #: Runs a stream on one message, for ``sdf.test``. The function gets value, key, timestamp, headers and state.
     trial: Callable[..., list[Any]] = field(default=lambda *given: [])
@@ -91,7 +91,7 @@ class StreamGroups(Generic[Stream]):
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
-            unchanged: Stream = self  # no topic is needed, because each message already has this key
+            unchanged: Stream = self  # no repartition topic is needed, because the messages have this key already
             return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),

@@ -50,7 +50,7 @@ class _Collected(Sunk):
 
 @contextmanager
 def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
-    """While the ``with`` block runs, adds the results of the streams' last steps to the list ``into``, too."""
+    """While the ``with`` block runs, also adds the results of the streams' last steps to the list ``into``."""
     leaves = (
         []
         if into is None
@@ -71,5 +71,5 @@ def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None
 
 
 def _goes_on(node: Node) -> bool:
-    """Whether the step writes to a repartition topic. Further steps process its values, so these are not results."""
+    """Whether the step writes to a repartition topic. Further steps process its values, so they are not results."""
     return node.topic is not None and node.topic.repartitions

@@ -54,7 +54,8 @@ class StreamOutputs(Generic[Stream]):
             sent = Node("to_topic", key, topic=to, headers=headers)
             if timestamp is None:
                 return sent
-            # ``set_timestamp`` without a maximum changes only the output's timestamp. It does not advance stream time.
+            # Without ``max_ahead_ms``, this step changes only the output's timestamp. The step does not advance stream
+            # time.
             return Node("set_timestamp", timestamp, metadata=True, max_ahead_ms=None, children=[sent])
 
         if callable(topic) and not isinstance(topic, Topic):

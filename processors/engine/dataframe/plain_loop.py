@@ -40,7 +40,7 @@ class NullKey(HoldfastError):
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the current message, and the largest event time that the message has had up to this step."""
+    """The raw key of the current message, and the largest event time that earlier steps have given the message."""
 
     key: bytes | None = None
     latest_ms: int = NO_TIME

@@ -52,7 +52,7 @@ class PrintedTable(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Returns Python's ``print``: the step calls no user function."""
+        """Returns Python's ``print`` instead of a user function, because the step calls none."""
         return (print,)
 
     def describe(self) -> str:
@@ -60,7 +60,7 @@ class PrintedTable(Step):
         return "print_table"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Adds a row. Prints the table if it is full, or redraws it in a terminal."""
+        """Adds a row. Redraws the table in place if the output allows it; otherwise, prints a full table."""
         row = {KEY: key, TIMESTAMP: timestamp} if self._metadata else {}
         row |= dict(value) if isinstance(value, dict) else {VALUE: value}
         with self._lock:

@@ -26,7 +26,7 @@ class Printed(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Returns Python's ``print``: the step calls no user function."""
+        """Returns Python's ``print`` instead of a user function, because the step calls none."""
         return (print,)
 
     def describe(self) -> str:

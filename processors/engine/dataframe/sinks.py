@@ -220,7 +220,7 @@ class Sunk(Step):
 
     @property
     def outbox(self) -> str:
-        """The name of the sink's box in the dict of a task's outboxes. The name differs from every topic's name."""
+        """The key of the sink's ``SinkBox`` in a task's dict of unsent outputs. No topic has this name."""
         return f"sink {id(self.sink)}"
 
     def describe(self) -> str:
@@ -249,7 +249,7 @@ class SinkBox(Outbox, Step):
 
     @property
     def outbox(self) -> str:
-        """The name of this box in the dict of the task's outboxes."""
+        """The key of this object in the task's dict of unsent outputs."""
         return self.topic
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -278,7 +278,7 @@ class SinkBox(Outbox, Step):
 
 @contextmanager
 def _reported(sink: BaseSink, what: str) -> Iterator[None]:
-    """Converts errors of the sink to SinkFailed. Only SinkBackpressureError in ``flush`` is raised unchanged."""
+    """Converts errors of the sink to SinkFailed. SinkBackpressureError is raised unchanged if ``flush`` raised it."""
     try:
         yield
     except Exception as error:
@@ -355,7 +355,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # dropped, because a later attempt adds the same results again
+            step.sink.on_paused()  # the sink drops its results, because a later attempt adds them again
             raise
         else:
             return True

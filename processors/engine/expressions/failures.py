@@ -44,7 +44,7 @@ class ColumnUnfit(HoldfastError):
 
 
 class _Found(Exception):
-    """Raised to report the first part of the expression that fails, with the values from which the part is computed."""
+    """Raised for the first part of an expression that fails, with the values of its operands and Python's error."""
 
     def __init__(self, part: Expression, operands: Sequence[Any], error: BaseException) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Found(Exception):
 def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError | None:
     """Returns the error for the first part of the expression that fails with this value.
 
-    Returns None if no part fails without calling user functions.
+    User functions are not called again. Returns None if none of the other parts fails.
     """
     try:
         _probed(expression, value)
@@ -64,7 +64,7 @@ def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError |
 
 
 def not_an_object(value: Any, step: str) -> HoldfastError:
-    """Returns the error for a value that is no object, so that it has no columns."""
+    """Returns the error for a value that is not an object and therefore has no columns."""
     return ColumnUnfit(
         f"`{step}` got a value of type {type(value).__name__}; expected an object with columns.",
         action=_only_objects(value),

@@ -29,12 +29,12 @@ class NoRuns(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _Local(Expression):
-    """An expression that is a variable of the generated function."""
+    """An expression that stands for a variable of the generated function."""
 
     name: str = ""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
-        raise NotImplementedError  # the expression exists only as code, so it can't be computed for a value
+        raise NotImplementedError  # the variable exists only in generated code, so this method is never called
 
     def _code(self, value: str, operands: Sequence[str], named: Callable[[str, Any], str]) -> str:
         return self.name
@@ -63,8 +63,7 @@ class _Writer:
     """Writes the code of a function that computes the steps for many messages."""
 
     fields: list[str] = field(default_factory=list)
-    #: Fields that each message must have. For these fields, the generated code itself raises no error if one is
-    #: missing.
+    #: Fields that each message must have. If such a field is missing, the generated code itself raises no error.
     asked: set[str] = field(default_factory=set)
     #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.
@@ -168,7 +167,8 @@ def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
         NoRuns: A step calls a user function, or the steps remove a needed column.
     """
     if any(each.functions for each in steps):
-        # if the run can't be computed, its messages are processed again, which would call the user function twice
+        # If numpy can't compute the run (consecutive messages), its messages are processed again one by one. The user
+        # function would then be called twice.
         raise NoRuns
     writer = _Writer()
     for step in steps:

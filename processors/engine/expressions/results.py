@@ -31,9 +31,9 @@ class Results(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """True: the version contains the step's position.
+        """Returns True, so that the version hash contains the step's position.
 
-        The source of the functions is a part of the version, too, but it does not show how their result is used.
+        The hash also contains the source of the functions, but the source does not show how their result is used.
         """
         return True
 
@@ -56,12 +56,12 @@ class ResultAssigned(Results):
 
     @property
     def touches(self) -> Touch:
-        """The step changes the value object itself, not a copy."""
+        """Declares that the step changes the value object itself, not a copy."""
         return Touch.OBJECT
 
     @property
     def may_share_parts(self) -> bool:
-        """True, because a user function may return an object that is also a part of the value."""
+        """Returns True, because a user function may return an object that is also a part of the value."""
         return True
 
     def separate(self, value: Any) -> None:
@@ -80,7 +80,7 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            # a copy is assigned, so that the value never contains itself
+            # a copy is assigned, because a value that contains itself can't be serialized
             value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error
@@ -140,7 +140,7 @@ def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[No
 
 
 def _path(start: Node, end: Node) -> list[Node]:
-    """Returns the steps after ``start`` up to ``end``, including ``end``; empty if ``end`` is not after ``start``."""
+    """Returns the steps on the path from ``start`` (not included) to ``end``; empty if no path leads to ``end``."""
     for child in start.children:
         if child is end:
             return [child]

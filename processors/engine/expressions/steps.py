@@ -41,7 +41,7 @@ class ColumnStep(Step):
     @property
     def text(self) -> str:
         """The step as code, for example ``sdf[(sdf['total'] > 100)]``."""
-        raise NotImplementedError  # each kind of step defines it
+        raise NotImplementedError  # each subclass defines this property
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
@@ -55,7 +55,7 @@ class ColumnStep(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """True: the version contains the step's position, because its text does not show the steps before it."""
+        """Returns True: the version hash needs the step's position, because the text does not show earlier steps."""
         return True
 
     def describe(self) -> str:
@@ -91,7 +91,7 @@ class ColumnStep(Step):
 
     def write_run(self, writer: RunWriter) -> None:
         """Writes the step's code for many messages at once. It may be called only if ``in_runs`` is True."""
-        raise NotImplementedError  # each kind of step defines it
+        raise NotImplementedError  # each subclass defines this method
 
     def failure(self, value: Any, error: BaseException) -> HoldfastError:
         """Returns the error for a value with which the step failed."""
@@ -105,7 +105,7 @@ class ColumnStep(Step):
         return unfit(error, self.text)
 
     def _run(self, value: Any) -> Any:
-        raise NotImplementedError  # each kind of step defines it
+        raise NotImplementedError  # each subclass defines this method
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +146,7 @@ class Projection(ColumnStep):
 
     @property
     def makes_object(self) -> bool:
-        """True: the result is a new object for each message."""
+        """Returns True, because the result is a new object for each message."""
         return True
 
     @property
@@ -156,7 +156,7 @@ class Projection(ColumnStep):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The expressions of the columns."""
+        """The expressions that compute the columns."""
         return tuple(each for _, each in self.columns)
 
     def inlined(self, value: str, named: Named) -> Inlined:
@@ -177,7 +177,7 @@ class _Changed(ColumnStep):
 
     @property
     def touches(self) -> Touch:
-        """The step changes the value object itself. User functions in its expressions may change more."""
+        """Declares that the step changes the value object itself. If a user function is called, it may change more."""
         return Touch.OBJECT
 
     def _run(self, value: Any) -> Any:
@@ -187,7 +187,7 @@ class _Changed(ColumnStep):
             raise Failed(error) from error
 
     def _change(self, value: Any) -> None:
-        raise NotImplementedError  # each kind of step defines it
+        raise NotImplementedError  # each subclass defines this method
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,13 +290,13 @@ class Dropped(_Changed):
 
 
 def _missing_of(names: Collection[str], value: Any, error: BaseException, step: str) -> HoldfastError:
-    """Returns the error for a column that was to be removed or renamed but does not exist."""
+    """Returns the error for a column that should be removed or renamed but does not exist."""
     name = error.args[0] if isinstance(error, KeyError) else None
     return missing(name, value, step) if isinstance(name, str) and name in names else unfit(error, step)
 
 
 class _Taken(LookupError):
-    """A column can't be renamed, because the value already has another column with the new name."""
+    """Raised if a column can't be renamed, because the value already has another column with the new name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,9 +320,9 @@ class Renamed(_Changed):
         return Inlined((f"{named('renamed', renamed)}({value}, {named('names', self.names)}, {self.ignores})",))
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises the step's error for ``error``.
+        """Raises the step's error. ``error`` is Python's exception.
 
-        No user function can have raised it, so the traceback is not checked.
+        No user function can have raised ``error``, so the traceback is not checked.
         """
         raise self.failure(value, error) from error
 

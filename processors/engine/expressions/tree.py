@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object of this class, because one is enough. Every path to a column begins with it.
+#: The only object of ``Value``. The path to every column begins with it, for example that of ``sdf["a"]["b"]``.
 VALUE = Value()
 
 
@@ -155,7 +155,7 @@ class Constant(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: a constant never contains an object of the message's value."""
+        """Returns False, because a constant never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -230,7 +230,7 @@ class Operation(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """True only for ``+`` and ``*`` of parts of the value: a joined or repeated list has the same items."""
+        """Returns True only for ``+`` and ``*`` of parts of the value. A joined or repeated list has the same items."""
         return self.symbol in ("+", "*") and any(each.gives_parts for each in self.parts)
 
     def _same(self, operands: Sequence[Any]) -> Sequence[Any]:
@@ -267,7 +267,7 @@ class Logical(Expression):
         return self.parts[1].evaluate(value) if self.decides(left) else left
 
     def decides(self, left: Any) -> bool:
-        """Whether the second operand is needed, given the first operand's result ``left``."""
+        """Whether the second operand decides the result, because the first operand's result ``left`` does not."""
         return bool(left) is (self.symbol == "and")
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -288,7 +288,7 @@ class Unary(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: the result never contains an object of the message's value."""
+        """Returns False, because the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -323,9 +323,10 @@ class Call(Expression):
 
     @cached_property
     def called(self) -> Callable[[Any], Any]:
-        """The user function as a Python function.
+        """The user function, wrapped as a Python function if it is a built-in function.
 
-        A built-in function gets a wrapper, so that its error has a frame in the traceback.
+        An error of the wrapped function then has a frame in the traceback, which shows that a user function raised the
+        error.
         """
         function = self.function
         if isinstance(function.__func__ if isinstance(function, MethodType) else function, FunctionType):
@@ -351,7 +352,7 @@ class HasFields(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """False: the result never contains an object of the message's value."""
+        """Returns False, because the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:

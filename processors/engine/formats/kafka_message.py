@@ -77,7 +77,7 @@ def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic:
 def part_of(message: Any, name: str) -> Any:
     """Returns a part of a message, for example ``key``.
 
-    Messages of the client library have a method for each part, and ``KafkaMessage`` has an attribute.
+    A message of the client library has a method for each part. A ``KafkaMessage`` has an attribute for each part.
     """
     found = getattr(message, name, None)
     return found() if callable(found) else found

@@ -28,7 +28,7 @@ class Context(Protocol):
 class TopicFormat(ABC):
     """A (de)serializer with arguments, for example ``AvroSerializer(schema)``.
 
-    ``bound`` makes a function for each topic.
+    ``bound`` returns the function that (de)serializes the keys or the values of a topic.
     """
 
     #: The name of the pip extra that installs the libraries of the format, for example ``avro``.

@@ -41,7 +41,7 @@ def _is_pydantic(kind: type) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """The functions that make instances of one class (``kind``) and write them."""
+    """The functions that decode and encode instances of one class, ``kind``."""
 
     kind: type
     #: Decodes JSON (or Protobuf) bytes to an instance.
@@ -84,7 +84,7 @@ class Model:
         return made
 
     def read_by(self, deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        """Returns a function that deserializes bytes of another format and converts the result to an instance."""
+        """Returns a function that deserializes bytes with ``read``, and makes an instance from the result."""
         convert = self.convert
         return lambda raw: convert(deserialize(raw))
 

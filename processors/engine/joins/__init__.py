@@ -1,1 +1,1 @@
-"""Tables, joins and lookups. This package imports ``windows``, ``steps`` and ``state``."""
+"""The steps of tables, of joins, and of lookups in other systems."""

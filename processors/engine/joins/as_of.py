@@ -41,12 +41,14 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: The state key of the newest right messages, and the prefix of the state keys of sealed records.
+#: The state key of the record with the newest right messages, and the prefix of the state keys of sealed records
+#: (groups of older messages).
 RIGHT, PAST = "right", "past/"
-#: The maximum messages and maximum bytes of the record with the newest messages. If it is full, its older messages are
-#: moved to a sealed record, and at most ``OPEN_KEPT`` messages stay.
+#: The maximum messages and maximum bytes of the record with the newest messages. If this record is full, its older
+#: messages are moved to a sealed record, and at most ``OPEN_KEPT`` messages stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
-#: Maximum messages of a sealed record. If a late message exceeds this number, the record is split into smaller ones.
+#: Maximum messages of a sealed record (a group of older messages). If a late message exceeds this number, the record is
+#: split into smaller ones.
 SEALED_MAX = 32
 #: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long. The newest message
 #: of each key is kept forever, so a few expired messages need little more space.
@@ -143,13 +145,13 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns the content of a record after its expired messages are removed, and the time of the next check."""
+        """Returns a record without its expired messages, and the stream time of the record's next check."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # the record was changed: it now has an index entry with another time
+            return Rest(raw)  # the record was changed, and now has an index entry with another time
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)
@@ -218,7 +220,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """Returns how many of the oldest messages must go to a sealed record, to keep the newest record small."""
+        """Returns how many of the oldest messages must be moved from the newest record to a sealed record."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:
@@ -252,7 +254,7 @@ class AsOfRight(Step):
     def _seal(
         self, state: DeclaredState, times: tuple[int, ...], items: tuple[bytes, ...], end_ms: int, head: bytes
     ) -> None:
-        """Writes messages as one sealed record. The record expires at ``end_ms``, in stream time."""
+        """Writes messages as one sealed record (a group of older messages), which expires at stream time ``end_ms``."""
         place = place_of(line_of(state.message_key, PAST.encode()), times[0])
         state.write_place(place, b"%b[%d,%b]" % (head, end_ms, b",".join(items)))
         state.dated.ends(PAST + time_text(times[0]), end_ms)
@@ -304,7 +306,7 @@ class AsOfLeft(Step):
         return [] if self._inner else [self._merge(value, None)]
 
     def _found(self, timestamp: int, state: DeclaredState) -> Any:
-        """Returns the newest right message up to ``timestamp`` as [time, value]; None if there is none."""
+        """Returns the newest right message up to ``timestamp`` as [time, value]; None if there is no such message."""
         (_, sealed), times, items = state.dated.read.get(state.message_key) or _read_open(state)
         if not times:
             return None
@@ -320,14 +322,14 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # The next right message decides whether this one has expired. If it has expired, it may already be deleted. A
-        # later message would then be used, which gives an expiry time that is too late.
+        # This message expires ``grace_ms`` after the time of the next right message. If the next message has expired,
+        # it may be deleted already. The check then uses a later message, and still finds that this message has expired.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """Returns the first event time in the next sealed record that begins after ``time_ms``; None if no record does."""
+    """Returns the first event time of the next sealed record that begins after ``time_ms``; None if none does."""
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

@@ -11,11 +11,11 @@
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-Each change of a left row sends two records. The record to its previous foreign key removes the row there. The record to
-its present foreign key is answered. For a change of a right row, all left rows that refer to its key get an answer. Two
-foreign keys may be in two partitions that are read at different speeds. Each change of a left row therefore has a
-larger *version* than the previous change. An answer is dropped if an answer with a larger version arrived before it.
-The final joined table does not depend on which partition is read first.
+A change of a left row sends a record to the row's foreign key, which is answered. If the foreign key has changed, a
+second record removes the row at the previous foreign key. For a change of a right row, all left rows that refer to its
+key get an answer. Two foreign keys may be in two partitions that are read at different speeds. Each change of a left
+row therefore has a larger *version* than the previous change. An answer is dropped if an answer with a larger version
+arrived before it. The final joined table does not depend on which partition is read first.
 
 Invariants:
     - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
@@ -50,8 +50,8 @@ from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 #: function returns None, the left row refers to no right row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the remaining
-#: rows.
+#: Maximum number of answers that one commit sends after a change of a right row. There is one answer for each left row.
+#: Later commits send the remaining answers.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
@@ -68,7 +68,7 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """When a left row changes, sends the row to its present foreign key, and a removal to its previous foreign key."""
+    """Sends each changed left row to its foreign key. If this key has changed, the previous key gets a removal."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -88,9 +88,10 @@ class ForeignKeys(Step):
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """Returns the records for the topic of subscriptions; each is [foreign key, left key, version, kind, row].
+        """Returns the records that tell foreign keys about the changed left row.
 
-        ``state`` holds the last sent version and foreign key of the left key.
+        Each record is [foreign key, left key, version, kind, row]. ``state`` has the last sent version and foreign key
+        of the left key.
         """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
@@ -128,9 +129,7 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Stores the left rows that refer to each foreign key.
-
-    When a left or right row changes, emits answers for the left rows.
+    """Stores the left rows that refer to each foreign key, and sends answers when a left or right row changes.
 
     A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
     whether a right row may exist).
@@ -181,7 +180,7 @@ class SubscriptionsProcessing(Processing):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Empty, because the step calls no user functions."""
+        """Returns an empty tuple, because the step calls no user functions."""
         return ()
 
     def describe(self) -> str:
@@ -190,7 +189,7 @@ class SubscriptionsProcessing(Processing):
 
 
 class AnswerTime(Step):
-    """The function that sets the event time of an answer: the event time of the table change that caused the answer."""
+    """The function that sets the event time of an answer, to the event time of the table change that caused it."""
 
     __name__ = "join"
 
@@ -199,7 +198,7 @@ class AnswerTime(Step):
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
-        """Returns the event time in milliseconds since 1970."""
+        """Returns the event time of the answer, in milliseconds since 1970."""
         time_ms: int = emitted[0]
         return time_ms
 
@@ -215,7 +214,7 @@ class Answer(Step):
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
-        """Returns [left key, version, left row, right row]."""
+        """Returns the list [left key, version, left row, right row]."""
         _, left, version, row, reads = emitted
         return [left, version, row, _written(state.get(ROW)) if reads else []]
 

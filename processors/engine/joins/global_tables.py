@@ -23,7 +23,7 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class Unreadable(NamedTuple):
-    """The reason why a row can't be deserialized, and the row's position in the topic."""
+    """The reason why a row can't be deserialized, and the partition and offset of the row's record."""
 
     partition: Partition
     offset: int
@@ -37,7 +37,7 @@ class Unreadable(NamedTuple):
 class Rows(dict[bytes, bytes]):
     """The rows of a topic in serialized form, by key.
 
-    ``unreadable`` has the reasons for rows that can't be deserialized.
+    ``unreadable`` has the reason for each row that can't be deserialized.
     """
 
     __slots__ = ("unreadable",)

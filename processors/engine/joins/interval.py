@@ -43,8 +43,8 @@ How = Literal["inner", "left", "right", "outer"]
 _LEFT, _RIGHT = "l/", "r/"
 #: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
 TOGETHER_BYTES = 1_024
-#: Milliseconds. The timestamps of stored values up to this long before the interval are also kept in memory. For an
-#: even earlier time, the store must be read.
+#: Milliseconds. The times of stored values are also kept in memory, from this long before the interval on. For an even
+#: earlier time, the store must be read.
 _SLACK_MS = 1_000
 
 
@@ -76,7 +76,7 @@ class Interval:
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns a stored value if it has not expired at ``now_ms``, and the stream time of the next check."""
+        """Returns a stored value (None if it has expired at ``now_ms``), and the stream time of its next check."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
@@ -101,7 +101,7 @@ class Interval:
         return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
     def side(self, *, left: bool) -> _Side:
-        """Returns the time bounds and the options of one side of the join."""
+        """Returns the time bounds and the options that a message of this side needs to find its matches."""
         before, behind = (self.backward_ms, self.forward_ms) if left else (self.forward_ms, self.backward_ms)
         own, other = (_LEFT, _RIGHT) if left else (_RIGHT, _LEFT)
         return _Side(
@@ -156,7 +156,7 @@ class InnerInterval:
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if is_timed:
             # The timer will send this message without a match, or delete it. Until then, ``end_of`` returns None for
-            # it.
+            # the message.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
             dated.ends(name, end_ms)
@@ -221,7 +221,8 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 def _is_matched(raw: bytes) -> bool:
     """Whether all values of a record are marked as matched.
 
-    The function searches the record's bytes for ``,false]``. It may therefore return False for a value with this text.
+    The function searches the record's bytes for ``,false]``. It may therefore return False for a matched value that
+    contains this text.
     """
     return b",false]" not in raw
 

@@ -96,14 +96,14 @@ class CachedLookup:
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        # with ``__wrapped__``, the source of the user's function is a part of the processor's version
+        # because of ``__wrapped__``, the source of the user's function is a part of the processor's version
         self.__wrapped__ = lookup
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
         #: Maps each event loop to its running calls, by row key.
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Flight]] = WeakKeyDictionary()
-        # a lock is needed, because several workers of a program may share the declaration
+        # a lock is needed, because workers on several threads of a program may share this object
         self._lock = threading.Lock()
         self.hits = self.misses = 0
 
@@ -113,7 +113,7 @@ class CachedLookup:
         return len(self._kept)
 
     def known(self, asked: Asked) -> tuple[Found] | None:
-        """Returns the answer without a call, from the cache or for a missing key; None if a call is needed."""
+        """Returns the answer if no call is needed: it is in the cache, or the value has no row key. Otherwise, None."""
         if asked.on is None:
             return (Found(asked.value, False, None),)
         answer = self._take(asked.place)
@@ -122,7 +122,7 @@ class CachedLookup:
     async def __call__(self, asked: Asked) -> Found:
         """Returns the row from the cache.
 
-        If it is not there, calls the user's function, or waits for a running call.
+        Without a cached row, calls the user's function, or waits for a running call with the same row key.
         """
         answer = self._take(asked.place)
         if answer is not None:
@@ -131,7 +131,7 @@ class CachedLookup:
         flight.waiting += 1
         try:
             await asyncio.wait({flight.task})
-        except asyncio.CancelledError:  # This waiter timed out, but the timeouts of other waiters may not have ended.
+        except asyncio.CancelledError:  # This waiter timed out. Other waiters may still need the call.
             if flight.waiting == 1:
                 flight.task.cancel()
                 self._land(asked.place, flight)

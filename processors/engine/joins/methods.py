@@ -196,7 +196,7 @@ class StreamJoins(Generic[Stream]):
         processing = IntervalProcessing(spec)
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
-        # A joined row may have an event time in the past. It must not change stream time.
+        # A joined row may have an event time in the past. This step therefore does not change stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made

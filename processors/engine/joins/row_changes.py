@@ -95,7 +95,10 @@ class RowMap(_RowStep):
 
 
 class MovedRows(Step):
-    """When a row changes, sends its former items to its former group, and its present items to its present group."""
+    """When a row changes, sends its former items to its former group, and its present items to its present group.
+
+    The items of a row are the values that the aggregation's columns read from it.
+    """
 
     __name__ = "group_by"
     store_use = StoreUse(StoreForm.OWN)
@@ -110,10 +113,10 @@ class MovedRows(Step):
         return f"group rows by {'function' if callable(self._key) else self._key}"
 
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
-        """Returns the records for the topic; each is [group, row key, former items, present items].
+        """Returns the records for the repartition topic; each is [group, row key, former items, present items].
 
-        The former items and the present items are each inside a list. The list is empty if no items must be removed or
-        added. ``state`` has the group and the items that were sent last.
+        The former items and the present items are each inside a list. This list is empty if no items must be removed,
+        or if no items must be added. ``state`` has the group and the items that were sent last.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):
@@ -195,9 +198,9 @@ def moved_key(value: list[Any]) -> bytes:
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Stores the row of a table; None deletes it.
+    """Stores ``row`` as the row of a table; None deletes the row.
 
-    Returns the row in a list. The list is empty if the stored row is already equal.
+    Returns the row in a list. The list is empty if the stored row already was equal.
     """
     former, plain = state.get(ROW), stored(row)
     if _is_equal(former, plain):

@@ -33,7 +33,7 @@ class LeftRow(Step):
         return "row of the left table"
 
     def __call__(self, _: Any, state: State) -> Any:
-        """Returns the row of the left table, None for no row. ``state`` is the state of the left table."""
+        """Returns the row of the left table; None if it has no row. ``state`` is the state of the left table."""
         return state.get(ROW)
 
 

@@ -29,14 +29,14 @@ def rows_of(
     made_values: list[bytes | None] = []
     for key, raw, time_ms in zip(keys, values, times, strict=True):
         if key is None:
-            continue  # Processing refuses a message without a key, because state belongs to a key.
+            continue  # The record gives no row, because processing also refuses a message without a key.
         try:
             if read_key is not as_is:
                 read_key(key)
             value = None if raw is None else read_value(raw)
             made = None if value is None else encode_value(value, time_ms)
         except (ValueError, RecursionError, ValueNotStorable):
-            continue  # Processing refuses a message that can't be decoded, so the record gives no row.
+            continue  # The record gives no row, because processing also refuses a message that can't be decoded.
         made_keys.append(key_prefix(key) + _ROW)
         made_values.append(made)
     return made_keys, made_values

@@ -53,7 +53,7 @@ class TableChanges(Generic[Made]):
         means = lines_of("table_filter", kept, func=func)
         model = row_model(self.stream._model) if model is None else model
         made = self.stream._then(Node("apply", RowFilter(func), kept, expand=True, model=model, meaning=means))
-        # a filter does not change the type of the rows
+        # A filter does not change the rows, so they have the same type as before.
         made._model, made._mixed = self.stream._model, self.stream._mixed
         return self._derived(kept, made)
 
@@ -144,7 +144,7 @@ class GroupedTable(Generic[Made]):
             GroupByInvalid: The table belongs to no application, or the name is already in use.
         """
         for taken, given in (("name", name), ("model", model)):
-            # a column may be named "name" or "model", so the argument may be an aggregator
+            # a user's column may have the name "name" or "model", so the argument may be an aggregator
             if isinstance(given, Aggregator):
                 named = {**named, taken: given}
         name, model = (None if isinstance(each, Aggregator) else each for each in (name, model))

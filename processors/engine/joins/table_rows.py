@@ -22,7 +22,7 @@ class TablePut(Step):
     store_use = ROWS_WRITTEN
 
     def __call__(self, value: Any, state: State) -> None:
-        """Stores the value of one message as a row."""
+        """Stores the value of one message as the row of the message's key."""
         if value is None:
             state.delete(ROW)
         else:

@@ -49,7 +49,7 @@ class Table(TableChanges["Table[Stream]"], Generic[Stream]):
     def to_stream(self) -> Stream:
         """Returns the changes of the table as a stream: the new row for each message, None if a row is deleted.
 
-        In a table with a history, a message older than the present row is no change.
+        In a table with a history, a message older than the present row is not in the stream.
 
         ``group_by`` refuses the stream: a row that changes its grouping key would be counted under the old and the new
         key. To group the rows, call ``group_by`` of the table itself.
@@ -160,7 +160,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """Returns a text for the argument of a join, for errors. For a stream or a table, the text is its topic."""
+    """Returns a text that names the argument of a join in errors, for example ``the table 'users'``."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):

@@ -42,11 +42,11 @@ class VersionedPut(TablePut):
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
-        """Stores a version of a row. Returns True if it is the newest version of its key."""
+        """Stores the message's value as a version of its key's row. Returns True if it is the newest version."""
         value = stored(value)
         row, since = state.get(ROW), state.get(_SINCE)
         if since is None and row is not None:
-            since = 0  # The row was stored before the table had a history.
+            since = 0  # The row was stored before the table had a history. Its time is unknown.
         if since is not None and timestamp < since:
             newer = state.keys(start=PAST + time_text(timestamp + 1), prefix=PAST, limit=1)
             next_ms = int(newer[0][len(PAST) :]) if newer else since

@@ -13,10 +13,11 @@ from holdfast.processors.engine.steps.checked_arguments import StepInvalid, chec
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.store_uses import ScheduleUse
 
-#: In which tasks a slot fires. ``processor``: once for the whole processor, in the task of partition 0. ``task``: once
-#: in each task.
+#: The tasks in which a slot (a time at which the schedule is due) fires. ``processor``: once for the whole processor,
+#: in the task of partition 0. ``task``: once in each task.
 Per = Literal["processor", "task"]
-#: Which of the missed slots fire later. ``once``: only the last one. ``all``: all of them. ``none``: none of them.
+#: The rule for missed slots (times at which the schedule was due but no worker was ready). ``once``: only the last one
+#: fires later. ``all``: all of them fire later. ``none``: none of them fires.
 Missed = Literal["once", "all", "none"]
 #: The suffix of the names of the stores that hold the state of schedules.
 STORE_SUFFIX = "-schedules"
@@ -75,7 +76,7 @@ class Schedule:
 
     @property
     def slots(self) -> str:
-        """Describes the slots as text, without the rule for missed slots.
+        """Describes the slots (the times at which the schedule is due) as text, without the rule for missed slots.
 
         The text is stored with the schedule's progress. If the text differs at the next start, slots before the start
         are not fired later.

@@ -40,12 +40,13 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from holdfast.processors.engine.steps.outbox import Outboxes
 
-#: Seconds. If more time passes between two checks for due slots, the slots in between count as missed.
+#: Seconds. If more time passes between two checks for due slots (times at which a schedule must run), the slots in
+#: between count as missed.
 ABSENT_S = 5.0
 #: ``FIRED_AT_ONCE``: maximum number of slots that fire in one commit. ``FIRING_MS``: milliseconds after which a commit
 #: fires no further slot.
 FIRED_AT_ONCE, FIRING_MS = 100, 1_000
-#: Missed slots are counted up to this number each time a schedule fires.
+#: When a schedule fires, its missed slots are counted only up to this number.
 COUNTED_MAX = 10_000
 FORMAT_VERSION = 1
 
@@ -57,7 +58,8 @@ class Progress(msgspec.Struct, frozen=True):
     """The progress of a schedule in one task. Times are milliseconds since 1970.
 
     Attributes:
-        slots: Describes the schedule's slots. If a new version has other slots, they begin at the present time.
+        slots: A text that describes the schedule's slots (times). If a new version has other slots, its first slot is
+            after the start of the new version.
         upto: All slots up to this time are done: they fired or were missed.
         last: The time of the last slot that fired; None if no slot has fired yet.
         fired: The number of slots that fired.
@@ -75,16 +77,16 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule in a task. ``progress`` includes uncommitted slots; it is None before the first ``look``.
+    """A schedule in a task. ``progress`` includes uncommitted slots (times); it is None before the first ``look``.
 
-    ``next_ms`` is the time of the next slot.
+    ``next_ms`` is the time of the schedule's next slot.
     """
 
     schedule: Schedule
     reach: Reach
     progress: Progress | None = None
     committed: Progress | None = None
-    #: The uncommitted progress in the store's overlay, which the next commit contains; None if there is none.
+    #: The progress that was written to the store but is not committed yet; None if nothing was written.
     written: Progress | None = None
     next_ms: int = 0
 
@@ -111,8 +113,8 @@ class TaskSchedules:
     ) -> None:
         self._running = [_Running(reach.schedule, reach) for reach in reaches]
         self._stores, self._states, self._outboxes = stores, states, outboxes
-        #: The worker's clock at the last ``look``, None before the first one. The second time is the time after which
-        #: due slots are not counted as missed.
+        #: ``_now_ms`` is the time of the worker's clock at the last ``look``; None before the first one. Slots that are
+        #: due after ``_on_time_from_ms`` do not count as missed.
         self._now_ms: int | None = None
         self._on_time_from_ms = 0
 
@@ -142,8 +144,8 @@ class TaskSchedules:
     def look(self, now_ms: int) -> bool:
         """Sets the time up to which slots are due. Returns True if a commit is needed.
 
-        Must not be called while no slot may fire, for example while the worker is paused. The first slot of a schedule
-        without a record is the first one after this time.
+        Must not be called while no slot may fire, for example while the worker is paused. A schedule without a record
+        begins with its first slot after ``now_ms``.
         """
         if self._now_ms is None or abs(now_ms - self._now_ms) > ABSENT_S * 1000:
             self._on_time_from_ms = now_ms
@@ -159,7 +161,7 @@ class TaskSchedules:
 
     @property
     def more(self) -> bool:
-        """Whether a due slot has not fired yet."""
+        """Whether a slot is due that has not fired yet."""
         return any(each.progress is not None and each.next_ms <= (self._now_ms or 0) for each in self._running)
 
     @property
@@ -193,7 +195,7 @@ class TaskSchedules:
             each.written = each.progress
 
     def committed(self) -> None:
-        """Must be called after each successful commit."""
+        """Must be called after each successful commit. Marks the written progress as committed."""
         for each in self._running:
             if each.written is not None:
                 each.committed, each.written = each.written, None
@@ -216,7 +218,7 @@ class TaskSchedules:
         return found
 
     def _fire(self, each: _Running, on_error: OnScheduleError) -> None:
-        """Fires the next slot of a schedule.
+        """Fires the next due slot of a schedule.
 
         Skipped slots are counted as missed. The rule for missed slots decides which slots are skipped.
         """

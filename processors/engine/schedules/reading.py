@@ -45,7 +45,7 @@ class StoreEntry(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """A range of message keys: from ``start`` up to before ``end``.
+    """A range of message keys, from ``start`` (included) to ``end`` (not included).
 
     If ``end`` is None, the range has no upper bound.
     """
@@ -55,9 +55,9 @@ class KeyRange(NamedTuple):
 
     @staticmethod
     def of(prefix: Any, start: Any, end: Any) -> KeyRange:
-        """Returns the range of the keys that begin with ``prefix`` and are from ``start`` up to before ``end``.
+        """Returns the range of keys that begin with ``prefix`` and are between ``start`` and ``end`` (not included).
 
-        Arguments may be None. A text is converted to its UTF-8 bytes.
+        An argument of None sets no limit. A text is converted to its UTF-8 bytes.
 
         Raises:
             ScheduleReadRefused: An argument is neither bytes nor a text.
@@ -127,7 +127,7 @@ def _jump(keys: KeyRange, full: bytes) -> bytes | None:
     """Returns the key at which a read continues if an entry is outside of the range; None if the entry is inside."""
     key, length = full[PREFIX_BYTES : _key_end(full)], _key_end(full) - PREFIX_BYTES
     if keys.end is not None and key >= keys.end:
-        return full[:1] + (length + 1).to_bytes(PREFIX_BYTES - 1)  # the first key whose message key is one byte longer
+        return full[:1] + (length + 1).to_bytes(PREFIX_BYTES - 1)  # jumps to the message keys that are one byte longer
     if key < keys.start and key != (first := keys.start[:length]):
         return key_prefix(first) if len(first) == length else key_prefix(first + b"\x00" * (length - len(first)))
     return key_prefix(key) + _BEHIND if key < keys.start or key == OWN_KEY else None

@@ -45,10 +45,10 @@ class Times(Protocol):
 
     @property
     def parts(self) -> Parts:
-        """Describes the slots as parts of a text. A duration in the text is an ``Ms``."""
+        """Describes the slots as a text, as a tuple of its parts. A duration in the text is an ``Ms`` object."""
 
     def after(self, time_ms: int) -> int:
-        """Returns the first slot after a time; ``NEVER_MS`` if there is none."""
+        """Returns the first slot after ``time_ms``; ``NEVER_MS`` if the schedule has no further slot."""
 
     def latest(self, after_ms: int, upto_ms: int) -> int | None:
         """Returns the last slot after ``after_ms`` and up to ``upto_ms``; None if there is none."""
@@ -65,7 +65,10 @@ class Every:
 
     @staticmethod
     def of(interval: int | timedelta) -> Every:
-        """Returns the slots of an interval, in milliseconds or as a timedelta; raises ScheduleInvalid."""
+        """Returns the slots of an interval, which is in milliseconds or a timedelta.
+
+        Raises ScheduleInvalid if the interval is shorter than ``INTERVAL_MIN_MS``, or has another type.
+        """
         try:
             return Every(milliseconds("interval", interval, least=INTERVAL_MIN_MS))
         except DurationInvalid as failure:
@@ -78,11 +81,11 @@ class Every:
 
     @property
     def parts(self) -> Parts:
-        """Describes the interval as parts of a text."""
+        """Describes the interval as a text, as a tuple of its parts."""
         return ("every ", Ms(self.interval_ms))
 
     def after(self, time_ms: int) -> int:
-        """Returns the first slot after a time."""
+        """Returns the first slot after ``time_ms``."""
         return (time_ms // self.interval_ms + 1) * self.interval_ms
 
     def latest(self, after_ms: int, upto_ms: int) -> int | None:
@@ -128,11 +131,11 @@ class Cron:
 
     @property
     def parts(self) -> Parts:
-        """Describes the expression and its time zone as parts of a text."""
+        """Describes the expression and its time zone as a text, as a tuple of its parts."""
         return (f"cron {self.expression} ({self.zone})",)
 
     def after(self, time_ms: int) -> int:
-        """Returns the first slot after a time; ``NEVER_MS`` if there is none."""
+        """Returns the first slot after ``time_ms``; ``NEVER_MS`` if the expression has no further slot."""
         return next(self._slots(time_ms), NEVER_MS)
 
     def latest(self, after_ms: int, upto_ms: int) -> int | None:

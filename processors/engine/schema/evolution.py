@@ -93,8 +93,9 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
     """Returns the changes to inferred columns. If a type can't be widened in place, the whole column is replaced.
 
     An inferred type only becomes wider, for example int, then double, then text. A replaced column is filled again from
-    the JSON of each value. As long as no field has a column, the column of whole values also contains objects. When the
-    first field gets a column, the column of whole values is created again, without objects.
+    the JSON of each value. The column for values that are not objects is a special case. It also contains objects, as
+    long as no field of an object has a column. When the first field gets a column, this column is created again,
+    without objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -106,10 +107,7 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether a table without typed columns gets the column for values that are not objects as its only typed column.
-
-    This column then also contains objects, which had no column before.
-    """
+    """Whether a table without typed columns now gets one typed column: the column for values that are not objects."""
     return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
 
 

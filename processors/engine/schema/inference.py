@@ -70,7 +70,10 @@ def _members(kind: ColumnType | None) -> Record:
 
 
 def name_in_json(comment: str) -> str | None:
-    """Parses the name in JSON from a column's comment: empty for whole values, None if the comment records no name."""
+    """Parses the field's name in JSON from a column's comment. None means that the comment records no name.
+
+    The result is empty for the column of values that are not objects.
+    """
     if comment == _SAYS_WHOLE:
         return ""
     return str(json.loads(comment.removeprefix(_SAYS))) if comment.startswith(_SAYS) else None
@@ -97,9 +100,9 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table already has a column of this field without a comment that records the field's name in JSON.
+    """Whether an existing column ``name`` belongs to this field, although its comment does not record the field's name.
 
-    Earlier Holdfast versions wrote such columns.
+    Earlier Holdfast versions wrote columns without this comment.
     """
     return name != source and named.get(name) == name and name not in sources
 

@@ -73,7 +73,7 @@ def schema_of(model: Any) -> StoreSchema:
 
 
 def _whole(model: Any) -> ValueSchema:
-    """Returns the columns for a model of complete values: one for each field, or one if the value is no object."""
+    """Returns the columns for a model of complete values: one for each field, or one if values are not objects."""
     kind, nullable = _kind(model, (), "the value")
     if not isinstance(kind, Record):
         return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable, model=model)
@@ -97,7 +97,10 @@ def _comments(model: Any) -> dict[str, str]:
 
 
 def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, ...] = ()) -> tuple[ColumnType, bool]:
-    """Returns the column type of an annotation, and whether it may be null. ``given`` is the metadata of its field."""
+    """Returns the column type of an annotation, and whether the column may be null.
+
+    ``given`` is the metadata of the annotated field.
+    """
     if hasattr(annotation, "__supertype__"):
         return _kind(annotation.__supertype__, seen, where, given)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

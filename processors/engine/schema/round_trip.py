@@ -89,7 +89,7 @@ class RoundTrip:
                 return True
             self._known.add(ref)
             return ref in self._definitions and self._comes_back(self._definitions[ref], where)
-        if "serialization" in schema:  # The user's own serializer is tested when a value is set.
+        if "serialization" in schema:  # Each value is tested when it is set, because a serializer may change it.
             return False
         if kind == "default":
             return set(schema) <= {"type", "schema", "default", "default_factory", "metadata"} and self._comes_back(

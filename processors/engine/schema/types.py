@@ -223,11 +223,11 @@ def _within(where: str, kind: ColumnType) -> Iterator[tuple[str, list[str]]]:
 
 
 def column_name(name: str) -> str:
-    """Makes a legal column name of letters, digits and underscores, which differs from the columns of every table."""
+    """Makes a legal column name of letters, digits and underscores that is not one of the names in ``RESERVED``."""
     legal = "".join(sign if sign.isascii() and (sign.isalnum() or sign == "_") else "_" for sign in name) or "_"
     return f"{legal}_" if legal.lower() in RESERVED else legal
 
 
 def tick(name: str) -> str:
-    """Quotes a name for Spark SQL."""
+    """Quotes a column name with backticks for Spark SQL."""
     return f"`{name.replace('`', '``')}`"

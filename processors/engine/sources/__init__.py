@@ -1,1 +1,1 @@
-"""Sources: users' classes that bring messages from outside of Kafka into a topic of their application."""
+"""Sources: user classes that read from a system other than Kafka and produce messages to a topic of the application."""

@@ -14,7 +14,7 @@ from holdfast.processors.engine.steps.checked_arguments import check_own_topic, 
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.store_uses import SourceUse
 
-#: The first part of the name of a source's store, and of its default topic.
+#: The prefix of the names of sources' stores, and the prefix of the names of sources' default topics.
 STORE_PREFIX, TOPIC_PREFIX = "source-", "source__"
 
 
@@ -31,22 +31,22 @@ class DeclaredSource:
 
     @property
     def name(self) -> str:
-        """The name under which the application keeps the source's state."""
+        """The name of the source. The application stores the source's state and progress under this name."""
         return self.source.name
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the source resumes from its state."""
+        """Whether the source has state (``StatefulSource``), from which it resumes after a restart."""
         return isinstance(self.source, StatefulSource)
 
     @property
     def use(self) -> SourceUse:
-        """A description of the store of the source."""
+        """Describes the content of the source's store."""
         return SourceUse(self.name, keeps_state=self.keeps_state)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of the user's class that are a part of the processor's version."""
+        """The functions of the user's class whose source text is a part of the processor's version."""
         return (type(self.source).run,)
 
 
@@ -57,15 +57,15 @@ class Sources:
     processor: str
     renamed: Mapping[str, str] = field(default_factory=dict)
     by_name: dict[str, DeclaredSource] = field(default_factory=dict)
-    #: The topics of sources whose messages no declared stream reads.
+    #: The topics of those sources whose messages no declared stream reads.
     unread: set[str] = field(default_factory=set)
 
     def add(self, source: Any, topic: Topic | None) -> Topic:
-        """Adds a source and returns its topic; None means the source's default topic.
+        """Adds a source and returns its topic. If ``topic`` is None, the source's default topic is used.
 
         Raises:
-            SourceInvalid: The object is no usable source, or there is a source of this name.
-            StepInvalid: The topic is no topic, or a topic of another application.
+            SourceInvalid: The object can't be used as a source, or the application already has a source of this name.
+            StepInvalid: ``topic`` is not a topic, or belongs to another application.
         """
         _check_source(source)
         if source.name in self.by_name:
@@ -93,7 +93,7 @@ class Sources:
         return topic
 
     def by_store(self) -> dict[str, DeclaredSource]:
-        """Maps the name of each source's store to the source."""
+        """Maps the name of each store of a source to the source."""
         stores = {f"{STORE_PREFIX}{name}": each for name, each in self.by_name.items()}
         return {self.renamed.get(store, store): each for store, each in stores.items()}
 

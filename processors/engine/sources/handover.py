@@ -1,4 +1,6 @@
-"""What a source's thread gives to the worker's loop: messages and state, in units that are committed as a whole.
+"""Passes messages and state from a source's thread to the worker's loop, in units.
+
+A *unit* is a group of messages and state writes that are committed in one transaction::
 
     thread                          handover                            worker's loop
     produce, state.set ──► the open unit
@@ -6,15 +8,17 @@
               ▲                                                                    │
               └────────────────── committed (or: restore, after an abort) ◄────────┘
 
-The messages of a ``Source`` without state need no bound: ``take`` closes the open unit. Those of a ``StatefulSource``
-wait for ``flush``, because only then messages and state belong together.
+For a ``Source`` without state, any messages may form a unit, so ``take`` closes the open unit. The messages of a
+``StatefulSource`` wait for ``flush``, because messages and state match only at a ``flush``.
 
-*In step*: under a virtual clock, the loop waits until the thread waits for the loop. So a test has one order of events.
+*In step*: if a test uses a virtual clock, the loop waits until the thread waits for the loop. The order of events is
+therefore the same in every run of the test.
 
 Invariants:
-    - Any thread may call the methods of the first half, and only the worker's loop the others.
-    - A unit stays here until it is committed. An aborted transaction gives it back.
-    - After ``close``, nothing more is taken, and each call of the thread raises ``SourceStopped``.
+    - Any thread may call the methods above the line "for the worker's loop". Only the worker's loop may call the
+      methods below it.
+    - The handover keeps a unit until it is committed. After an aborted transaction, ``restore`` offers the unit again.
+    - After ``close``, no unit is taken, and each call by the source's thread raises ``SourceStopped``.
 """
 
 from __future__ import annotations
@@ -32,35 +36,37 @@ from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.sources.source_state import SourceState
 from holdfast.processors.engine.steps.outbox import Output
 
-#: ``produce`` of a ``Source`` waits while so many messages or bytes are not committed yet.
+#: Maximum number of messages, and maximum bytes, that a ``Source`` has produced but the worker has not committed. At
+#: this limit, ``produce`` waits.
 WAITING_MAX, WAITING_BYTES_MAX = 10_000, 16 << 20
-#: The maximum between two calls of ``flush`` of a ``StatefulSource``. A transaction has them all.
+#: Maximum number of messages, and maximum bytes, between two calls of ``flush`` of a ``StatefulSource``. One
+#: transaction contains all of them.
 UNIT_MAX, UNIT_BYTES_MAX = 100_000, 64 << 20
-#: In step: maximum real seconds for which the loop waits for the thread.
+#: Seconds of real time. With a virtual clock, the loop waits for the source's thread at most this long.
 SETTLED_WITHIN_S = 60.0
 
 _real = SystemClock()
 
 
 class SourceStopped(HoldfastError):
-    """The task of the source has ended on this worker. The error ends the source's ``run``."""
+    """The source's task has ended on this worker. Methods of the source raise this error, so that its ``run`` ends."""
 
 
 class FlushTimeout(HoldfastError):
-    """``flush`` of a source ended by its timeout, before its messages were committed."""
+    """The timeout of ``flush`` has passed before the source's messages were committed."""
 
 
 class UnitTooLarge(HoldfastError):
-    """A ``StatefulSource`` has produced too much since its last ``flush``."""
+    """A ``StatefulSource`` has produced more since its last ``flush`` than one transaction may contain."""
 
 
 class SourceHangs(HoldfastError):
-    """In a test with virtual time, a source did nothing for a minute of real time."""
+    """In a test with virtual time, a source neither ended nor waited for the worker for a minute of real time."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Messages and state writes that are committed together."""
+    """Messages and state writes of a source that are committed in one transaction."""
 
     outputs: list[Output] = field(default_factory=list)
     size: int = 0
@@ -69,9 +75,9 @@ class Unit:
 
 @dataclass(slots=True)
 class _Units:
-    """The unit that is open, the closed units, and those that were taken and are not committed.
+    """The open unit, the closed units, and the units that were taken into the present transaction.
 
-    ``made`` is the number of units that were closed, ``done`` of those that are committed.
+    ``made`` is the number of units that were closed so far. ``done`` is the number of units that were committed so far.
     """
 
     open: Unit = field(default_factory=Unit)
@@ -90,15 +96,15 @@ class Limits:
 
 
 class Handover:
-    """The way from one run of a source to the worker's loop.
+    """Passes the messages and state of one run of a source to the worker's loop.
 
     Args:
         source: The name of the source.
-        topic: The name of its topic.
-        state: Its state at the start.
-        limits: The limits of a message.
+        topic: The name of the topic to which the source produces.
+        state: The source's state at the start of the run.
+        limits: The limits for each message.
         clock: The worker's clock.
-        whole: Whether messages wait for ``flush`` (a ``StatefulSource``).
+        whole: Whether messages wait for ``flush``. True for a ``StatefulSource``.
     """
 
     def __init__(
@@ -106,11 +112,12 @@ class Handover:
     ) -> None:
         self.source, self.state, self._topic = source, state, topic
         self._limits, self._clock, self._whole = limits, clock, whole
-        #: Whether the loop and the thread take turns, because the clock is virtual.
+        #: Whether the clock is virtual, so that the loop and the source's thread run in turns.
         self.in_step = not isinstance(clock, SystemClock)
         self._changed = Condition()
         self._units = _Units()
-        #: What the threads of the source wait for. The source is settled if none of it has come.
+        #: For each waiting thread of the source, a function that returns True when its wait has ended. The source is
+        #: settled if all of them return False.
         self._waits: list[Callable[[], bool]] = []
         self._running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
@@ -120,11 +127,14 @@ class Handover:
 
     @property
     def running(self) -> bool:
-        """False if the source shall end."""
+        """Returns False if the source's ``run`` should end."""
         return self._running
 
     def put(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
-        """Adds a message; waits while too many wait. Raises the errors of ``Source.produce``."""
+        """Adds a message to the open unit. Waits first if too many messages are not committed yet.
+
+        Raises the errors of ``Source.produce``.
+        """
         at_ms = self._limits.times.now_ms() if timestamp_ms is None else timestamp_ms
         size = len(value or b"") + len(key or b"") + headers_size(headers)
         if size > self._limits.record_bytes_max:
@@ -150,7 +160,10 @@ class Handover:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float | None) -> None:
-        """Closes the open unit, and waits until all units are committed."""
+        """Closes the open unit, and waits until all closed units are committed.
+
+        Raises FlushTimeout if they are not committed within ``timeout_s`` seconds.
+        """
         with self._changed:
             self._check()
             self._close_unit()
@@ -168,7 +181,10 @@ class Handover:
                 self._flushing -= 1
 
     def sleep(self, seconds: float) -> bool:
-        """Waits for a time of the worker's clock, or for the end; returns False if the source shall end."""
+        """Waits for ``seconds`` of the worker's clock, or until the source should end.
+
+        Returns False if the source should end.
+        """
         until = self._clock.monotonic() + seconds
         with self._changed:
             left = None if self.in_step else max(0.0, seconds)
@@ -176,7 +192,7 @@ class Handover:
             return self._running
 
     def run(self, start: Callable[[], None]) -> None:
-        """Calls ``start`` until it ends, and notes how it ended."""
+        """Calls ``start``, which runs the source. Stores the error that it raised, and marks the run as ended."""
         try:
             start()
         except BaseException as error:
@@ -235,9 +251,10 @@ class Handover:
     # -- for the worker's loop --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Under a virtual clock, blocks the loop until the source's thread has ended, or waits for the loop.
+        """With a virtual clock, blocks the worker's loop until the source's thread has ended or waits for the loop.
 
-        With a real clock, returns at once. Raises SourceHangs if the thread does neither within ``SETTLED_WITHIN_S``.
+        With a real clock, returns at once. Raises SourceHangs if the thread neither ends nor waits within
+        ``SETTLED_WITHIN_S``.
         """
         if not self.in_step:
             return
@@ -256,12 +273,16 @@ class Handover:
 
     @property
     def pending(self) -> bool:
-        """Whether there is a unit to take."""
+        """Whether ``take`` would return a unit."""
         return bool(self._units.closed) or (not self._whole and bool(self._units.open.outputs))
 
     @property
     def urgent(self) -> bool:
-        """Whether the source waits for a commit: in ``flush``, because its messages have no room, or at its end."""
+        """Whether the worker should commit soon.
+
+        This is the case if the source waits in ``flush``, has ended, or has used half of the room for uncommitted
+        messages.
+        """
         return self.pending and (self.in_step or self.ended or bool(self._flushing) or not self._has_half())
 
     def _has_half(self) -> bool:
@@ -271,7 +292,7 @@ class Handover:
         return messages < self._waiting_max // 2 and size < WAITING_BYTES_MAX // 2
 
     def take(self) -> list[Unit]:
-        """Returns the units that are complete. They wait for ``committed`` or ``restore``."""
+        """Returns the complete units for the next commit. Then call ``committed``, or ``restore`` after an abort."""
         with self._changed:
             if not self._whole and not self._over:
                 self._close_unit()
@@ -280,32 +301,32 @@ class Handover:
             return taken
 
     def committed(self) -> None:
-        """Must be called after a commit: the units that were taken are done."""
+        """Must be called after each commit. Marks the taken units as committed, which ends the wait of ``flush``."""
         with self._changed:
             self._units.done += len(self._units.taken)
             self._units.taken.clear()
             self._changed.notify_all()
 
     def restore(self) -> None:
-        """Gives back the units that were taken, after an aborted transaction."""
+        """Must be called after an aborted transaction. The next ``take`` returns the taken units again."""
         with self._changed:
             self._units.closed[:0] = self._units.taken
             self._units.taken.clear()
 
     def end(self) -> None:
-        """Asks the source to end: ``running`` becomes False. Complete units are still taken."""
+        """Asks the source to end: ``running`` becomes False. Complete units can still be taken."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
 
     def wait_for_more(self, seconds: float) -> bool:
-        """Waits until the source has ended or waits for a commit; returns whether it has ended."""
+        """Waits until the source has ended or has a unit for the next commit. Returns whether the source has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or self.pending, seconds)
             return self.ended
 
     def close(self) -> None:
-        """Ends the source and discards all units. Its next call raises ``SourceStopped``."""
+        """Ends the source and discards all units. The next call by the source's thread raises ``SourceStopped``."""
         with self._changed:
             self._running, self._over = False, True
             self._units.open = Unit()
@@ -314,7 +335,7 @@ class Handover:
             self._changed.notify_all()
 
     def wait_ended(self, seconds: float) -> bool:
-        """Waits until ``run`` has ended; returns whether it has."""
+        """Waits until ``run`` has ended, for at most ``seconds`` of real time. Returns whether it has ended."""
         until = _real.monotonic() + seconds
         with self._changed:
             return self._changed.wait_for(lambda: self.ended, max(0.0, until - _real.monotonic()))

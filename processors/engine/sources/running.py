@@ -1,14 +1,15 @@
-"""The sources of one task: their threads, and their units on the way into the task's transaction.
+"""Runs the sources of one task on threads, and passes their units (messages and state) into the task's transaction.
 
     look ──► thread: run() ──► units ──► take, before a commit ──► outputs, state and record in one transaction
                                             └── aborted ──► restore: the units are taken again
 
-A record for each source stands in its store, beside the state: how much it has sent, and whether it has ended.
-Changelog, checkpoint, restore, standby and snapshot have both as they have all state.
+A source's store contains its state and a record. The record contains the number of sent messages, and whether the
+source has ended. Like all state, both are in the changelog, checkpoints, standbys and snapshots, and are restored with
+the store.
 
 Invariants:
-    - A unit is taken as a whole, and its messages, state and record are in one commit.
-    - The thread of a source never touches Kafka or the store.
+    - A unit is taken as a whole: its messages, its state and the record are in one commit.
+    - A source's thread never uses a Kafka client or the store.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ FORMAT_VERSION = 1
 
 
 class SourceProgress(msgspec.Struct, frozen=True):
-    """What a source has done in committed transactions.
+    """The progress of a source, as of a transaction of the task.
 
     Attributes:
-        sent: The number of messages.
-        last: The worker's time of the last unit, in milliseconds since 1970; None before the first one.
+        sent: The number of messages that were sent.
+        last: The time of the worker's clock when the last unit was taken, in milliseconds since 1970; None before the
+            first unit.
         ended: Whether ``run`` has returned since the last start.
-        format: The version of this record.
+        format: The format version of this record.
     """
 
     sent: int = 0
@@ -57,7 +59,7 @@ _NOTHING = SourceProgress()
 
 @dataclass(slots=True)
 class _Running:
-    """A source in its task: its record with uncommitted units, the committed record, and the present run."""
+    """A source in its task: the record with uncommitted units, the committed record, and the present run."""
 
     declared: DeclaredSource
     store: DeclaredState
@@ -65,7 +67,7 @@ class _Running:
     progress: SourceProgress = _NOTHING
     committed: SourceProgress = _NOTHING
     handover: Handover | None = None
-    #: The copy of the source that runs.
+    #: The copy of the source object on which ``run`` is called.
     copy: Any = None
 
     @property
@@ -77,8 +79,8 @@ class TaskSources:
     """Runs the sources of one task.
 
     Args:
-        sources: For each source, its store and the limits of its messages.
-        outboxes: The waiting outputs of the task.
+        sources: For each source, its declaration, its store and the limits for its messages.
+        outboxes: The outputs of the task that are not sent yet.
         clock: The worker's clock.
     """
 
@@ -90,9 +92,10 @@ class TaskSources:
         self._ending = self._closed = False
 
     def load(self) -> None:
-        """Reads the records from the stores; called at the start, and after a command has changed a store.
+        """Reads the sources' records from the stores.
 
-        A source that runs is ended, and starts again from the changed state at the next ``look``.
+        Must be called at the start and after a command has changed a store. Stops the running sources. The next
+        ``look`` starts them from the changed state.
 
         Raises:
             FormatUnknown: A record has another format version.
@@ -106,10 +109,12 @@ class TaskSources:
             each.progress = each.committed
 
     def look(self) -> bool:
-        """Starts the sources that do not run; True if one of them waits for a commit. Call it while the task may send.
+        """Starts the sources that do not run. Returns True if one of the sources waits for a commit.
+
+        Call it only while the task may send messages.
 
         Raises:
-            SourceHangs: In a test with virtual time, a source does nothing.
+            SourceHangs: In a test with virtual time, a source neither ends nor waits for the worker.
         """
         for each in self._all:
             if each.handover is None and not (self._ending or self._closed):
@@ -119,7 +124,7 @@ class TaskSources:
         return any(each.handover.urgent or self._has_ended(each) for each in self._all if each.handover is not None)
 
     def take(self) -> None:
-        """Moves complete units into the outputs and the store of the task, as a part of the next commit."""
+        """Moves complete units into the task's outputs and the sources' stores. The next commit contains them."""
         for each in self._all:
             if each.handover is None:
                 continue
@@ -142,44 +147,44 @@ class TaskSources:
 
     @property
     def dirty(self) -> bool:
-        """Whether a commit is needed, because units were taken, or a source has ended."""
+        """Whether a commit is needed, because units were taken or a source has ended since the last commit."""
         return any(each.progress != each.committed for each in self._all)
 
     @property
     def pending(self) -> bool:
-        """Whether there are complete units that were not taken."""
+        """Whether there are complete units that ``take`` has not taken yet."""
         return any(each.handover is not None and each.handover.pending for each in self._all)
 
     @property
     def hurries(self) -> bool:
-        """Whether a source runs that may produce at any time, so that the loop must not wait long for records."""
+        """Whether a running source may produce at any time. The worker's loop then must not wait long for records."""
         running = [each.handover for each in self._all if each.handover is not None]
         return any(not (each.ended or each.in_step) for each in running)
 
     @property
     def failure(self) -> tuple[str, BaseException] | None:
-        """The source that raised, and its error; None without an error."""
+        """The name of a source whose ``run`` raised an error, and the error; None without an error."""
         for each in self._all:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
                 return each.name, each.handover.error
         return None
 
     def committed(self) -> None:
-        """Must be called after each successful commit."""
+        """Must be called after each successful commit. Marks the taken units as committed."""
         for each in self._all:
             each.committed = each.progress
             if each.handover is not None:
                 each.handover.committed()
 
     def restore(self) -> None:
-        """Gives back the units of an aborted transaction."""
+        """Must be called after an aborted transaction. The next ``take`` takes the same units again."""
         for each in self._all:
             each.progress = each.committed
             if each.handover is not None:
                 each.handover.restore()
 
     def end(self) -> None:
-        """Asks the sources to end. Complete units are still taken."""
+        """Asks the sources to end. Complete units can still be taken."""
         self._ending = True
         for each in self._all:
             if each.handover is not None and each.handover.running:
@@ -187,25 +192,28 @@ class TaskSources:
                 self._tell(each)
 
     def have_ended(self, seconds: float) -> bool:
-        """Waits until the sources have ended, or one waits for a commit; returns whether all have ended."""
+        """Waits until each source has ended or has a unit for the next commit.
+
+        Returns whether all sources have ended and all their units are taken.
+        """
         running = [each.handover for each in self._all if each.handover is not None]
         ended = [each.wait_for_more(seconds) for each in running]
         return all(ended) and not any(each.pending for each in running)
 
     @property
     def patience_s(self) -> float:
-        """The longest ``shutdown_timeout``, in seconds."""
+        """The longest ``shutdown_timeout`` of the sources, in seconds."""
         return max(each.declared.source.shutdown_timeout for each in self._all)
 
     def close(self) -> None:
-        """Ends the sources and discards what is not committed. Waits for their threads, up to ``shutdown_timeout``."""
+        """Ends the sources and discards uncommitted units. Waits for each thread for ``shutdown_timeout`` seconds."""
         self._closed = True
         for each in self._all:
             self._stop(each)
 
     @staticmethod
     def _has_ended(each: _Running) -> bool:
-        """Whether ``run`` has ended, and the record does not say so; or it has raised."""
+        """Whether ``run`` has raised an error, or has returned and the record does not contain its end yet."""
         handover = each.handover
         assert handover is not None
         return handover.ended and (handover.error is not None or not each.progress.ended)
@@ -242,7 +250,7 @@ class TaskSources:
 
     @staticmethod
     def _tell(each: _Running) -> None:
-        """Calls ``stop`` of the source; an error there changes nothing."""
+        """Calls the source's ``stop``. An error of ``stop`` is only logged."""
         try:
             each.copy.stop()
         except Exception as failure:

@@ -1,7 +1,7 @@
-"""The base classes of sources: ``Source``, whose starts are independent, and ``StatefulSource``, which resumes.
+"""The base classes of sources: ``Source``, and ``StatefulSource``, which resumes from its state after a restart.
 
-A user's class has a method ``run``. One worker of the processor calls it on a thread of its own, for each start on a
-copy of the declared object. The thread gives messages and state to the worker's loop (``handover``).
+A user's class has a method ``run``. One worker of the processor calls ``run`` on a separate thread, for each start on a
+copy of the declared object. The thread passes messages and state to the worker's loop (module ``handover``).
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from holdfast.processors.engine.sources.source_state import SourceState
 from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.topic import Topic
 
-#: Seconds that a worker waits for the end of ``run`` when it stops.
+#: Default seconds that a stopping worker waits for the end of ``run``.
 SHUTDOWN_S = 10.0
 
 Kind = TypeVar("Kind", bound="Source")
-#: Called after ``setup`` has returned.
+#: A user function that is called after ``setup`` has returned.
 ClientConnectSuccessCallback = Callable[[], None]
-#: Called with the error of ``setup``. If the callback returns, ``run`` is called nevertheless.
+#: A user function that is called with the error of ``setup``. If the function returns, ``run`` is called in spite of
+#: the error.
 ClientConnectFailureCallback = Callable[[Exception], None]
 
 
 class SourceNotRunning(HoldfastError):
-    """A method of a source was called outside of its ``run``, for example ``produce`` on the declared object."""
+    """A method of a source was called while the source does not run, for example ``produce`` on the declared object."""
 
 
 class MessageRefused(HoldfastError):
-    """A message of a source has an argument that is not allowed. It is not sent."""
+    """``produce`` of a source got an argument that is not allowed. The message is not sent."""
 
 
 class Source:
-    """A source of messages outside of Kafka. Subclass it, and implement ``run``.
+    """Base class of sources, which read messages from a system other than Kafka. A subclass implements ``run``.
 
-    One worker of the processor runs it at a time. Each start calls ``run`` from its beginning: after a restart, and
-    when the task moves to another worker. Use a ``StatefulSource`` to resume where the last one stopped.
+    Only one worker of the processor runs the source at a time. After a restart, and when the task moves to another
+    worker, ``run`` is called again from its beginning. Use a ``StatefulSource`` to resume at the position of the last
+    commit.
 
     Args:
         name: The name of the source, unique in the application. The default topic is ``source__<name>``.
-        shutdown_timeout: Seconds that a worker which stops waits for the end of ``run``.
+        shutdown_timeout: Seconds that a stopping worker waits for the end of ``run``.
         on_client_connect_success: Called after ``setup`` has returned.
-        on_client_connect_failure: Called with the error of ``setup``. If it returns, ``run`` is called nevertheless;
-            without this callback, the worker stops with the error.
+        on_client_connect_failure: Called with the error of ``setup``. If the callback returns, ``run`` is called in
+            spite of the error. Without a callback, the worker stops with the error.
     """
 
     _handover: Handover | None = None
@@ -66,28 +68,31 @@ class Source:
     # -- methods that a subclass implements or may replace ----------------------------------------------------------
 
     def run(self) -> None:
-        """Produces messages, until there are no more or ``self.running`` is False. Subclasses implement it.
+        """Produces messages, until there are no more or ``self.running`` is False. A subclass must implement it.
 
-        An exception stops the worker. The messages that are complete are committed before.
+        If ``run`` raises an exception, the worker commits the complete messages and then stops.
         """
         raise NotImplementedError
 
     def setup(self) -> None:
-        """Connects to the system outside; called before ``run``. The default does nothing."""
+        """Connects to the other system. The worker calls it before ``run``. The default does nothing."""
 
     def stop(self) -> None:
-        """Called on the worker's thread when the source shall end, after ``running`` has become False.
+        """Called on the worker's thread when the source should end, after ``running`` has become False.
 
-        Replace it to end a blocking call, for example by closing a connection. The default does nothing.
+        Override it to interrupt a blocking call, for example by closing a connection. The default does nothing.
         """
 
     def cleanup(self, failed: bool) -> None:
-        """Called after ``run``; ``failed`` is True if it raised. The default does nothing."""
+        """Called after ``run``. ``failed`` is True if ``setup`` or ``run`` raised an error.
+
+        The default does nothing.
+        """
 
     def default_topic(self) -> Topic:
-        """Returns the topic of the source if ``app.add_source`` gets none; its name gets the prefix ``source__``.
+        """Returns the topic that is used if ``app.add_source`` gets no topic. Its name gets the prefix ``source__``.
 
-        Values are JSON. Keys are texts, bytes or whole numbers, written as text.
+        Values are serialized as JSON. Keys are texts, bytes or whole numbers; they are written as text.
         """
         return Topic(self.name, key_serializer=text_of_key)
 
@@ -95,26 +100,26 @@ class Source:
 
     @property
     def running(self) -> bool:
-        """True while ``run`` shall continue. False before the start, and when the worker stops or loses the task."""
+        """Whether ``run`` should continue. False before the start, and when the worker stops or loses the task."""
         return self._handover is not None and self._handover.running
 
     @property
     def producer_topic(self) -> Topic:
-        """The declared topic, to which ``produce`` sends."""
+        """The source's topic, to which ``produce`` sends."""
         return self._topic or self._not_running("producer_topic")
 
     @property
     def _producer_topic(self) -> Topic:
-        """Programs for Quix Streams use this name."""
+        """The same as ``producer_topic``, under the name that programs for Quix Streams use."""
         return self.producer_topic
 
     def serialize(
         self, key: Any = None, value: Any = None, headers: GivenHeaders = None, timestamp_ms: int | None = None
     ) -> KafkaMessage:
-        """Serializes a key and a value with the serializers of the source's topic, for ``produce``.
+        """Serializes a key and a value for ``produce``, with the serializers of the source's topic.
 
         Raises:
-            ValueUnwritable: The topic's serializers refuse the key or the value, or headers can't be written.
+            ValueUnwritable: A serializer refuses the key or the value, or a header has the wrong type.
         """
         return self.producer_topic.serialize(key, value, headers, timestamp_ms)
 
@@ -128,25 +133,26 @@ class Source:
         poll_timeout: float = 5.0,
         buffer_error_max_tries: int = 3,
     ) -> None:
-        """Produces a message to the source's topic. It waits while the worker is behind.
+        """Produces a message to the source's topic. Waits while too many messages are not committed yet.
 
-        The message is sent in a transaction of the worker. Messages of a ``StatefulSource`` are sent at ``flush``.
+        The worker sends the message in one of its transactions. Messages of a ``StatefulSource`` are sent after
+        ``flush``.
 
         Args:
             value: The value as bytes or text; None deletes the key in a compacted topic.
             key: The key as bytes or text. It decides the partition.
             headers: Header names with values, which are bytes, texts or None.
-            partition: Must be None: the key decides the partition.
+            partition: Must be None, because the key decides the partition.
             timestamp: Milliseconds since 1970; None means the present time.
-            poll_timeout: Ignored. Accepted for code that was written for Quix Streams.
-            buffer_error_max_tries: Ignored, likewise.
+            poll_timeout: Ignored; accepted for code that was written for Quix Streams.
+            buffer_error_max_tries: Ignored; accepted for code that was written for Quix Streams.
 
         Raises:
             MessageRefused: An argument is not allowed.
             RecordTooLarge: The message is larger than the topic allows.
             RecordTimeRefused: The topic does not accept the timestamp.
             UnitTooLarge: A ``StatefulSource`` has produced too much since its last ``flush``.
-            SourceStopped: The task has ended. Let this error pass: it ends ``run``.
+            SourceStopped: The task has ended. Do not catch this error, because it ends ``run``.
         """
         handover = self._handover or self._not_running("produce")
         if partition is not None:
@@ -157,34 +163,35 @@ class Source:
         handover.put(_raw("value", value), _raw("key", key), timestamp, sent)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until all messages and all state up to this call are committed, in one transaction of Kafka.
+        """Waits until all earlier messages and state changes of the source are committed, in one Kafka transaction.
 
         Args:
             timeout: Maximum seconds to wait; None means no limit.
 
         Raises:
-            FlushTimeout: Nothing was committed in time. The messages stay queued.
-            SourceStopped: The task has ended. What was not committed is discarded. Let this error pass.
+            FlushTimeout: The timeout has passed before the commit. The messages stay queued for a later commit.
+            SourceStopped: The task has ended, and uncommitted messages and state are discarded. Do not catch this
+                error.
         """
         (self._handover or self._not_running("flush")).flush(timeout)
 
     def sleep(self, seconds: float) -> bool:
-        """Waits for a time of the worker's clock. Returns early with False if the source shall end.
+        """Waits for ``seconds`` of the worker's clock. Returns False, also early, if the source should end.
 
-        Use it in place of ``time.sleep``, so that a worker stops at once, and tests with virtual time do not wait.
+        Use it instead of ``time.sleep``. The worker can then stop at once, and tests with virtual time need not wait.
         """
         return (self._handover or self._not_running("sleep")).sleep(seconds)
 
     # -- methods for the worker -------------------------------------------------------------------------------------
 
     def started_with(self: Kind, topic: Topic, handover: Handover) -> Kind:
-        """Returns the copy of the source that one thread runs."""
+        """Returns a copy of the source for one run. The copy sends to ``topic`` through ``handover``."""
         made = copy(self)
         made._topic, made._handover = topic, handover
         return made
 
     def start(self) -> None:
-        """Calls ``setup``, ``run`` and ``cleanup``, on the source's thread."""
+        """Calls ``setup``, ``run`` and ``cleanup`` of the user's class, on the source's thread."""
         failed = True
         try:
             self._connect()
@@ -212,20 +219,23 @@ class Source:
         )
 
     def __repr__(self) -> str:
-        """The name of the source."""
+        """Returns the name of the source."""
         return self.name
 
 
 class StatefulSource(Source):
-    """A source with state, which resumes where its last committed ``flush`` was. Subclass it, and implement ``run``.
+    """Base class of sources with state, which resume at their last committed ``flush``. A subclass implements ``run``.
 
-    What ``run`` produces and sets between two calls of ``flush`` is committed together, in one transaction of Kafka.
-    The end of ``run`` counts as a ``flush``; an exception does not, and discards what came since the last one.
+    All messages and state changes between two calls of ``flush`` are committed together, in one Kafka transaction. If
+    ``run`` returns, the worker commits like after a ``flush``. If ``run`` raises an exception, everything since the
+    last ``flush`` is discarded.
     """
 
     @property
     def state(self) -> SourceState:
-        """The state of the source, up to now. A start begins with the state of the last committed ``flush``.
+        """The source's state, including uncommitted changes.
+
+        After a restart, it is the state of the last committed ``flush``.
 
         Raises:
             SourceNotRunning: The source does not run.

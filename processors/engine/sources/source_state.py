@@ -1,4 +1,4 @@
-"""The state of a source, as its thread sees it: committed values, and its own writes since."""
+"""The state of a source, as its thread sees it: committed values, and the thread's own later writes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from holdfast.processors.engine.state.methods import StateMethods, Ttl
 
 
 class SourceState(StateMethods):
-    """The values that a ``StatefulSource`` keeps. All of them are in memory: keep positions here, not data.
+    """The values that a ``StatefulSource`` keeps, for example its position in the other system.
 
-    Only the worker's loop may touch the store, so a source's thread works on this copy. ``writes`` has what it changed
-    since the last unit; the loop writes it into the store, in the transaction of the unit's messages.
+    All values are in memory, so the state should stay small. Only the worker's loop may use the store, so the source's
+    thread works on this copy. ``writes`` has the changes since the last unit (messages that are committed together).
+    The loop writes them into the store, in the transaction that contains the unit's messages.
 
     Args:
         store: The name of the store.
         held: The stored bytes of each state key.
-        check_room: Raises RecordTooLarge if so many bytes under a state key exceed a record of the changelog.
+        check_room: A function of a state key and a size in bytes. It raises RecordTooLarge if a changelog record of
+            this size is too large.
     """
 
     __slots__ = ("_check_room", "_held", "message_key", "name", "timestamp_ms", "writes")
@@ -30,12 +32,12 @@ class SourceState(StateMethods):
         self.writes: dict[str, bytes | None] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a copy of the value of ``key``; if there is no value, a copy of ``default``."""
+        """Returns a copy of the value of ``key``; without a value, returns a copy of ``default``."""
         raw = self._held.get(key)
         return copy.deepcopy(default) if raw is None else decode_value(raw)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
+        """Sets the value of ``key``, which must be a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
         self._store(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"))
@@ -56,15 +58,15 @@ class SourceState(StateMethods):
     def uncommitted(
         self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yields nothing: ``stored`` has the writes, too."""
+        """Yields nothing, because ``stored`` also yields the uncommitted writes."""
         return iter(())
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
-        """Yields state keys with their values, in key order, from ``first``."""
+        """Yields the pairs (state key, value) in key order, beginning at the key ``first``."""
         yield from ((key, raw) for key, raw in self._sorted() if key >= first)
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries before ``end`` in reverse order; None means no end."""
+        """Yields the pairs (state key, value) before the key ``end``, in reverse order; None means all pairs."""
         yield from ((key, raw) for key, raw in reversed(self._sorted()) if end is None or key < end)
 
     def _sorted(self) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """``join_lookup`` with an object of a lookup class, as in Quix Streams.
 
-The object itself adds the fields to the value.
+The lookup object adds the fields to the value by itself, in its method ``join``.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class SQLiteLookup(BaseLookup[SQLiteLookupField | SQLiteLookupQueryField]):
         if cached is not None and now < cached[0]:
             self._cache.move_to_end(place)
             return own_copy(cached[1])
-        # opened at the first message, because a mere description of the processor needs no file
+        # The file is opened at the first message, because a program that only describes the processor does not need it.
         if self._connection is None:
             self._connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
         cursor = self._connection.execute(*field.query(on, value))
