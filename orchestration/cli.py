@@ -143,7 +143,7 @@ _LAZIES = (
         "3 refused.",
     ),
     Lazy("apply", f"{_COMMANDS}.changes.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
-    Lazy("registry", f"{_COMMANDS}.changes.verbs:make_registry", "Correct the registry."),
+    Lazy("registry", f"{_COMMANDS}.changes.verbs:make_registry", "Back up, restore or correct the registry."),
     Lazy(
         "schema",
         f"{_COMMANDS}.records.schema:schema",

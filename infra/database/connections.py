@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Row, Select, Table
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from holdfast.infra.database import leases, locks, schema
+from holdfast.infra.database import copies, leases, locks, schema
 from holdfast.infra.database.errors import RegistryUnavailable
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.writes import insert_into
@@ -70,8 +71,8 @@ class Connections:
                 url = schema.shown(self.engine.url)
                 raise RegistryUnavailable(
                     f"The registry {url} has a record that can't be read: {damaged}.",
-                    action="Put a backup of the database in its place. If the backup is older than a deployment, "
-                    "`holdfast status` then names the command that records this deployment again.",
+                    action="Put a backup of the database in its place; for a SQLite file: `holdfast registry restore "
+                    "COPY`. `holdfast status` then names the command that records a newer deployment again.",
                     url=url,
                 ) from damaged
 
@@ -113,6 +114,8 @@ class Connections:
             )
             if locks.is_locked(failed):
                 action = locks.what_to_do(self.engine)
+            elif copies.is_damaged(seen):
+                action = copies.what_to_do(Path(self.engine.url.database or ""))
             raise RegistryUnavailable(
                 f"The registry {schema.shown(self.engine.url)} doesn't answer: {type(seen).__name__}: {seen}.",
                 action=action,

@@ -41,7 +41,7 @@ _ADVISORY_LOCK = int.from_bytes(b"holdfast", "big")
 
 _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
 #: Name of the table in which the library for migrations keeps the schema's version.
-_VERSION_TABLE = "alembic_version"
+VERSION_TABLE = "alembic_version"
 
 
 def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Engine:
@@ -105,9 +105,9 @@ def newest_version() -> str:
 
 def _present_version(connection: Connection) -> str | None:
     """The version of the schema; None if the database has no schema, or does not name exactly one version."""
-    if not inspect(connection).has_table(_VERSION_TABLE):
+    if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    found = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalars().all()  # noqa: S608 # nosec B608: a constant
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars().all()  # noqa: S608 # nosec B608: a constant
     return str(found[0]) if len(found) == 1 else None
 
 

@@ -12,7 +12,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from holdfast.orchestration.commands.json_records import Arrivals, Consumed, DeadLetters, PartLag
+from holdfast.orchestration.commands.json_records import (
+    Arrivals,
+    Consumed,
+    DeadLetters,
+    PartLag,
+    RegistryCopied,
+    RegistryPutBack,
+)
 
 
 class Answer(BaseModel):
@@ -449,6 +456,8 @@ ANSWERS: dict[str, Any] = {
     "apply resume": _APPLIED,
     "apply abandon": TypeAdapter(Abandoned),
     "registry adopt": _APPLIED,
+    "registry backup": TypeAdapter(RegistryCopied),
+    "registry restore": TypeAdapter(RegistryPutBack),
     **dict.fromkeys(("deploy", "rollback", "restart", "restore", "scale", "stop"), _APPLIED),
     "explain topology": TypeAdapter(Drawn),
     "query": TypeAdapter(Queried),

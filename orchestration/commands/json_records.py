@@ -107,3 +107,17 @@ class PartLag(_Document):
     awaited: list[str]
     partitions: list[int] = Field(default_factory=list, description="The partitions of its tasks in this slot.")
     schedules: dict[str, ScheduleSlots]
+
+
+class RegistryCopied(_Document):
+    """The copy of the registry that `holdfast registry backup` wrote."""
+
+    file: str = Field(description="Path of the copy.")
+    bytes: int
+
+
+class RegistryPutBack(_Document):
+    """The copy whose content the registry has now."""
+
+    file: str = Field(description="Path of the copy.")
+    damaged: str | None = Field(description="Path of the damaged file that was set aside; null if it was whole.")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.settings import PROJECT
@@ -69,10 +66,8 @@ def second_installation(it: Exercise) -> None:
 @drill(26, "registry replaced by an older copy")
 def registry_put_back(it: Exercise) -> None:
     it.begin()
-    registry = it.home.settings.paths.registry
-    copy = registry.with_suffix(".copy")
-    with closing(sqlite3.connect(registry)) as here, closing(sqlite3.connect(copy)) as there:
-        here.backup(there)
+    copy = it.home.settings.paths.registry.with_suffix(".copy")
+    it.home.cli("registry", "backup", str(copy))
     text = DEFINITION.format(group=it.name)
     newer = text.replace('state.get("n", 0) + 1', '1 + state.get("n", 0)', 1)
     assert newer != text
@@ -82,10 +77,7 @@ def registry_put_back(it: Exercise) -> None:
     assert status is not None
     version = status.code_version
     it.broken()
-    for file in registry.parent.glob("registry.db*"):
-        if file != copy:
-            file.unlink()
-    shutil.move(copy, registry)
+    it.home.cli("registry", "restore", str(copy), "--yes")
     it.says(it.processor_asset, WORKING, "replaced by an older copy", f"holdfast registry adopt {it.name}")
     os.kill(it.pid, signal.SIGKILL)
     it.red_since(it.processor_asset, "registered", it.broke_at, "older than")

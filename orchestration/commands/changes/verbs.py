@@ -91,11 +91,13 @@ def make_apply() -> typer.Typer:
 
 
 def make_registry() -> typer.Typer:
-    """Create the command group ``holdfast registry`` with its command ``adopt``."""
-    registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    # Without this callback, typer would merge a group that has a single command into that command.
-    registering.callback()(lambda: None)
+    """Create the command group ``holdfast registry``: ``adopt``, ``backup``, ``restore``."""
+    from holdfast.orchestration.commands.changes import registry_copies
+
+    registering = typer.Typer(no_args_is_help=True, help="Back up, restore or correct the registry.")
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
+    registering.command("backup")(registry_copies.backup)
+    registering.command("restore")(registry_copies.restore)
     return registering
 
 

@@ -95,7 +95,7 @@ def test_a_record_that_cannot_be_read_is_an_error_with_an_action(
     assert code == RegistryUnavailable.exit_code
     assert document["error"]["type"] == "RegistryUnavailable"
     assert "has a record that can't be read" in document["error"]["message"]
-    assert document["error"]["action"].startswith("Put a backup of the database in its place.")
+    assert "in its place; for a SQLite file: `holdfast registry restore COPY`." in document["error"]["action"]
 
 
 @pytest.mark.parametrize("verb", ["clean", "put-back", "deploy"])
