@@ -43,7 +43,8 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall(Step):
-    """The declaration of a step that awaits a function. ``timeout_ms`` is the maximum duration of each call.
+    """The declaration of a step that awaits an async user function. ``timeout_ms`` is the maximum duration of each
+    call.
 
     ``known`` is a function that returns the result in a one-element tuple if a value needs no call, otherwise None.
     """
@@ -64,10 +65,10 @@ class AsyncCall(Step):
         return (self.func,)
 
     def describe(self) -> str:
-        """Describes the concurrency and the order of the calls in one line."""
+        """Describes in one line how many calls run at once, and whether their results keep the message order."""
         return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}"
 
     @property
     def rounds(self) -> int:
-        """Maximum number of calls, one after another, that can all time out within ``CALLS_WITHIN_MS``; at least 1."""
+        """How many consecutive calls fit in ``CALLS_WITHIN_MS`` even if every call times out; at least 1."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)
