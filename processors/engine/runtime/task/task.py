@@ -1,8 +1,8 @@
 """A task is a processor's work on one partition of a subtopology, the input topics that share stores.
 
-``_run`` finds the message that raised an error without a counter in the hot loop. The generated function takes messages
-from iterators. When it raises, it has taken the failed message, but no later message. ``length_hint`` returns the
-number of items that are left in an iterator::
+``_run`` finds the message that raised an error without a counter in the hot loop. A generated function with the
+compiled steps takes messages from iterators. When it raises, it has taken the failed message, but no later message.
+``length_hint`` returns the number of items that are left in an iterator::
 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
@@ -119,7 +119,7 @@ class Task(TaskFacts):
         """Opens the task: attaches its RocksDB (None for a task without stores), and changes the phase to RESTORING.
 
         ``changelogs`` maps a store to its changelog topic. ``record_bytes_max`` has the maximum bytes of a record by
-        topic. ``times`` has the range of record timestamps that the topics accept.
+        topic. ``times`` has the range of record timestamps that the written topics accept.
         """
         self._times = times
         self._record_bytes_max = record_bytes_max
@@ -190,7 +190,7 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close due windows, fire due timers and schedules, take units of sources, and make watermarks.
+        """Close due windows, fire due timers and schedules, take messages of sources, and make watermarks.
 
         If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
         error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
@@ -205,7 +205,7 @@ class Task(TaskFacts):
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # without progress, the restored stores stay unchanged
+            self.time.keep() if self.progressed else None  # without progress, the stores must stay as restored
             return
 
         self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
@@ -229,11 +229,11 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
-        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
+        """Returns the place (topic, partition, offset) of the current message, or of the first input's last message."""
         return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
+        """Applies the failure policy to a failed message, and counts it. The message's writes are already undone."""
         if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
         self.arrivals.failed(failed, put_aside=instead is not None)
@@ -257,7 +257,7 @@ class Task(TaskFacts):
         if topic not in self.regrouped:
             try:
                 return self._process(batch, first, last, on_failure)
-            finally:  # messages before a message that stops the worker are committed
+            finally:  # if a message stops the worker, the messages before it are committed
                 self.arrivals.saw_run(Run(batch, first, last), self._positions)
         if None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
@@ -276,7 +276,7 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Processes records that are not processed yet and are no watermarks; returns how many were processed."""
+        """Processes records that are not processed yet and are no watermarks. Returns how many were processed."""
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -321,7 +321,7 @@ class Task(TaskFacts):
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
-        """Closes windows and fires timers due before the next message; returns False if a commit must come first."""
+        """Closes windows and fires timers that are due now. Returns False if a commit must come first."""
         between = self._between
         if between is None or not between.stop_messages():
             return True
@@ -352,7 +352,7 @@ class Task(TaskFacts):
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Reads the state of these records' keys from RocksDB in one call. Only for stores where this saves time."""
+        """Reads the state of these records' keys from RocksDB in one call, for stores whose cache lacks values."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -378,7 +378,7 @@ class Task(TaskFacts):
                 self.arrivals.saw_run(part, self._positions)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Makes the async calls of these records, then processes their results. Returns the same as ``_run``."""
+        """Makes the async calls of these records, and then processes their results. Returns the same as ``_run``."""
         assert stream.awaited is not None
         batch, first = records.batch, records.first
 
@@ -431,12 +431,12 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # only errors of the message go to the failure policy; here, the state itself can't be read
+                    raise  # an unreadable state is not an error of the message, so the failure policy does not decide
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # learn the newest time at once, so that only one message repeats
+                    newest = records.newest(failed)  # learn the newest time, so that only one message repeats
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)
@@ -467,7 +467,7 @@ class Task(TaskFacts):
         return moved or any(each is not None and each.dirty for each in (self.time, self.schedules, self.sources))
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes of the uncommitted writes."""
+        """Returns the estimated bytes of the uncommitted writes."""
         return sum(state.dirty_bytes() for state in self.states.values()) + waiting_bytes(self.outboxes.values())
 
     def drop(self) -> dict[str, int]:
