@@ -85,7 +85,10 @@ class Commit:
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """Maps each input partition to the next offset to commit, with the task's note as its metadata."""
+        """Maps each input partition to the next offset to commit.
+
+        The offset's metadata is the task's note (its stream time and message counts).
+        """
         return {
             Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks

@@ -55,7 +55,7 @@ DAMAGES_MAX = 3
 
 
 class Worker:
-    """A worker: reads the inputs of a topology, processes the messages and commits, until it is stopped."""
+    """A worker: reads the input topics of a processor, processes the messages and commits, until it is stopped."""
 
     def __init__(  # tidy: allow-wide because only the application creates a worker, in one place
         self,
@@ -326,7 +326,8 @@ class Worker:
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                self.member.pause([batch.partition])  # without the pause, records beyond the bound are fetched again
+                # without the pause, the records beyond the limit are fetched again
+                self.member.pause([batch.partition])
             if task.order is not None:
                 task.order.add(batch, within)
                 continue
@@ -351,7 +352,7 @@ class Worker:
             self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
-        """Process the records that ``next_runs`` returns, slice by slice, until ``next_runs`` returns no records."""
+        """Process the records that ``next_runs`` returns, in a loop that ends when ``next_runs`` returns no records."""
         while task.phase is TaskPhase.RUNNING and not self.stopping:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():

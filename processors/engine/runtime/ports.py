@@ -184,7 +184,7 @@ class TransactionProducer(Protocol):
 
 
 class TopicView(TopicWorld, Protocol):
-    """Facts about topics and groups; ``infra.kafka.topics.Topics`` implements it."""
+    """Reads facts about topics and groups from Kafka; ``infra.kafka.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """Maps each partition to its last stable offset if ``committed`` is True, otherwise to its high watermark."""
@@ -212,7 +212,10 @@ class TopicView(TopicWorld, Protocol):
 
 
 class TransactionView(Protocol):
-    """Facts about transactions; ``infra.kafka.inspection.Inspector`` implements it. Use it in a ``with`` block."""
+    """Reads and ends transactions of other producers. ``infra.kafka.inspection.Inspector`` implements it.
+
+    Use it in a ``with`` block.
+    """
 
     def __enter__(self) -> TransactionView:
         """Return this object."""

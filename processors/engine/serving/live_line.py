@@ -78,7 +78,7 @@ def line_of(processor: str, now: Figures, former: Figures | None) -> str:
 
 @contextmanager
 def live_line(worker: Worker, processor: str, slot: str) -> Iterator[None]:
-    """Shows the worker's progress line while the block runs, and prints the totals after it."""
+    """Shows the worker's progress line while the ``with`` block runs, and prints the totals after it."""
     ended = threading.Event()
     line = _Line(worker, processor, slot)
     thread = threading.Thread(target=line.run, args=(ended,), name="live-line", daemon=True)

@@ -73,7 +73,7 @@ class _Named(msgspec.Struct):
 
 
 class _Tasks(msgspec.Struct):
-    """The field of a manifest that lists the tasks in the checkpoint."""
+    """The field of a checkpoint's manifest that lists the tasks in the checkpoint."""
 
     tasks: list[_Named]
 

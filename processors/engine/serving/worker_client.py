@@ -119,9 +119,9 @@ class ProcessorClient:
         return endpoint is not None and endpoint.is_alive
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Makes the worker commit and copy the databases of all running tasks.
+        """Makes the worker commit, and copy the databases of all running tasks into a folder on its machine.
 
-        Returns the manifest of this local checkpoint.
+        Returns the manifest of this copy (a local checkpoint).
 
         Raises (as all control requests do):
             ProcessorSilent: The worker does not answer, or refused the request.

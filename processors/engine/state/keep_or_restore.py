@@ -146,7 +146,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """Returns ``meta`` without those stores in ``stores`` whose changelog was deleted and created again."""
+    """Returns the offsets ``meta`` without those of ``stores`` whose changelog was deleted and created again."""
     if meta is None:
         return None
     emptied = {

@@ -97,7 +97,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """Must be called after keys were removed from the end of the dict of writes.
+        """Forgets keys that were removed from the end of the dict of uncommitted writes.
 
         ``length`` is the dict's length now.
         """

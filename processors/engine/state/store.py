@@ -70,7 +70,7 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 class Rows(Protocol):
     """Values of a step that numpy computes. They stay outside of the store's dicts until ``write_back``."""
 
-    #: Maximum memory for rows with committed values, in bytes.
+    #: Maximum memory for committed values, in bytes.
     rows_bytes_max: int
 
     def write_back(self) -> None:

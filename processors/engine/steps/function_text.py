@@ -1,7 +1,8 @@
 """Identifies a user's function by a short hash of its source. A different hash means a different function.
 
 The hash ignores comments, docstrings, white space, and code around a lambda. The hash includes texts and numbers of the
-closure. The functions that ``by("carrier")`` and ``by("plane")`` return therefore have different hashes.
+closure (variables of an outer function). For example, if ``by(name)`` returns a function that uses ``name``, then
+``by("carrier")`` and ``by("plane")`` have different hashes.
 """
 
 from __future__ import annotations

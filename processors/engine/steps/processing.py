@@ -1,8 +1,8 @@
 """Steps with timers, which ``sdf.process(MyProcessor)`` adds to a stream.
 
 A task calls the methods of the user's class for messages and due timers. The methods emit values to the next step. Each
-task has one instance of the class, for all keys. State and timers
-belong to the key of the current message. Other attributes of the instance are lost when the process ends.
+task has one instance of the class, for all keys. State and timers belong to the key of the current message. Other
+attributes of the instance are lost when the process ends.
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ class Processor:
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
-        if due.timer.clock == "processing":  # The time of a processing timer is not an event time.
+        # The time of a processing timer is not an event time. The state gets the stream time instead.
+        if due.timer.clock == "processing":
             state.timestamp_ms = max(self._stream.time_ms, 0)
         context = self._begun(key, timestamp, headers, state, due.timer)
         self._user.on_timer(due.timer.name, due.timer.time, context)

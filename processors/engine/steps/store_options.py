@@ -127,7 +127,7 @@ class StoreOptions:
         return (*self.steps, *made)
 
     def _check_codec(self) -> None:
-        """Raises StoreInvalid for an unknown codec, and for a model of raw bytes."""
+        """Raises StoreInvalid for an unknown codec, and for a model in a store with the codec ``bytes``."""
         if not isinstance(self.codec, str) or self.codec not in CODECS:
             raise StoreInvalid(
                 f"`codec` of store {self.name!r} is {self.codec!r}, expected one of {', '.join(map(repr, CODECS))}.",

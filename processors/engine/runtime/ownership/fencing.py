@@ -47,7 +47,8 @@ class FormerOwners:
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: Writes missing markers of transactions that have ended. ``Committer`` sets the topics.
+        #: Writes missing markers of transactions that have ended. ``Committer`` replaces it by an object with the
+        #: topics.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
         #: A function that is called between two requests while the worker waits for Kafka.
         self.on_wait: Callable[[], None] = lambda: None

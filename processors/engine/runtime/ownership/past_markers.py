@@ -21,7 +21,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 
-#: Seconds without a commit after which an idle task moves its positions past the markers.
+#: Seconds without a commit after which an idle task moves its positions past transaction markers.
 REST_S = 5.0
 #: Seconds between two checks of all tasks.
 LOOK_EVERY_S = 1.0

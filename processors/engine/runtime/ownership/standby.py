@@ -104,7 +104,7 @@ _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker.
+    """The standbys of one worker: copies of tasks that run in other processes.
 
     If ``options.standby_replicas`` is 0, a worker has standbys only during a planned change of workers.
     """

@@ -1,4 +1,4 @@
-"""Records that a task processes in one call: of one input, or of several inputs in a common order.
+"""Groups of records that a task processes in one call. They are of one input, or of several inputs in a common order.
 
     parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
              right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
@@ -36,7 +36,7 @@ class Run(NamedTuple):
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all of these records are processed. ``positions`` maps the topic to the next offset to process."""
+        """Whether all records of this run are processed. ``positions`` maps the topic to the next offset to process."""
         return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property

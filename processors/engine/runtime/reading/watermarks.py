@@ -31,7 +31,7 @@ from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 #: Seconds. After an upstream task has been at the end of its input this long, downstream tasks no longer wait for it.
 IDLE_S = 1.0
-#: Seconds after which a task at the end of its input repeats its watermark.
+#: Seconds after which a task that is at the end of its input repeats its watermark.
 REPEAT_S = 0.3
 #: In a long idle period, the interval between two watermarks is this fraction of the idle time so far, but at most
 #: ``REPEAT_MOST_S`` seconds. With a short constant interval, a slow reader would read nothing but watermarks.

@@ -29,7 +29,7 @@ RATE_MINUTES = 10
 
 
 class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest counted message: ``kind`` is the name of its field in ``Counts``; ``at`` is seconds since 1970.
+    """The newest counted message. ``kind`` is the name of its count in ``Counts``, ``at`` is seconds since 1970.
 
     ``topic`` is the input of a misplaced message; otherwise it is empty.
     """
@@ -131,7 +131,7 @@ class Arrivals:
             self._places.saw(topic, keys[first:last])
 
     def failed(self, failed: FailedMessage, *, put_aside: bool) -> None:
-        """Count a failed message: a dead letter if ``put_aside``, otherwise a skipped message."""
+        """Count a failed message as a dead letter (``put_aside``) or as a skipped message."""
         self._put_aside += put_aside
         self._skipped += not put_aside
         topic, number = failed.partition

@@ -87,13 +87,13 @@ class _Stream:
 
 
 class Task(TaskFacts):
-    """The stores, compiled steps, input positions and pending outputs of one task."""
+    """One task: its stores, its compiled steps, its input positions, and its outputs that are not sent yet."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether a commit must run before the next messages, because a commit allows no more timers
+        self.held = False  # whether a commit must come first, because its limit of timers or windows is reached
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE

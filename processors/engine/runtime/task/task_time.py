@@ -58,7 +58,7 @@ class WindowSteps:
 
 @contextmanager
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
-    """Inside this context, windows close and values expire only up to the time for which all timers have fired.
+    """A context in which windows close and values expire only up to the time for which all timers have fired.
 
     Otherwise, a timer that has not fired yet could no longer read a value of its own time.
     """
@@ -98,7 +98,7 @@ class TaskTime:
         self.closings = Closings(self, states)
         #: Whether more windows are due than the last commit could close.
         self.more = False
-        #: Whether a commit is needed although no input position moved.
+        #: Whether a commit is needed even if no input position has moved.
         self.dirty = False
         self._reached_ms = NO_TIME
 
@@ -165,7 +165,7 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """Milliseconds without messages after which stream time follows the worker's clock; None means never."""
+        """Milliseconds without messages after which stream time advances with the worker's clock; None means never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 

@@ -43,7 +43,7 @@ OnTimerError = Callable[[str, Due, BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class TimerSteps:
-    """The timers of a step, with the compiled function that runs ``on_timer`` and the later steps."""
+    """The timers of one step, with the compiled function that runs the step's ``on_timer`` and the later steps."""
 
     topic: str
     timers: Timers
