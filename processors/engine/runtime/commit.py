@@ -64,7 +64,7 @@ class TaskCommit:
     #: not write tombstones.
     emptied: tuple[str, ...] = ()
     #: Text that Kafka stores as metadata of the committed offsets. It has the task's stream time and message counts
-    #: (see ``noted_time``).
+    #: (module ``noted_time``).
     note: str = ""
     #: The message counts in ``note``; None if this part of the commit has no note.
     arrivals: Counts | None = None

@@ -79,7 +79,7 @@ class TaskMeta:
         commands: Names of the owner commands (changes that an operator requested) whose effects are in the data, oldest
             first.
         keys: For each store, lines of text that describe how the keys of its data were made, for example by
-            ``group_by``; no entry if no commit recorded the lines.
+            ``group_by``. A store has no entry if no commit recorded the lines.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)

@@ -33,8 +33,8 @@ def _roles(**by_role: str) -> Mapping[str, Role]:
 _WINDOW = "duration_ms grace_ms retention triggers"
 _AWAITED = "concurrency order timeout"
 
-#: Maps each method of a stream to the roles of its arguments. The project's own linter (``make lint``) compares this
-#: table with the signatures of the methods.
+#: Maps each method of a stream to the roles of its arguments. The test ``tests/tidy/test_step_arguments.py`` compares
+#: this table with the signatures of the methods.
 ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "apply": _roles(function="func model", columns="stateful", neither="expand metadata store"),
     "update": _roles(function="func model", columns="stateful", neither="metadata store"),

@@ -24,7 +24,7 @@ class StoreReplay:
     position: int
     inputs: Mapping[str, int]
     prefix: bytes
-    #: Text lines that describe the store's keys, from the last commit that was replayed (see ``steps.meaning``).
+    #: Text lines that describe the store's keys, from the last commit that was replayed (module ``steps.meaning``).
     keys: KeyLines = msgspec.UNSET
 
     @property

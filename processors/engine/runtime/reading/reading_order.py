@@ -260,9 +260,9 @@ def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
     """Returns the next records of all inputs, interleaved in the order of their times; at most ``most`` in total.
 
     Records of one input keep their order: if a record is earlier than its predecessor, it is sorted by the
-    predecessor's time. Each input contributes at most an equal share of the records. The result ends at the time of the
-    last record of an input that has used up its share, because the next record of this input may be older than later
-    records of other inputs.
+    predecessor's time. Each input contributes at most an equal share of the records. The result ends at the last record
+    of an input that has used up its share. The next record of this input may be older than later records of other
+    inputs.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]

@@ -46,7 +46,7 @@ WATERMARKS_PER_S = 2_000.0
 #: Seconds. If ``WATERMARKS_PER_S`` allows an interval of at most this length, each commit writes watermarks. This is
 #: the case for topics with up to about 14 upstream tasks and 14 partitions.
 EACH_COMMIT_S = 0.1
-#: The header of a watermark record. It is for people who inspect the topic.
+#: The header of a watermark record. A person who inspects the topic can recognize watermarks by it.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 

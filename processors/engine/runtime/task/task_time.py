@@ -304,7 +304,7 @@ class Closings:
 
     def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
         self._time, self._states = time, states
-        #: The stores of the windows that close between messages (see ``timed_steps.meeting_windows``).
+        #: The stores of the windows that close between messages. ``timed_steps.meeting_windows`` finds them.
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
         #: The steps whose windows close between messages. ``_since`` is the number of windows that these steps have
