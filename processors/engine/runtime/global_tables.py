@@ -153,7 +153,7 @@ class GlobalTables:
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
         self._widths: dict[str, int] = {}
-        #: The load that made the rows which functions read now; None before the first complete load.
+        #: The load whose rows the user functions read now; None before the first complete load.
         self._whole: _Load | None = None
         self._following: _Load | None = None
         self._is_stale = False

@@ -61,9 +61,9 @@ ENDED_WITHIN_S = 0.05
 
 @dataclass(slots=True)
 class _Silence:
-    """The state of a task when it became idle: its work counter, its stream time, and the time ``since`` it is idle.
+    """A task's work counter and stream time when the task became idle.
 
-    ``since`` is in monotonic seconds.
+    ``since`` is this moment, in monotonic seconds.
     """
 
     time: TaskTime

@@ -135,7 +135,7 @@ class Maintenance:
     def step(self) -> None:
         """Run one step of the running command, if a command runs.
 
-        An error of a commit is raised, and ends the membership.
+        Raises if a commit fails; the worker then leaves its group.
         """
         if self._running is None and self._worker.assignment.reseeds.waiting:
             ticket = self._ticket("reseed")

@@ -99,8 +99,8 @@ def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
     """Returns the reason why the task's local state can't be kept while one new table is restored from its topic.
 
-    None means that the state can be kept. The task records one time for all of its stores. Its age therefore decides,
-    even for a table that is new in the task.
+    None means that the state can be kept. The task records one time for all of its stores. The age of the whole state
+    therefore decides, even for a table that is new in the task.
     """
     if facts.source is None or facts.start >= facts.end:
         return None

@@ -441,7 +441,7 @@ class StoreState(StateMethods):
         return (*self._cells.values(), self._shared)
 
     def _place(self, key: str) -> tuple[Cell, bytes]:
-        """Returns the cell for a state key that is not in ``_cells``, and the current message's key in its dicts."""
+        """Returns the cell (dicts of values) for a new state key, and the current message's key in these dicts."""
         try:
             suffix = key.encode()
         except AttributeError:

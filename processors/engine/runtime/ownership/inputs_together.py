@@ -19,7 +19,7 @@ def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics
     """Raises an error unless the group assigned all inputs of each task to this worker.
 
     Raises:
-        InputsParted: Another member got a partition of a task, namely the partition of one of the task's inputs.
+        InputsParted: The group assigned the partition of one of a task's inputs to another member.
     """
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]

@@ -37,7 +37,7 @@ class PastMarkers:
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Move the positions of tasks that are about to commit past transaction markers at the ends of their inputs.
+        """Before a commit, moves the positions of its tasks past transaction markers at the ends of their inputs.
 
         ``bounded`` is True for a shadow (a worker that only rebuilds a store). Then nothing changes, because the
         positions of a shadow must not pass the offsets up to which it may read.

@@ -68,7 +68,7 @@ def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | N
 
 
 def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
-    """Returns the partitioner by which keys are judged: murmur2 or else crc32, if an input uses it; otherwise None."""
+    """Returns the partitioner by which keys are judged: murmur2 if an input uses it, else crc32, else None."""
     known = set(by_input)
     return next((name for name in (MURMUR2, CRC32) if name in known), None)
 

@@ -159,9 +159,9 @@ class ReadingOrder:
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether the task can process records now. It can't while it must wait for an input with an empty buffer.
+        """Whether the task can process records now, and need not wait for an input with an empty buffer.
 
-        It need not wait for an input that is read to its end, or for which it has waited ``wait_s`` seconds.
+        The task does not wait for an input that is read to its end, or for which it has waited ``wait_s`` seconds.
         """
         complete = True
         for topic, buffer in self._buffers.items():

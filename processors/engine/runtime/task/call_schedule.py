@@ -29,8 +29,8 @@ class CallSchedule:
 
     Args:
         width: Number of lanes, which is the maximum number of calls that run at the same time.
-        rounds: Maximum number of rounds. So many timeouts, one after another, fit into the time limit of a turn of the
-            worker's main loop.
+        rounds: Maximum number of rounds. This number of timeouts, one after another, fits into the time limit of a turn
+            of the worker's main loop.
         by_key: Whether calls with the same key run one after another.
     """
 

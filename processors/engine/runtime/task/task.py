@@ -248,7 +248,7 @@ class Task(TaskFacts):
 
         Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
         records before the failed record are processed. If not all records were processed, the caller must call the
-        method again with the same records. If ``held`` is True, it must commit before that.
+        method again with the same records. If ``held`` is True, the caller must commit before that.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:

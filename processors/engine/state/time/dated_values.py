@@ -39,8 +39,8 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor by which the time is multiplied in a moment. The factor is larger than any number of values of one key at one
-#: time.
+#: Factor of the time in a moment (``time * NUMBERS + number``). The factor is larger than any number of values of one
+#: key at one time.
 NUMBERS = 10**9
 #: Estimated bytes in memory: of one moment, and of an empty list of moments for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
