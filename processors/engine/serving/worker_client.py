@@ -42,7 +42,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 if TYPE_CHECKING:
     import httpx
 
-#: Seconds between two requests for the progress of a running command.
+#: Seconds between two reads of a running command's ticket.
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
@@ -52,7 +52,7 @@ _BODY_REST_BYTES = 65_536
 
 #: The exceptions of decoding an answer that is not a worker's valid JSON document. Deep nesting raises RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-#: The name of the event that the HTTP library reports when it has connected, before it sends the first byte.
+#: The event that the HTTP library reports after it has connected, before it sends the first byte.
 _CONNECTED = "connection.connect_tcp.complete"
 
 #: A function that the client calls with the ticket of a running command (its state and progress) after each check.
@@ -342,8 +342,7 @@ class ProcessorClient:
             raise self._silent(path, "it has no endpoint file")
         if not endpoint.is_alive:
             raise self._silent(path, f"its process {endpoint.pid} has ended")
-        # Imported late, because the library takes 45 ms of CPU, and often no worker runs that could be asked.
-        import httpx
+        import httpx  # imported late because many commands find no worker to ask; the library takes 45 ms of CPU
 
         headers, options = {}, {}
         try:
@@ -375,8 +374,7 @@ def _check_owner(endpoint: Endpoint) -> None:
 def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
     """Checks, after a connection was made, that the worker's process listens on the port.
 
-    The HTTP library calls this function at each step of a request, with the step's name and ``facts``, which are not
-    used.
+    The HTTP library calls this function at each step of a request. ``facts`` is not used.
 
     A worker listens on its port only once in its life. So if the worker's process listens on the port after the
     connection was made, the connection leads to this worker.

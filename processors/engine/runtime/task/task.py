@@ -229,11 +229,11 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
-        """Returns the place (topic, partition, offset) of the current message, or of the first input's last message."""
+        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
         return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Applies the failure policy to a failed message, and counts it. The message's writes are already undone."""
+        """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
         if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
         self.arrivals.failed(failed, put_aside=instead is not None)
@@ -436,7 +436,7 @@ class Task(TaskFacts):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # learn the newest time, so that only one message repeats
+                    newest = records.newest(failed)  # learn the newest time at once, so that only one message repeats
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)
