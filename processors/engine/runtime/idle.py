@@ -75,7 +75,7 @@ class _Silence:
 class SourceFailed(ProcessingFailed):
     """The ``run`` method of a source raised an error.
 
-    The worker stops, after it has committed the source's complete units.
+    The worker stops, after it has committed what the source completed.
     """
 
     cause = ""
@@ -144,7 +144,9 @@ class SourceTurns:
 
 
 def raise_failed(sources: TaskSources) -> None:
-    """Raises SourceFailed if the ``run`` of a source has raised an error, and all its complete units are taken."""
+    """Raises SourceFailed if the ``run`` of a source has raised an error, once all messages that it completed are taken
+    over.
+    """
     if (failed := sources.failure) is None:
         return
     name, error = failed

@@ -24,7 +24,8 @@ NEWEST = f"{RESERVED}newest"
 CLOCK_OF_STORE = f"{RESERVED}clock"
 #: Prefix of the state keys of schedules. ``SCHEDULES`` + name: the progress of one schedule.
 SCHEDULES = f"{RESERVED}schedules/"
-#: Prefix of the state keys of sources. ``SOURCES`` + name: the progress of one source, so that it continues after it.
+#: Prefix of the state keys of sources. ``SOURCES`` + name: the progress of one source, from which the source continues
+#: after a restart.
 SOURCES = f"{RESERVED}sources/"
 
 

@@ -16,7 +16,8 @@ WRITE_BUFFER_BYTES = 32 << 20
 #: Limits of one database's write buffer: at most 1/``BUFFERS_MIN`` of the memory for all write buffers, but at least
 #: ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: RocksDB allocates a write buffer in blocks: so many blocks for a full buffer, with at most so many bytes each.
+#: RocksDB allocates a write buffer in blocks. The numbers are the blocks of a full buffer, and the maximum bytes of a
+#: block.
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: Maximum number of write buffers of a database in bulk mode, including full buffers that are not flushed yet.
 BULK_BUFFERS = 4

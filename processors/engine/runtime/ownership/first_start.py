@@ -26,7 +26,7 @@ class FirstStart:
     def begins_at_end(self, partition: Partition) -> bool:
         """Whether this partition is read from its end offset.
 
-        A partition that was added after the worker started is not.
+        A partition that was added later is read from its first offset.
         """
         return partition.number < self.widths.get(partition.topic, 0)
 

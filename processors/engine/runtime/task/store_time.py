@@ -77,7 +77,10 @@ class StoreTime:
         return self._clock.load()
 
     def restore(self) -> Remembered:
-        """Returns to the committed stream time, and returns it. Must be called after an aborted transaction."""
+        """Drops the uncommitted stream time, and returns the committed one.
+
+        Must be called after an aborted transaction.
+        """
         self._look_again()
         return self._clock.restore()
 

@@ -50,7 +50,7 @@ WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index of window ends: its state key (``place``), its time, and the window with its key."""
+    """An entry of the index of window ends: state key (``place``), time, window start, window end, and message key."""
 
     place: str
     time_ms: int
