@@ -144,8 +144,9 @@ class SourceTurns:
 
 
 def raise_failed(sources: TaskSources) -> None:
-    """Raises SourceFailed if the ``run`` of a source has raised an error, once all messages that it completed are taken
-    over.
+    """Raises SourceFailed if the ``run`` of a source has raised an error.
+
+    The error is raised after the task has taken over all messages that the source had completed.
     """
     if (failed := sources.failure) is None:
         return

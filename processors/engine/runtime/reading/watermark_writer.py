@@ -99,7 +99,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """Returns the subtopologies whose messages reach a repartition topic, directly or through other such topics."""
+    """Returns the subtopologies from which messages reach a repartition topic, directly or through other ones."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
