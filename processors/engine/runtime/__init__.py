@@ -1,1 +1,4 @@
-"""The worker: its loop, tasks, commits, restores and standbys. Does not import ``commands`` and ``serving``."""
+"""The worker: its loop, tasks, commits, restores and standbys.
+
+This package does not import the packages ``commands`` and ``serving``.
+"""

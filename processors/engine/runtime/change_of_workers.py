@@ -1,6 +1,7 @@
-"""A planned change of a processor's workers (scale up, scale down). Workers restore state before the rebalance.
+"""A planned change of the number of workers (scale up, scale down). Workers restore state before the rebalance.
 
-    announced (workers restore their future tasks) ──► ``join`` (new workers join, old workers leave) ──► deleted
+    announced (workers restore the state of their future tasks) ──► ``join`` (new workers join, old ones leave) ──►
+    deleted
 
 All workers read the same planned change, and compute from it which tasks they will own. A worker keeps standbys (copies
 of tasks that other workers own) of its future tasks until the rebalance. A new worker then joins with restored state,
@@ -25,7 +26,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 
-#: Seconds between two checks whether a new worker may join the group.
+#: Seconds between two checks whether a new worker may join the consumer group.
 LOOK_EVERY_S = 0.2
 
 
@@ -34,8 +35,8 @@ class Change:
     """A planned change of a processor's workers.
 
     Args:
-        known: Client ids of all workers of this machine that run before the change or after it.
-        expected: Client ids of the workers after the change.
+        known: Client ids of all workers on this machine, both before and after the change.
+        expected: Client ids of the workers on this machine after the change.
         join: Whether the new workers may join the group now.
     """
 
@@ -49,22 +50,25 @@ ChangeSource = Callable[[], Change | None]
 
 
 def no_change() -> Change | None:
-    """The change source of a worker without planned changes; always returns None."""
+    """Returns None. Workers that have no planned changes use this function as their change source."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A substitute for the group member of a worker that has not joined its group yet. Standbys need a member id."""
+    """Stands for the group member of a worker that has not joined its group yet.
+
+    Standbys need a member id before that.
+    """
 
     client_id: str
     brokers_down_s: float = 0.0
 
     @property
     def member_id(self) -> str:
-        """A prefix of the future member id: a broker makes the id from client id, dash and random text.
+        """The client id with a dash: the beginning of the future member id, to which a broker adds random text.
 
-        Kafka's assignor sorts members by id, so the prefix gives the same order.
+        Kafka's assignor sorts members by id, so the beginning gives the same order.
         """
         return f"{self.client_id}-"
 
@@ -79,10 +83,10 @@ class Follower(Protocol):
 
 
 def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Callable[[], bool]) -> None:
-    """Restore the state of a new worker's future tasks; return when the worker may join its group.
+    """Restores the state of a new worker's future tasks. Returns when the worker may join its group.
 
-    Returns at once if no change is in progress. ``alive`` is called in each turn; it returns False when the worker was
-    asked to stop.
+    Returns at once if no change is in progress. ``alive`` is called repeatedly. It returns False if the worker was
+    asked to stop; then this function returns, too.
     """
     newcomer = Newcomer(client_id)
     while (now := change()) is not None and not now.join and client_id in now.expected and alive():
@@ -94,9 +98,9 @@ def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Cal
 def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> ChangeSource:
     """Returns a function that reads the planned change of a processor's workers on this machine.
 
-    A worker without a state folder has no client id yet, so a change can't contain it. If ``told`` is False, the
-    function always returns None. This is for workers without an HTTP server and for shadows (workers that only rebuild
-    a store), which have no planned changes.
+    The client id of a worker comes from its state folder, so a change leaves out workers without a folder. If ``told``
+    is False, the returned function always returns None. This is for workers that have no planned changes: workers
+    without an HTTP server, and shadows (workers that only rebuild a store).
     """
     if not told:
         return no_change

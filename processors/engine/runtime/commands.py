@@ -17,16 +17,16 @@ from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.time_records import Span
 
-#: Maximum bytes of a command's HTTP body; the client splits a longer list of keys into several commands.
+#: Maximum bytes of a command's HTTP body. The client splits a longer list of keys into several commands.
 COMMAND_BYTES_MAX = 1 << 20
 
 
 class CommandWrong(HoldfastError):
-    """A command is malformed, or names an unknown store, for example. A retry fails again."""
+    """The command is malformed, or names something that does not exist, for example a store. A retry fails again."""
 
 
 class CommandRefused(HoldfastError):
-    """The worker can't run the command now. A retry may succeed later, or on another worker."""
+    """The worker can't run the command now. A retry may succeed later, or on the worker that owns the partition."""
 
 
 class CommandFailed(HoldfastError):
@@ -42,7 +42,7 @@ class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base64: bytes
 
 
-#: A message key, or (as ``prefix``) the beginning of message keys.
+#: A message key, or for ``prefix`` the beginning of message keys.
 Key = str | KeyBytes
 #: Offsets by topic and partition, for example ``{"orders": {0: 120, 1: 98}}``.
 Offsets = Mapping[str, Mapping[int, int]]
@@ -89,8 +89,8 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected entries in the store and in the changelog.
 
     If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the last commit of the
-    deletes also commits these input offsets. The worker then reads the inputs from there. ``once`` is a name that makes
-    the command idempotent: a task that has already carried out a command with this name deletes nothing.
+    deletes also commits these input offsets. The worker then reads the inputs from these offsets. ``once`` is a name
+    that makes the command idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -101,16 +101,16 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The HTTP answer contains the entries. Other commands store their results in a ticket (the record of the command),
-    which every program that may read the status can see. ``Read`` has no ticket, because the ticket would show the
-    values to these programs.
+    The HTTP answer contains the entries. Other commands store their results in a ticket (the record of the command).
+    Every program that may read the status can read tickets. So ``Read`` has no ticket, because a ticket would show the
+    values.
     """
 
     limit: int = 100
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Continue reading the inputs from the offsets ``positions``, by topic and partition."""
+    """Set the input positions: the worker reads on from the offsets ``positions``, by topic and partition."""
 
     positions: dict[str, dict[int, int]]
 
@@ -128,10 +128,10 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Make a store equal to the content of another changelog, read up to the offsets ``upto`` (by partition).
 
     If ``positions`` is given, the commit of the last change also commits these input offsets. The worker then reads the
-    inputs from there. Message keys that the changelog does not contain are deleted, or stay unchanged if ``keep`` is
-    True. If ``export`` is True, the present entries (of ``keys``, or all) are written to a file before the first
-    change. ``once`` is a name for retries: a task that an earlier command with this name has begun to change is not
-    exported again.
+    inputs from these offsets. Message keys that the changelog does not contain are deleted, or stay unchanged if
+    ``keep`` is True. If ``export`` is True, the entries that the store has before the command (those of ``keys``, or
+    all) are first written to a file. ``once`` is a name for retries: a task that an earlier command with this name has
+    begun to change is not exported again.
     """
 
     store: str
@@ -156,7 +156,7 @@ COMMANDS: Mapping[str, type[Command]] = {
 }
 
 
-#: The HTTP route of ``Read``, and the maximum number of entries and bytes of one answer.
+#: The HTTP route of ``Read``, and the limits of one answer: number of entries, and bytes.
 READ_PAGE, READ_ENTRIES_MAX, READ_BYTES_MAX = "/state/read", 1_000, 1 << 20
 _KINDS: Mapping[str, type[Command | Read]] = {**COMMANDS, READ_PAGE: Read}
 
@@ -194,7 +194,7 @@ def bytes_of(key: Key) -> bytes:
 
 
 class Selection:
-    """The checked selection of a command: a sorted list of keys or a key prefix, and optionally a time span.
+    """The message keys that a command selects: a sorted list, or all keys with a prefix. Optionally also a time span.
 
     Raises CommandWrong if the command does not have exactly one of ``keys``, ``prefix`` and ``all``, or if the time
     span is empty.
@@ -210,7 +210,8 @@ class Selection:
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: Changelog key prefixes of the selected message keys, sorted; None if ``prefix`` or ``all`` selects the keys.
+        #: The changelog key prefixes of the listed message keys, sorted. None if ``prefix`` or ``all`` selects the
+        #: keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
@@ -235,7 +236,7 @@ class Selection:
 
 
 def plain(value: Any) -> Any:
-    """Returns a command as data for the log. The list of keys is replaced by the number of keys."""
+    """Returns a command as data for the log, with the number of keys instead of the keys."""
     told = msgspec.to_builtins(value)
     if told.get("keys") is not None:
         told["keys"] = len(told["keys"])

@@ -1,17 +1,18 @@
-"""The content of one commit and its five steps; the module ``committer`` owns the producer and the open transaction.
+"""The content of one commit, and its five steps. The module ``committer`` has the producer and the open transaction.
 
 The steps, and the situation if the worker dies after each step:
-    1. produce each dirty key once, and one meta record per changelog   nothing is committed; the broker aborts
+    1. produce each changed key once, and one meta record per changelog nothing is committed; the broker aborts
     2. flush: the broker has acknowledged every record                  nothing is committed; the broker aborts
     3. send the inputs' next offsets, with group metadata read now      nothing is committed; the broker aborts
     4. commit the transaction                                           committed; a restore replays it into RocksDB
-    5. write overlay and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
+    5. write changes and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
 
 At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see these
 outputs at once, and a message that is processed again sends its outputs again. The outputs are flushed before step 1,
-because messages whose state is in the changelog are not processed again after a restore. With both guarantees, each
-message changes the state once, and an old process is fenced. Messages to a repartition topic are always in the
-transaction. Without changelogs and repartition topics, only the offsets are committed, without a transaction.
+because messages whose state is in the changelog are not processed again after a restore. With exactly-once and with
+at-least-once, each message changes the state once, and an old process is fenced. A meta record contains the input
+offsets of the commit. Messages to a repartition topic are always in the transaction. Without changelogs and repartition
+topics, only the offsets are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -44,25 +45,26 @@ FLUSH_TIMEOUT_S = 30.0
 
 @dataclass(slots=True)
 class TaskCommit:
-    """One task's part of a commit: the next input offset by topic, the writes, and the changelog's end by store.
+    """One task's part of a commit: its next input offsets, the changes of its stores, and its changelogs' end offsets.
 
-    ``changelog_ends`` is filled when the broker acknowledges the meta records.
+    ``changelog_ends`` (by store) is filled when the broker acknowledges the meta records, the last records of a commit.
     """
 
     task: Task
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: The writes of each store, for the changelog and for RocksDB. They are computed once, because the computation is
-    #: slow.
+    #: The changes of each store, for the changelog and for RocksDB. They are computed only once, because this takes
+    #: long.
     writes: dict[str, Writes] = field(default_factory=dict)
-    #: Whether this commit sends data records only. A later commit of the same command then writes the meta record and
-    #: the local state.
+    #: Whether this commit sends only data records, no meta record. A later commit of the same owner command then sends
+    #: the meta record and writes the local state.
     records_only: bool = False
-    #: Stores that this commit empties only in RocksDB. Their changelog is a source topic, to which no tombstones may be
-    #: written.
+    #: Stores that this commit empties only in RocksDB. Their changelog is a source topic, into which the worker must
+    #: not write tombstones.
     emptied: tuple[str, ...] = ()
-    #: Text that Kafka stores as metadata of the committed offsets: stream time and message counts (``noted_time``).
+    #: Text that Kafka stores as metadata of the committed offsets. It has the task's stream time and message counts
+    #: (module ``noted_time``).
     note: str = ""
     #: The message counts in ``note``; None if this part of the commit has no note.
     arrivals: Counts | None = None
@@ -83,7 +85,10 @@ class Commit:
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """Maps each input partition to the next offset to commit, with the task's note as its metadata."""
+        """Maps each input partition to the next offset to commit.
+
+        The offset's metadata is the task's note (its stream time and message counts).
+        """
         return {
             Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks
@@ -114,10 +119,10 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
-    """Adds the task's note (stream time and message counts) to its part of a commit, and returns the part.
+    """Adds the task's note (a text with stream time and message counts) to its part of a commit. Returns the part.
 
-    If ``back`` is True, positions move back to earlier offsets. The note then has no stream time, so that stream time
-    starts again.
+    ``back`` is True if the commit sets positions back to earlier offsets. The note then has no stream time, so that
+    stream time starts again.
     """
     task = part.task
     part.arrivals = task.arrivals.counts()
@@ -133,7 +138,7 @@ def produce_changelogs(
     owner: str,
     generation: int,
 ) -> None:
-    """Step 1: writes each store's overlay to its changelog, then a meta record with ``owner`` and ``generation``."""
+    """Step 1: writes each store's changes to its changelog, then a meta record with ``owner`` and ``generation``."""
     for part in commit.tasks:
         meta = ChangelogMeta(
             inputs=part.inputs,
@@ -147,7 +152,7 @@ def produce_changelogs(
         )
         plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # a command has already set the writes of its commit
+            if name not in part.writes:  # an owner command has already set the changes of its commit
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -181,7 +186,7 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5: write overlay and offsets to RocksDB.
+    """Step 5: writes changes and offsets to RocksDB.
 
     ``complete_at`` is the wall-clock time before step 1, in seconds since 1970.
     """

@@ -4,19 +4,18 @@ Readers see results at the commit, so frequent commits lower the latency. Each c
 raise the throughput. A worker with a backlog needs the throughput.
 
 ``commit_interval`` computes the commit interval. ``is_due`` says whether to commit: when the interval has passed, after
-``commit_every`` messages, or when the overlay is full. Both functions are pure. They depend only on the events since
-the last commit.
+``commit_every`` messages, or when the uncommitted state is too large. Both functions are pure: their results depend
+only on their arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The commit interval is at least the duration of the last commit multiplied by this factor, within the limits of
-#: ``Bounds``.
+#: The commit interval is at least this many times the duration of the last commit, within the limits of ``Bounds``.
 SHARE_OF_COMMITS = 10
-#: Seconds that a slice (the messages between two checks of the loop) should take. Commits, heartbeats and requests are
-#: carried out between slices.
+#: Seconds that a slice should take. A slice is a group of messages that are processed in one go. Commits, heartbeats
+#: and requests run between slices.
 SLICE_S = 0.1
 
 
@@ -51,8 +50,8 @@ class Seen:
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
     """Returns the seconds from the first uncommitted record to its commit. ``last_s`` is the previous interval.
 
-    With a backlog, the interval is set to the maximum. Without a backlog, each commit reduces the interval by half at
-    most. Otherwise the interval would oscillate when the load is at the worker's limit.
+    With a backlog, the result is the maximum interval. Without a backlog, it is at least half of the previous interval.
+    Otherwise the interval would oscillate when the load is at the worker's limit.
     """
     if seen.behind:
         return bounds.longest_s
@@ -76,7 +75,7 @@ def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes:
 
 
 def slice_size(size: int, took_s: float, most: int) -> int:
-    """Returns the number of records for the next slice, at most ``most``.
+    """Returns the number of records for the next slice (records that are processed in one go), at most ``most``.
 
     The previous slice had ``size`` records and took ``took_s`` seconds. After a slow slice, the size is halved; after a
     fast slice, it is doubled.
@@ -98,18 +97,21 @@ class Overlays:
         self._of: dict[str, int] = {}
 
     def grown(self, task: str, size: int) -> None:
-        """Must be called after a task's uncommitted state has changed; ``size`` is its present size in bytes."""
+        """Sets the size of a task's uncommitted state to ``size`` bytes.
+
+        Must be called after this state has changed.
+        """
         self.total += size - self._of.get(task, 0)
         self._of[task] = size
 
     def clear(self) -> None:
-        """Must be called after a commit or an aborted transaction: sets all sizes to 0."""
+        """Sets all sizes to 0. Must be called after a commit or an aborted transaction."""
         self.total = 0
         self._of.clear()
 
 
 class Pace:
-    """Keeps the statistics of a worker's polls and commits, and computes the commit interval from them."""
+    """Keeps statistics of a worker's polls and commits, and computes the commit interval from them."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -128,6 +130,6 @@ class Pace:
             self._seen = Seen(seen.polls + 1, seen.full + (records >= asked_for), seen.commit_s)
 
     def committed(self, took_s: float | None) -> None:
-        """Must be called after a commit, which took ``took_s`` seconds: a new commit interval starts."""
+        """Starts a new commit interval. Must be called after a commit, which took ``took_s`` seconds."""
         self._last_s = self.interval_s
         self._seen = Seen(commit_s=took_s)

@@ -1,4 +1,4 @@
-"""Owns a worker's producer and begins, commits and aborts its transactions. Resolves commits with an unknown outcome.
+"""Owns a worker's producer, and begins, commits and aborts its transactions. Finds the outcome of unanswered commits.
 
 The module ``commit`` has the content of a commit and its five steps. This module handles the Kafka errors.
 
@@ -7,8 +7,8 @@ The module ``commit`` has the content of a commit and its five steps. This modul
                        └──aborted, or outcome resolved──┘        any ──close──► CLOSED
 
 Invariants:
-    - After an unknown outcome, the producer is replaced before anything else is sent. Otherwise a delayed end request
-      of the old transaction could end a new transaction.
+    - After a commit without an answer, the producer is replaced before anything else is sent. Otherwise a delayed end
+      request of the old transaction could end a new transaction.
     - If transaction markers of the last transaction may be missing, nothing is sent before ``unfinished`` has checked
       the partitions. An idle worker makes this check, too, because missing markers block readers.
     - Local state is written only after Kafka has confirmed the commit.
@@ -53,10 +53,10 @@ ABORTS_MAX = 20
 #: processes with the same transactional id would fence each other forever.
 FENCED_MAX = 3
 #: A rival is another group member with this worker's client id. This is the maximum number of times that a worker is
-#: fenced while a rival exists. If it is fenced once more, the worker stops. One rival is normal: the worker's earlier
+#: fenced while a rival exists. If it is fenced once more, the worker stops. One rival is normal: the worker's previous
 #: process, whose session has not timed out yet.
 RIVALS_MAX = 1
-#: Seconds. If no further rival is found within this time, earlier rivals are no longer counted.
+#: Seconds. If no other rival was seen within this time, earlier rivals are no longer counted.
 RIVAL_COUNTS_S = 300.0
 #: Timeout in seconds of the request for the group's members. The worker waits for the answer.
 RIVALS_TIMEOUT_S = 5.0
@@ -107,10 +107,9 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: The producer's counter ``doubts`` at the last check for missing transaction markers. None: ``begin`` must
-        #: check first.
+        #: The producer's counter ``doubts`` at the last check for missing markers. None: ``begin`` must check first.
         self._settled: int | None = None
-        #: Monotonic seconds at which ``look_after`` checks next.
+        #: Monotonic seconds from which on ``look_after`` checks again.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
         #: The producer that sends outputs. For at-least-once, this is a second producer without transactions.
@@ -121,7 +120,7 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
-        #: All member ids that this worker has had. After a crash of a broker, the group may still list an old one.
+        #: All member ids that this worker has had. After a broker crash, the group may still list an old one of them.
         self._own_ids: set[str] = set()
         #: A function that is called repeatedly while the worker waits for Kafka. Its argument is the monotonic time at
         #: which ``start`` began to wait, or None in later waits.
@@ -246,7 +245,7 @@ class Committer:
     def _producer_of(self, topic: str) -> TransactionProducer:
         """Returns the producer for a topic.
 
-        For at-least-once, only repartition topics use the transactional producer.
+        With at-least-once, only records of repartition topics are sent in the transaction.
         """
         own = self._transactional and topic in self._options.groupings
         producer = self._begun() if self._options.exactly_once or own else self._outputs
@@ -276,7 +275,7 @@ class Committer:
         """Commit a command's writes to one task in a separate transaction. Returns DONE, or DROPPED if it was aborted.
 
         A command may leave the offsets unchanged. The group's offsets then can't show whether the commit happened. If
-        the commit gets no answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
+        the commit gets no answer, the method raises OwnershipLost, caused by OutcomeUnknown, and the state is replayed.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -390,7 +389,7 @@ class Committer:
                 self._producer.abort()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
-            # an abort fails, for example, if no transaction began because the topic is missing
+            # an abort fails, for example, if the transaction never began, because the topic is missing
             except KafkaFailed as refused:
                 _log.warning("the abort failed; replacing the producer", error=refused.message)
                 self._replace_producer()
@@ -438,8 +437,7 @@ class Committer:
         Returns if it has not, otherwise raises OwnershipLost.
 
         The committed offsets alone don't prove that this worker made the commit. A later owner may have processed the
-        same records with other results. The overlay is therefore never written to RocksDB. A replay restores the
-        committed state.
+        same records with other results. So the writes in memory are dropped, and a replay restores the state.
         """
         # A commit that only closes windows, without a message, leaves the offsets unchanged. The offsets then do not
         # show whether the commit happened.

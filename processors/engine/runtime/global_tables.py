@@ -1,12 +1,11 @@
 """The global tables of one worker: read completely before the first message, then updated with each new record.
 
-    begin ──► loading: every partition from its first record ──► all targets reached: functions can read rows ──►
-    following
-      ▲                                                                                                          │
-      └─ the topic was truncated or recreated, or has more partitions; functions read the old rows until the end ◄─┘
+    begin ──► loading: every partition from its first record ──► all targets reached: functions can read rows ──► live
+      ▲                                                                                                           │
+      └─ the topic was truncated or recreated, or has more partitions; functions read the old rows until the end ◄┘
 
 The target of a partition is its last stable offset when loading starts, so loading does not wait for a producer's open
-transaction. Rows are kept in memory as serialized bytes. No task owns the rows: no changelog, checkpoint, audit or
+transaction. Rows are kept in memory as serialized bytes. The rows belong to no task: no changelog, checkpoint, audit or
 commit contains them.
 """
 
@@ -36,7 +35,7 @@ _log = structlog.get_logger("runtime.global_tables")
 RECORDS_PER_STEP = 10_000
 #: Python's memory overhead of each bytes object, in bytes.
 _OBJECT_BYTES = sys.getsizeof(b"")
-#: Maximum number of unreadable rows in one log line, and maximum characters of each row's error text.
+#: Limits of a log line about unreadable rows: number of rows, and characters of each row's error text.
 TOLD_ROWS_MAX, REASON_MAX = 5, 200
 #: Minimum seconds between two log lines about the progress of loading.
 TOLD_EVERY_S = 5.0
@@ -66,9 +65,9 @@ class _Load:
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Stores the records of one partition as rows. A tombstone deletes the row of its key.
+        """Stores the records of one partition as rows of the table. A tombstone deletes the row of its key.
 
-        A value that can't be deserialized is also stored, and its row is marked as unreadable.
+        A row whose value can't be deserialized is stored, too, and is marked as unreadable.
         """
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
@@ -107,7 +106,7 @@ class _Load:
     def tell_unreadable(self) -> None:
         """Logs unreadable rows that were not logged yet.
 
-        Leaves out a row if a readable value has replaced it since then.
+        A row is left out if a readable value has replaced it.
         """
         if not self.untold:
             return
@@ -154,7 +153,7 @@ class GlobalTables:
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
         self._widths: dict[str, int] = {}
-        #: The load from which the readable rows come; None before the first complete load.
+        #: The load whose rows the user functions read now; None before the first complete load.
         self._whole: _Load | None = None
         self._following: _Load | None = None
         self._is_stale = False
@@ -166,7 +165,7 @@ class GlobalTables:
         self._served = {topic: Rows() for topic in self._topics}
 
     def in_use(self) -> AbstractContextManager[None]:
-        """A context manager; inside it, user functions on this thread can look up the rows."""
+        """Returns a context manager. Inside it, user functions on this thread can look up the rows."""
         return rows_in_use(self._served)
 
     def load(self, goes_on: Callable[[], bool]) -> None:
@@ -183,7 +182,7 @@ class GlobalTables:
             self._step(0.1)
 
     def follow(self) -> None:
-        """Applies the new records that are available now, without waiting; raises the errors of ``load``."""
+        """Applies the new records that are available now, without waiting. Raises the same errors as ``load``."""
         if self._consumer is None:
             return
         try:
@@ -193,7 +192,7 @@ class GlobalTables:
         except (TopicUnusable, AccessRefused):
             raise
         except BrokerUnreachable:
-            return  # no log line is needed here, because the worker's loop reports unreachable brokers
+            return  # not logged here, because the worker's main loop reports unreachable brokers
         except KafkaFailed as failure:
             _log.warning("a global table can't be read on; it is loaded again", error=failure.message)
             self._is_stale = True
@@ -202,8 +201,8 @@ class GlobalTables:
         """Schedules a reload of the tables if a topic was recreated (new topic id) or got more partitions.
 
         Args:
-            ids: Present topic id by topic; None for a missing topic.
-            widths: Present number of partitions by topic.
+            ids: The current topic id of each topic; None for a missing topic.
+            widths: The current number of partitions of each topic.
         """
         wider = {topic: widths[topic] for topic, known in self._widths.items() if widths.get(topic, 0) > known}
         if wider:
@@ -233,7 +232,7 @@ class GlobalTables:
         }
 
     def _kept(self) -> list[_Load]:
-        """Returns the loads whose rows are in memory: the present one, and one that will replace it."""
+        """Returns the loads whose rows are in memory: the one that functions read, and one that will replace it."""
         loads = {id(each): each for each in (self._whole, self._load) if each is not None}
         return list(loads.values())
 

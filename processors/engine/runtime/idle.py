@@ -1,9 +1,10 @@
 """Carries out work that becomes due while no messages arrive.
 
-Timers of the worker's clock fire, future event times are reached by the clock, windows of idle inputs close, and
-sources run.
+Without messages, timers of the worker's clock fire, the clock reaches future event times, windows of idle inputs close,
+and sources run. A source is a user's class that produces messages for a topic, in a thread. Its messages are committed
+in units.
 
-    turn ──► look: threads of sources start, units wait ──► a commit is due
+    turn of the loop ──► look: threads of sources start, units wait ──► a commit is due
     stop, revoke ──► end: `running` is False ──► commits, until all have ended or the time is over ──► the task closes
 
 A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
@@ -14,8 +15,8 @@ A window with ``close_when_idle`` closes when its task's inputs have no new reco
 
 Invariants:
     - Only an input that is read to its high watermark is idle. An input is not idle while it lags, while its broker is
-      down, or while a producer's open transaction blocks it. If windows closed then, the input's next messages would be
-      late.
+      down, or while a producer's open transaction blocks it. If windows closed in these cases, the input's next
+      messages would be late.
     - A task that reads a repartition topic is idle while all upstream tasks report that they are at the ends of their
       inputs.
     - A source runs only in the task that owns it, while the task runs and the worker is not paused.
@@ -50,19 +51,19 @@ LOOK_EVERY_S = 0.5
 #: Seconds. If more time passes between two checks, the worker was frozen or busy and read no input. Idle time then
 #: starts again from 0.
 ABSENT_S = 5.0
-#: Timeout of one request for the end offsets of an input, in seconds; the worker's loop is blocked until the answer.
+#: Timeout of one request for the end offsets of an input, in seconds. The worker's main loop waits for the answer.
 REQUEST_TIMEOUT_S = 2.0
-#: Maximum seconds for which a poll waits for records while a source runs, so that its units do not wait longer.
+#: Maximum seconds for which a poll waits for records while a source runs, so that the source's messages are sent soon.
 SOURCE_PATIENCE_S = 0.01
-#: Seconds of one wait for the end of sources.
+#: Maximum seconds of one wait for sources to end. The wait is repeated.
 ENDED_WITHIN_S = 0.05
 
 
 @dataclass(slots=True)
 class _Silence:
-    """The time ``since`` which a task is idle, with the task's work counter and stream time at this time.
+    """A task's work counter and stream time when the task became idle.
 
-    ``since`` is in monotonic seconds.
+    ``since`` is this moment, in monotonic seconds.
     """
 
     time: TaskTime
@@ -72,20 +73,27 @@ class _Silence:
 
 
 class SourceFailed(ProcessingFailed):
-    """The ``run`` of a source raised an error; the worker stops. What was complete before is committed."""
+    """The ``run`` method of a source raised an error.
+
+    The worker stops, after it has committed what the source completed.
+    """
 
     cause = ""
 
 
 class SourceTurns:
-    """Runs the sources of a worker's tasks."""
+    """Starts and ends the sources of a worker's tasks.
+
+    A source is a user's class that produces messages in a thread.
+    """
 
     def __init__(self) -> None:
-        self._clock = SystemClock()  # a thread needs real time, also where the worker's clock is virtual
+        self._clock = SystemClock()  # a thread needs real time, even if the worker's clock is simulated in a test
         self._end_at: float | None = None
 
     def look(self, tasks: Sequence[Task]) -> bool:
-        """Starts sources; True if one waits for a commit. Call it only while inputs flow.
+        """Starts sources. Returns True if the messages of a source wait for a commit. Call it only while inputs are not
+        paused.
 
         Raises:
             SourceFailed: The ``run`` of a source has raised an error.
@@ -98,17 +106,17 @@ class SourceTurns:
         return any(looks)
 
     def patience_s(self, tasks: Sequence[Task], longest_s: float) -> float:
-        """Returns the longest time of a poll, in seconds: a short one while a source runs."""
+        """Returns the maximum seconds for which a poll may wait for records. The time is short while a source runs."""
         return min(longest_s, SOURCE_PATIENCE_S) if any(each.hurries for each in _of(tasks)) else longest_s
 
     def pending(self, tasks: Sequence[Task]) -> bool:
-        """Whether there are units that no commit has yet, so that one is due within the commit interval."""
+        """Whether a source has produced messages that are not committed yet, so that a commit must follow."""
         return any(each.pending for each in _of(tasks))
 
     def end(self, tasks: Sequence[Task]) -> bool:
-        """Asks sources to end, and waits a moment; call it again, after a commit, until it returns True.
+        """Asks sources to end, and waits a moment. Call it again, after a commit, until it returns True.
 
-        Returns True if all have ended, or if the longest ``shutdown_timeout`` is over.
+        Returns True if all sources have ended, or if the longest ``shutdown_timeout`` of a source has passed.
 
         Raises:
             SourceFailed: The ``run`` of a source has raised an error.
@@ -127,7 +135,7 @@ class SourceTurns:
         return all(ended) or now >= self._end_at
 
     def end_of(self, partitions: Sequence[Partition], tasks: Sequence[Task], commit: Callable[[], None]) -> None:
-        """Ends the sources of the tasks of these partitions, which the worker is about to lose."""
+        """Ends the sources of tasks whose partitions the worker is about to lose."""
         lost = {(each.topic, each.number) for each in partitions}
         those = [task for task in tasks if any((topic, task.partition) in lost for topic in task.inputs)]
         self._end_at = None
@@ -136,7 +144,10 @@ class SourceTurns:
 
 
 def raise_failed(sources: TaskSources) -> None:
-    """Raises SourceFailed if the ``run`` of a source has raised, and its complete units are taken."""
+    """Raises SourceFailed if the ``run`` of a source has raised an error.
+
+    The error is raised after the task has taken over all messages that the source had completed.
+    """
     if (failed := sources.failure) is None:
         return
     name, error = failed
@@ -169,9 +180,10 @@ class IdleTime:
         self._gap: EmptyRanges | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
-        """Must be called after each poll. Returns True if a commit is needed, because a timer or a window is due now.
+        """Checks for due work. Returns True if a commit is needed, because a timer or a window is due now.
 
-        It must not be called while the inputs are paused. ``silent`` is True if the poll returned no records.
+        Must be called after each poll, but not while the inputs are paused. ``silent`` is True if the poll returned no
+        records.
         """
         now_ms = int(self._clock.time() * 1000)
         timers = [task.time.timers for task in tasks if task.time is not None and task.time.timers is not None]
@@ -194,7 +206,7 @@ class IdleTime:
         return due
 
     def close(self) -> None:
-        """Discards the idle times of all tasks, and closes the consumer."""
+        """Discards the idle times of all tasks, and closes the consumer that checks for unread records."""
         self._silent.clear()
         if self._gap is not None:
             self._gap.close()
@@ -224,9 +236,9 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends.
+        """Whether all source topics of a task are read to their ends.
 
-        Repartition topics are not checked, because watermarks report their ends.
+        Repartition topics are not checked, because watermarks report whether they are read.
         """
         waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
@@ -245,19 +257,19 @@ class IdleTime:
 
 
 def running(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks in the phase RUNNING."""
+    """Returns those of ``tasks`` that are in the phase RUNNING."""
     return [task for task in tasks if task.phase is TaskPhase.RUNNING]
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:
-    """The running tasks that act without a message: they keep a stream time, or have schedules or sources."""
+    """Returns the running tasks that may act without a message: those with stream time, schedules or sources."""
     return [task for task in running(tasks) if (task.time, task.schedules, task.sources) != (None, None, None)]
 
 
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
-    """Whether a commit is needed, because a slot (a due time of a schedule) has come.
+    """Whether a commit is needed, because a slot of a schedule (a time at which its function must run) has come.
 
-    Call it only while inputs flow.
+    Call it only while inputs are not paused.
     """
     schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
     # a list, so that ``look`` is called for every task, even after a due slot
@@ -266,5 +278,8 @@ def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether windows, timers or schedules are still due, because one commit handles a limited number of them."""
+    """Whether windows, timers or schedules are still due after a commit.
+
+    One commit handles a limited number of them.
+    """
     return any(each is not None and each.more for task in timed(tasks) for each in (task.time, task.schedules))

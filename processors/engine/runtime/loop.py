@@ -1,11 +1,11 @@
-"""The worker's loop: one thread that polls, processes, commits, restores state and answers requests.
+"""The worker's main loop: one thread that polls, processes, commits, restores state and answers requests.
 
     STARTING ──► (WARMING, during a planned change of workers) ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any phase ──► WAITING (no broker is reachable) ──► the phase before
                     any phase ──► FAILED
 
 Invariants:
-    - Only this thread touches Kafka clients and RocksDB.
+    - Only this thread uses Kafka clients and RocksDB.
     - State is never restored inside a rebalance callback; partitions stay paused until their task runs.
     - Work on revoked partitions is committed or discarded before the callback returns; on lost partitions, discarded.
     - After ``ProcessingFailed``, the messages before the failed message are committed. Other errors discard all work.
@@ -50,12 +50,12 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
 
-#: Maximum consecutive restores of corrupt state without a commit. At the next corruption, the worker stops.
+#: How often in a row corrupt state is restored without a commit. At the next corruption, the worker stops.
 DAMAGES_MAX = 3
 
 
 class Worker:
-    """A worker: reads the inputs of a topology, processes the messages and commits, until it is stopped."""
+    """A worker: reads the input topics of a processor, processes the messages and commits, until it is stopped."""
 
     def __init__(  # tidy: allow-wide because only the application creates a worker, in one place
         self,
@@ -78,7 +78,7 @@ class Worker:
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = ReadBounds(bounded=options.start.shadow)
-        #: Checks on a separate thread that no changelog was recreated; None if the clock is virtual (tests).
+        #: Checks that no changelog was deleted or created again; None in tests with simulated time.
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
@@ -155,12 +155,12 @@ class Worker:
     def resume(self) -> None:
         """Resume the inputs; call it on the worker's thread only."""
         self.paused = False
-        self._open.commit_in(0.0, self.clock.monotonic())  # sends windows and timers that became due during the pause
+        self._open.commit_in(0.0, self.clock.monotonic())  # sends windows and timers that are due by now
         if not self.maintenance.holds:
             self.flow(lambda member, partitions: member.resume(partitions))
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """Commit all uncommitted work; returns False if the transaction was aborted. Part of the port ``Owner``."""
+        """Commit all uncommitted work; returns False if the transaction was aborted. A method of ``Owner``."""
         rewinds = self._rewinds
         self._commit(due=due)
         return self._rewinds == rewinds
@@ -187,7 +187,7 @@ class Worker:
             self._process_all(self.member.poll(1, 0.0))
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Call ``change``, a function that pauses or resumes, with the input partitions of all running tasks."""
+        """Call ``change``, which pauses or resumes partitions, with the input partitions of all running tasks."""
         if self.member is not None:
             tasks = running(self.assignment.tasks)
             change(self.member, [Partition(topic, task.partition) for task in tasks for topic in task.inputs])
@@ -212,7 +212,7 @@ class Worker:
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest and sources_rest:
-                    break  # if not, the last commit was aborted, or more windows are due than it could close
+                    break  # else: the last commit was aborted, or it left due windows open
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
@@ -285,7 +285,7 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # All partitions in one call, because each call makes the client library set up all partitions again.
+            # One call with all partitions, because each call makes the client library set up all partitions again.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
@@ -322,11 +322,12 @@ class Worker:
         for batch in batches:
             task = self.assignment.running(batch.partition)
             if task is None:
-                continue  # the partition was revoked after the fetch, so its next owner processes these records
+                continue  # revoked after the fetch, so the next owner processes these records
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                self.member.pause([batch.partition])  # without the pause, records beyond the bound are fetched again
+                # without the pause, the records beyond the limit are fetched again
+                self.member.pause([batch.partition])
             if task.order is not None:
                 task.order.add(batch, within)
                 continue
@@ -351,7 +352,7 @@ class Worker:
             self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
-        """Process the records that ``next_runs`` returns, slice by slice, until ``next_runs`` returns no records."""
+        """Process the records that ``next_runs`` returns, in a loop that ends when ``next_runs`` returns no records."""
         while task.phase is TaskPhase.RUNNING and not self.stopping:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
@@ -384,7 +385,7 @@ class Worker:
             self._message_at = self.clock.monotonic() if done else self._message_at  # a watermark is no message
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
-        """Send the outputs of the messages before the failed message.
+        """Send the outputs of the messages that were processed before a message failed.
 
         Raises:
             Exception: The outputs can't be sent. Its cause is the error of the failed message, so that both are shown.
@@ -416,7 +417,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # committed messages return through repartition topics
+        if self._open.clear() and self.topology.repartitions:  # committed messages come back from these topics
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -436,15 +437,15 @@ class Worker:
                 self.member.seek(Partition(topic, task.partition), offset)
             self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
+            self.flow(lambda member, partitions: member.resume(partitions))  # some inputs were paused at their bounds
 
     def _pin(self, task: Task) -> None:
-        """Schedule an early commit if an input has no committed offset. A restart needs one to continue at."""
+        """Schedule an early commit if an input has no committed offset. A restart then begins at the same offset."""
         if task.progressed or (more_is_due([task]) and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
     def while_waiting(self, since: float | None) -> None:
-        """Update the heartbeat and answer read-only requests while a request to Kafka waits."""
+        """Update the heartbeat and answer read-only requests, while the worker waits for an answer of Kafka."""
         if since is None or self.clock.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
         self._show_life()
@@ -456,7 +457,7 @@ class Worker:
             self.global_tables.compare(self.same_changelogs.seen, self.same_changelogs.widths)
 
     def _show_life(self) -> None:
-        """Update the heartbeat and answer read-only requests; called inside long turns of the loop."""
+        """Update the heartbeat and answer read-only requests. Called repeatedly while the loop is busy."""
         self.heartbeat_at = self.clock.time()
         for request in [request for request in self.requests if request.only_reads]:
             self.requests.remove(request)
@@ -466,7 +467,7 @@ class Worker:
         """Commit the messages before the failed message, so that a restart does not process them again."""
         try:
             for task in timed(self.assignment.tasks):
-                task.keep_time()  # keeps windows open, because a window's function may be the one that failed
+                task.keep_time()  # closes no windows, because a window's function may have failed
                 self._send(task)
             self._finish_commit()
         except Exception as failure:

@@ -1,7 +1,8 @@
-"""Runs owner commands (for example clear, export, adopt), one step in each turn of the worker's loop.
+"""Runs owner commands (for example clear or export), one step in each turn of the worker's main loop.
 
-Each command has a ticket (``tickets``) with its progress. The package ``commands`` has a generator for each command.
-The application passes a table of these generators to the worker.
+An owner command is a request that only the owner of a task can carry out. Each command has a ticket with its progress.
+The package ``commands`` has a generator function for each command, and the application passes a table of these
+functions to the worker.
 
 A command changes state, changelog and offsets in ordinary fenced transactions. Each transaction has one batch of one
 task. The loop polls between two transactions, so that the worker stays in its group. During a command that exports or
@@ -44,25 +45,25 @@ from holdfast.processors.engine.state.errors import StateFailed
 
 _log = structlog.get_logger("runtime.maintenance")
 
-#: Maximum number of commands that the worker remembers, so that clients can ask for the result of an ended command.
+#: How many commands the worker remembers, so that clients can read the result of a command after its end.
 REMEMBERED = 32
 
 
 class Maintenance:
-    """Accepts and runs the owner commands of one worker; call it on the worker's thread only."""
+    """Accepts and runs the owner commands of one worker. Call its methods on the worker's main thread only."""
 
     def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Requests the end offsets of inputs, from which the lag is computed. The consumer of a paused worker fetches
-        #: nothing, so its own end offsets are old.
+        #: Requests the end offsets of inputs, to compute the lag. The consumer of a paused worker fetches nothing, so
+        #: its own end offsets are out of date.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
         #: Whether the running command waits for input. The loop then polls for records before the command's next step.
         self.waits = False
-        #: A command that the worker itself starts when no other command runs. If it fails, the worker stops.
+        #: A command that the worker starts by itself while no other command runs. If it fails, the worker stops.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
@@ -70,11 +71,14 @@ class Maintenance:
 
     @property
     def busy(self) -> bool:
-        """Whether a running command can do its next step now, so that the loop must not wait for records."""
+        """Whether a running command can do its next step now. The loop must then not wait for records."""
         return self._running is not None and not self.waits
 
     def begin(self, command: Command) -> Ticket:
-        """Accept a command and return its ticket, which later has the result. Raises CommandWrong or CommandRefused."""
+        """Accept a command and return its ticket, which will contain the result.
+
+        Raises CommandWrong or CommandRefused.
+        """
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
             self.interrupt("a new bound replaced it")
         if self._running is not None:
@@ -98,32 +102,41 @@ class Maintenance:
         self._running = ticket, work
 
     def _ticket(self, verb: str) -> Ticket:
-        # The start time of the worker makes ids unique. After a restart, a query for an old command must not find a new
-        # one.
+        # The worker's start time makes ids unique. A client that asks for a command of an earlier process must get no
+        # answer about a later command.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
     def hold(self) -> None:
-        """Pause all inputs until the command ends."""
+        """Pause all inputs until the running command ends."""
         self.holds = True
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted."""
+        """Commit a command's writes to one task in a separate transaction.
+
+        Returns DONE, or DROPPED if it was aborted.
+        """
         assert self._worker.member is not None
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's inputs to the offsets ``positions``, which are already committed. The inputs stay paused."""
+        """Seek a task's inputs to the offsets ``positions``, which must already be committed.
+
+        The inputs stay paused.
+        """
         task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def find(self, ticket_id: str) -> Ticket | None:
-        """The ticket with this id; None if the id is unknown or too old."""
+        """Returns the ticket with this id; None if the id is unknown or too old."""
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:
-        """Run one step of the running command, if there is one; a failed commit also ends the group membership."""
+        """Run one step of the running command, if a command runs.
+
+        Raises if a commit fails; the worker then leaves its group.
+        """
         if self._running is None and self._worker.assignment.reseeds.waiting:
             ticket = self._ticket("reseed")
             self._take(ticket, self._commands.reseed(self._worker, ticket))
@@ -150,7 +163,7 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # the command's code has a bug; the batches before the error stay committed
+        except Exception as failure:  # The command's code has a bug. The batches before the error stay committed.
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
             if self.errand is not None:
@@ -164,14 +177,14 @@ class Maintenance:
             self._fail(ticket, _ended(ticket, why), session=False)
 
     def told(self) -> dict[str, Any] | None:
-        """Fields of the running command for the status page: its id, verb and progress. None if no command runs."""
+        """Returns id, verb and progress of the running command, for the status page; None if no command runs."""
         if self._running is None:
             return None
         ticket = self._running[0]
         return {"id": ticket.id, "verb": ticket.verb, "done": ticket.done, "total": ticket.total}
 
     def all_told(self) -> list[dict[str, Any]]:
-        """The tickets of the last commands as data for JSON, oldest first."""
+        """Returns the tickets of the last commands as data for JSON, oldest first."""
         return [ticket.told() for ticket in self._tickets]
 
     def _fail(self, ticket: Ticket, failure: HoldfastError, *, session: bool = True) -> None:
@@ -179,7 +192,10 @@ class Maintenance:
         self._end(ticket, TicketPhase.FAILED, session=session)
 
     def _end(self, ticket: Ticket, phase: TicketPhase, *, session: bool = True) -> None:
-        """End the running command. If ``session`` is True, the worker stays in its group and resumes its inputs."""
+        """End the running command.
+
+        ``session`` is True if the worker stays in its group; then its inputs are resumed.
+        """
         self._running = None
         ticket.phase = phase
         if self.holds and session and not self._worker.paused:

@@ -9,11 +9,11 @@ from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_du
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 
-#: Seconds. Async calls may start only if the open transaction is at most this old. Otherwise, the calls and the commit
-#: might not end within ``TRANSACTION_S``, and Kafka would abort it.
+#: Seconds. Async calls may start only while the open transaction is younger than this. Otherwise, the calls and the
+#: commit might not end within ``TRANSACTION_S``, and Kafka would abort the transaction.
 CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
-#: Seconds until a commit, if only watermarks and no messages were read. A longer delay saves commits, because
-#: watermarks arrive all the time. Nothing is lost: a restart reads them again.
+#: Seconds until a commit if only watermarks and no messages were read. Watermarks arrive all the time, so a longer
+#: delay saves commits. Nothing is lost, because a restart reads the watermarks again.
 WATERMARKS_WAIT_S = 1.0
 
 
@@ -40,11 +40,14 @@ class OpenWork:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
-        """Must be called before each slice. The commit interval is counted from the first slice after a commit."""
+        """Notes when a slice begins, a group of messages that are processed in one go.
+
+        The first one starts the commit interval.
+        """
         self._began = now
 
     def add(self, task: str, messages: int, dirty_bytes: int) -> None:
-        """Counts processed messages of a task; the task's uncommitted state now has ``dirty_bytes`` bytes.
+        """Counts processed messages of a task. The task's uncommitted state now has ``dirty_bytes`` bytes.
 
         ``messages`` is 0 if the task processed only watermarks.
         """
@@ -71,11 +74,14 @@ class OpenWork:
             self._due_at = min(self._due_at, now + seconds)
 
     def remaining_s(self, now: float) -> float:
-        """Seconds until the commit is due; infinite if there is no uncommitted work."""
+        """Returns the seconds until the commit is due; infinite if there is no uncommitted work."""
         return self._due_at - now if self._open else float("inf")
 
     def is_due(self, now: float) -> bool:
-        """Whether a commit is due now. A due slot of a schedule does not wait for the end of the commit interval."""
+        """Whether a commit is due now.
+
+        A schedule whose time has come does not wait for the end of the commit interval.
+        """
         work_is_due = self._open and is_due(
             self._messages,
             commit_every=self._options.commit_every,
@@ -86,11 +92,11 @@ class OpenWork:
         return work_is_due or self._slots_are_due()
 
     def has_time_for_calls(self, now: float) -> bool:
-        """Whether async calls that start now will end before the transaction times out."""
+        """Whether async calls that start now will end before the open transaction times out."""
         return not self._open or self._since is None or now - self._since <= CALLS_BEGIN_WITHIN_S
 
     def committed(self, took_s: float | None) -> None:
-        """Must be called after a commit, with its duration in seconds, on which the next commit interval depends."""
+        """Must be called after a commit. The next commit interval depends on its duration ``took_s``, in seconds."""
         self._pace.committed(took_s)
 
     def clear(self) -> int:

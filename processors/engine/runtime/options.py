@@ -1,4 +1,4 @@
-"""The options of one worker, as immutable data; ``Application`` makes them from its settings."""
+"""The options of one worker, as immutable data. ``Application`` makes them from its settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Start:
         shadow: Whether the worker only rebuilds a store, while the processor's own workers continue. A shadow sends no
             outputs and takes no checkpoints. It reads the inputs only up to the offsets that the ``until`` command
             gives.
-        reseed: Names of stores whose changelogs are rewritten from local state if they differ from local state.
+        reseed: Names of stores whose changelogs must match local state. A changelog that differs is written again.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.
         clears: Whether the worker only empties its stores. If the state was written with other keys than this version
@@ -66,13 +66,13 @@ class RuntimeOptions:
     broker_timeout_s: float
     #: Maximum seconds that a task waits for records of an input whose end it has not reached; None waits without limit.
     wait_s: float | None = None
-    #: Number of standbys for each task: other workers that keep a copy of its state current.
+    #: How many other workers keep a copy (standby) of each task's state current.
     standby_replicas: int = 0
-    #: Maps each written topic to the maximum bytes of a record's key, value and headers together.
+    #: Maximum bytes of a record (key, value and headers together), for each topic that the worker writes.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
-    #: The range of record timestamps that each written topic accepts.
+    #: The range of record timestamps that each topic accepts into which the worker writes.
     record_times: RecordTimes = field(default_factory=RecordTimes)
-    #: Maximum bytes of a producer's batch; all written topics accept batches of this size.
+    #: Maximum bytes of a producer's batch. All topics into which the worker writes accept batches of this size.
     batch_bytes_max: int = BATCH_BYTES_MAX
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
     state_cache_bytes: int = STATE_CACHE_BYTES

@@ -1,4 +1,4 @@
-"""The interface between owner commands and the worker: the operations of the worker that a command may use.
+"""The interface of the worker for owner commands (clear, export, ...): the methods that a command may call.
 
 The package ``commands`` imports this module and never the loop. ``loop.Worker`` and ``maintenance.Maintenance``
 implement the port. The application passes a ``CommandTable`` to the worker.
@@ -26,26 +26,32 @@ from holdfast.processors.engine.topology import Topology
 
 
 class Commits(Protocol):
-    """Lets a running command commit its writes and pause inputs; ``maintenance.Maintenance`` implements it."""
+    """The methods with which a running command commits its writes and pauses inputs.
+
+    ``Maintenance`` implements them.
+    """
 
     cluster: Cluster
-    #: Whether the running command waits for input. If so, the loop polls for records before the command's next step.
+    #: Whether the running command waits for input. The loop then polls for records before the command's next step.
     waits: bool
 
     def hold(self) -> None:
-        """Pause all inputs until the command ends."""
+        """Pause all inputs until the running command ends."""
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted."""
+        """Commit a command's writes to one task in a separate transaction.
+
+        Returns DONE, or DROPPED if it was aborted.
+        """
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's paused inputs to these offsets, which are already committed."""
+        """Seek a task's paused inputs to the offsets ``positions``, which are already committed."""
 
 
 class Owner(Protocol):
-    """The methods of the worker that commands use; ``loop.Worker`` implements them.
+    """The methods of the worker that owner commands use. ``loop.Worker`` implements them.
 
-    Call them on the worker's thread only.
+    Call them on the worker's main thread only.
     """
 
     topology: Topology
@@ -60,16 +66,17 @@ class Owner(Protocol):
 
     @property
     def phase(self) -> Enum:
-        """The worker's phase, a ``phases.Phase``."""
+        """The worker's phase, for example RUNNING."""
 
     @property
     def maintenance(self) -> Commits:
         """The object with which the running command commits its writes and pauses inputs."""
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """Commit all uncommitted work; False if the transaction was aborted, so that its messages are read again.
+        """Commit all uncommitted work. Returns False if the transaction was aborted, so that its messages are read
+        again.
 
-        If the worker is paused, due windows and timers are processed only if ``due`` is True.
+        While the worker is paused, due windows and timers are processed only if ``due`` is True.
         """
 
     def stop(self) -> None:
@@ -79,19 +86,16 @@ class Owner(Protocol):
         """Seek the inputs of these tasks to the tasks' positions."""
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Call ``change`` with the input partitions of all running tasks.
-
-        ``change`` is a function that pauses or resumes.
-        """
+        """Call ``change``, which pauses or resumes partitions, with the input partitions of all running tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
     """The functions that carry out commands. The module ``commands.table`` fills this table."""
 
-    #: Checks a command and returns its generator; raises CommandWrong or CommandRefused before the first step.
+    #: Checks a command and returns the generator that carries it out. Raises CommandWrong or CommandRefused at once.
     work_of: Callable[[Command, Owner, Ticket], Work]
-    #: Returns the generator that rewrites changelogs from local state, for the stores that ``Start.reseed`` names.
+    #: Returns the generator that writes changelogs again from local state, for the stores that ``Start.reseed`` names.
     reseed: Callable[[Owner, Ticket], Work]
     #: Returns the entries that a ``Read`` selects; raises CommandWrong or CommandRefused.
     read: Callable[[Read, Owner], dict[str, Any]]

@@ -20,12 +20,15 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-#: Seconds without any broker after which a worker is in the phase WAITING.
+#: Seconds without a reachable broker after which a worker changes to the phase WAITING.
 WAITING_AFTER_S = 5.0
 
 
 def check_brokers(down_s: float, timeout_s: float, bootstrap: str) -> bool:
-    """Returns whether the worker waits for brokers; raises BrokerUnreachable after ``timeout_s`` without any broker."""
+    """Returns whether the worker waits for brokers.
+
+    Raises BrokerUnreachable after ``timeout_s`` without a reachable broker.
+    """
     if down_s > timeout_s:
         raise BrokerUnreachable(
             f"No broker was reachable for {down_s:.0f} s.",

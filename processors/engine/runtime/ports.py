@@ -1,4 +1,7 @@
-"""The interfaces through which the engine uses Kafka; ``infra.kafka`` implements them, and tests replace them."""
+"""The interfaces through which the engine uses Kafka.
+
+The package ``infra.kafka`` implements them, and tests replace them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class GroupMember(Protocol):
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """Returns the group's committed offsets; None for a partition without a committed offset.
 
-        Waits until no open transaction has pending offsets. An offset with metadata (a note) is a ``NotedOffset``.
+        Waits until no open transaction has pending offsets. If an offset was committed with metadata, it is a
+        ``NotedOffset``.
         """
 
     def pause(self, partitions: Sequence[Partition]) -> None:
@@ -55,9 +59,9 @@ class GroupMember(Protocol):
         """Continue reading at this offset. After an assignment, a partition is not read before its first seek."""
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The partition's high watermark at the last fetch; None before the first fetch.
+        """Returns the partition's high watermark at the last fetch; None before the first fetch.
 
-        The value may be outdated for a paused partition, because a paused partition is not fetched.
+        A paused partition is not fetched, so its value may be out of date.
         """
 
     def is_ended(self, partition: Partition) -> bool:
@@ -68,13 +72,13 @@ class GroupMember(Protocol):
         """
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """Returns the partition's end offset if only transaction markers and aborted records are after ``position``.
+        """Returns the partition's end offset if only transaction markers and aborted records follow ``position``.
 
-        Otherwise returns None, also if ``poll`` has returned records at or after ``position``.
+        Otherwise returns None. Also returns None if ``poll`` has returned records at or after ``position``.
         """
 
     def group_metadata(self) -> GroupMetadata:
-        """The present member id and generation; raises MembershipLost if this consumer is no member now."""
+        """Returns the current member id and generation. Raises MembershipLost if this consumer is not a member now."""
 
     @property
     def member_id(self) -> str | None:
@@ -108,7 +112,7 @@ class ChangelogReplayer(Protocol):
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Maps each partition to the next offset to read, which may be the offset of a transaction marker.
 
-        Contains only partitions that were read since the last ``assign``.
+        Only partitions that were read since the last ``assign`` are included.
         """
 
     def close(self) -> None:
@@ -116,11 +120,14 @@ class ChangelogReplayer(Protocol):
 
 
 class TransactionProducer(Protocol):
-    """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
+    """A producer for outputs, changelogs and offsets, with or without transactions.
+
+    ``infra.kafka.producer.EngineProducer`` implements it.
+    """
 
     on_wait: Callable[[], None]
-    #: A counter of events after which transaction markers may be missing: the loss of a broker, and a request that may
-    #: have been sent twice.
+    #: Counts events after which transaction markers may be missing: the loss of a broker, and a request that may have
+    #: been sent twice.
     doubts: int
 
     def init(self, timeout_s: float) -> None:
@@ -140,7 +147,10 @@ class TransactionProducer(Protocol):
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record; in a transaction, ``on_delivered`` is called with the record's offset."""
+        """Queue one record.
+
+        In a transaction, ``on_delivered`` is called with the record's offset after its delivery.
+        """
 
     def produce_all(
         self,
@@ -152,16 +162,16 @@ class TransactionProducer(Protocol):
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue records in order; ``headers`` maps the index of a record to its headers."""
+        """Queue records, in order. ``headers`` maps the index of a record to the record's headers."""
 
     def poll(self) -> None:
-        """Run the callbacks of delivered records; the error of a refused record is raised later, by ``flush``."""
+        """Run the callbacks of delivered records. If Kafka refused a record, the next ``flush`` raises the error."""
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the broker has acknowledged all queued records."""
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Add the group's next offsets to the transaction; an offset may have a note (``NotedOffset``)."""
+        """Add the group's next offsets to the transaction. An offset may have metadata (``NotedOffset``)."""
 
     def commit(self) -> None:
         """Commit the open transaction, and wait for the answer."""
@@ -174,10 +184,10 @@ class TransactionProducer(Protocol):
 
 
 class TopicView(TopicWorld, Protocol):
-    """Facts about topics and groups; ``infra.kafka.topics.Topics`` implements it."""
+    """Reads facts about topics and groups from Kafka; ``infra.kafka.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Maps each partition to its last stable offset (if ``committed``) or to its high watermark."""
+        """Maps each partition to its last stable offset if ``committed`` is True, otherwise to its high watermark."""
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Maps each partition to its log start offset."""
@@ -192,17 +202,20 @@ class TopicView(TopicWorld, Protocol):
         """The number of members of a group."""
 
     def group_members(self, group: str) -> tuple[Member, ...]:
-        """The present members of a group, with client id and host."""
+        """Returns the current members of a group, with client id and host."""
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """The members of a group, each with its assigned partitions; None during a rebalance."""
+        """Returns the members of a group, each with its assigned partitions; None during a rebalance."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """Maps each partition to the offset that a group has committed."""
 
 
 class TransactionView(Protocol):
-    """Facts about transactions; ``infra.kafka.inspection.Inspector`` implements it. Use it in a ``with`` block."""
+    """Reads and ends transactions of other producers. ``infra.kafka.inspection.Inspector`` implements it.
+
+    Use it in a ``with`` block.
+    """
 
     def __enter__(self) -> TransactionView:
         """Return this object."""
@@ -211,22 +224,27 @@ class TransactionView(Protocol):
         """Close the connection."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """The transaction coordinator's state of a transactional id; None if the coordinator does not know it."""
+        """Returns the transaction coordinator's state of a transactional id; None if the coordinator does not know the
+        id.
+        """
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """Returns those of ``partitions`` on which this producer has an open transaction."""
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
-        """Write the transaction marker of this producer to a partition, because the coordinator did not write it."""
+        """Write the transaction marker of this producer to a partition, if the coordinator has not written it."""
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
-        """Transactions that their coordinator has ended, but whose markers are missing on these partitions.
+        """Returns transactions that their coordinator has ended, but whose markers are missing on these partitions.
 
-        Includes the transactions of all producers.
+        Transactions of all producers are included.
         """
 
     def end_left(self, left: LeftOpen) -> bool:
-        """Write the missing marker of a transaction that ``left_open`` returned; False if it is no longer open."""
+        """Write the missing marker of a transaction from ``left_open``.
+
+        Returns False if the transaction is no longer open.
+        """
 
 
 class Cluster(Protocol):
@@ -234,7 +252,7 @@ class Cluster(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers, as in Kafka's setting ``bootstrap.servers``."""
+        """The bootstrap servers, in the form of Kafka's setting ``bootstrap.servers``."""
 
     @property
     def clock(self) -> Clock:
@@ -250,14 +268,17 @@ class Cluster(Protocol):
         """Sleep for this time; in tests, advance the simulated time."""
 
     def group_consumer(self, group: str, client_id: str) -> GroupMember:
-        """A new member of a group, not subscribed yet; a ``client.id`` in the settings overrides ``client_id``."""
+        """Returns a new, unsubscribed member of a group. A ``client.id`` in the settings overrides ``client_id``."""
 
     def changelog_consumer(self) -> ChangelogReplayer:
         """A new consumer that reads changelogs with read_committed."""
 
     @property
     def record_bytes_max(self) -> int | None:
-        """Maximum bytes of a record, from the producer's settings; None if the settings give no maximum."""
+        """The maximum bytes of a record, from the producer's settings; None if the settings have no maximum."""
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
-        """A new producer with batches of at most ``batch_bytes_max`` bytes; not transactional if the id is None."""
+        """Returns a new producer; its batches have at most ``batch_bytes_max`` bytes.
+
+        Transactional unless the id is None.
+        """

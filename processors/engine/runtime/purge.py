@@ -24,11 +24,11 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.purge")
 
-#: Seconds between two purges; same default as in Kafka Streams (``repartition.purge.interval.ms``).
+#: Seconds between two purges. Kafka Streams has the same default (``repartition.purge.interval.ms``).
 PURGE_EVERY_S = 30.0
-#: Seconds until the next attempt after Kafka refused a purge because this client has no right to delete records.
+#: Seconds until the next attempt, after Kafka has refused a purge because this client may not delete records.
 REFUSED_AGAIN_S = 3_600.0
-#: Timeout of one request, in seconds. It is short, because the worker's loop waits for the answer.
+#: Timeout of one request, in seconds. It is short, because the worker's main loop waits for the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 
@@ -42,7 +42,7 @@ class Purge:
         self._deleted: dict[Partition, int] = {}
 
     def step(self, tasks: Sequence[Task]) -> None:
-        """Deletes the processed records of these tasks, at most every ``PURGE_EVERY_S`` seconds."""
+        """Deletes the committed records of these tasks, at most every ``PURGE_EVERY_S`` seconds."""
         now = self._cluster.clock.monotonic()
         if not self._topics or now < self._next_at:
             return

@@ -1,4 +1,4 @@
-"""Requests that other threads, for HTTP or for the terminal, send to the worker's thread."""
+"""Requests to the worker's main thread from other threads, for example from the HTTP server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A function to run on the worker's thread.
+    """A function that the worker's main thread must run.
 
-    If ``only_reads`` is True, it may also run while the worker waits for an answer of Kafka.
+    If ``only_reads`` is True, the function may also run while the worker waits for an answer of Kafka.
     """
 
     work: Callable[[], None]

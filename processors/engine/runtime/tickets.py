@@ -1,4 +1,4 @@
-"""Tickets of owner commands: the phase, progress, result and error of each command that a worker accepted.
+"""Tickets of owner commands (clear, export, ...): the phase, progress, result and error of each accepted command.
 
 A command is first WAITING. With its first step, it is RUNNING, and then DONE. It is FAILED if it was refused, if its
 partition was revoked, or if a commit got no answer.
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The generator of a command. The generator yields after each step, so that the loop can poll, and returns the
+#: The generator that carries out a command. It yields after each step, so that the loop can poll, and returns the
 #: command's result.
 Work = Generator[None, None, dict[str, Any]]
 
@@ -27,7 +27,10 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted command. ``done`` and ``total`` count entries, records or tasks, depending on the command."""
+    """The record of one accepted command.
+
+    ``done`` and ``total`` are numbers of entries, records or tasks, depending on the command.
+    """
 
     id: str
     verb: str
@@ -38,5 +41,5 @@ class Ticket:
     error: Mapping[str, Any] | None = None
 
     def told(self) -> dict[str, Any]:
-        """The ticket as JSON-ready data for the HTTP route ``/maintenance``."""
+        """Returns the ticket as data for JSON, for the HTTP route ``/maintenance``."""
         return {**asdict(self), "phase": self.phase.value}

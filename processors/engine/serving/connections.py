@@ -10,10 +10,11 @@ answered connection whose client has not read for the longest time.
 
 Invariants:
     - Only complete and admitted requests get a thread, and the number of threads is limited.
-    - ``/health`` and ``/ready`` need no thread, so they are answered even while all threads wait for the worker's loop.
+    - ``/health`` and ``/ready`` need no thread, so they are answered even while all threads wait for the worker's main
+      loop, which processes messages.
     - Memory is limited: the number of connections, the bytes of a request, and the unsent bytes of all answers.
-    - CPU time is limited: the accepts per second, and the reads of a slow request. The worker's loop shares the Python
-      interpreter with this thread, so a flood of requests must not keep the interpreter busy.
+    - CPU time is limited: the accepts per second, and the reads of a slow request. The worker's main loop shares the
+      Python interpreter with this thread, so a flood of requests must not keep the interpreter busy.
 """
 
 from __future__ import annotations
@@ -46,39 +47,39 @@ from holdfast.processors.engine.serving.requests import (
 
 _log = structlog.get_logger("serving")
 
-#: Maximum seconds. ``REQUEST_S``: from the accept of a connection until its request is complete. ``ANSWER_S``: from
-#: then until the client has read the whole answer.
+#: Time limits in seconds. ``REQUEST_S``: from the accept of a connection until its request is complete. ``ANSWER_S``:
+#: from the start of the answer until the client has read it.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: After an answer, at most this many seconds and bytes are read from the client before the connection is closed. If the
-#: server closed it with unread bytes, the client could lose the answer.
+#: After an answer, the server reads and ignores at most this many seconds and bytes from the client, then closes the
+#: connection. If it closed the socket with unread bytes, TCP would send a reset, and the client could lose the answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum number of open connections. At this number, a new connection replaces the oldest one that may be closed.
+#: Maximum number of open connections. If all are in use, a new connection replaces the oldest one that may be closed.
 AT_ONCE_MAX = 128
 #: Maximum number of threads for requests that only read, and for control requests. A reading request waits at most one
-#: second for the worker's loop.
+#: second for the worker's main loop.
 READERS_MAX, CONTROLLERS_MAX = 4, 16
 #: Maximum bytes of all answers that clients have not read yet.
 UNSENT_BYTES_MAX = 32 << 20
 #: ``_BACKLOG``: maximum connections that the kernel queues before they are accepted. ``_ACCEPTS_PER_TURN``: maximum
 #: accepts in one turn of the event loop, so that open connections are also read.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
-#: Maximum accepts per second under load, and maximum accepts in one burst. An accept takes up to 0.13 ms of work. The
-#: thousandth queued connection waits one second, which is shorter than the timeout of status clients.
+#: Rate limit under load: accepts per second, and accepts in one burst. An accept takes up to 0.13 ms. The thousandth
+#: queued connection waits one second, which is shorter than the timeout of clients that read the status.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
 #: After ``_READS_AT_ONCE`` reads of an incomplete request, the server pauses ``_READ_AGAIN_S`` seconds before each
 #: further read.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
-#: Seconds without accepts, after an accept failed because the process has no free file descriptor.
+#: Seconds for which the server accepts no connections after the process has run out of file descriptors.
 _ACCEPT_AGAIN_S = 0.1
 #: Maximum seconds that running requests get for their answers when the server stops.
 _FAREWELL_S = 0.5
 #: Bytes of an unread answer that the kernel buffers for each connection.
 _KERNEL_BYTES = 131_072
-#: Maximum bytes of one read.
+#: Maximum bytes of one ``recv``.
 _READ_BYTES = 65_536
-#: Of the refused requests, the first ``_LOG_FIRST`` are logged, and then only every ``_LOG_EVERY``-th.
+#: The first ``_LOG_FIRST`` refused requests are logged, then only every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 #: A function that serves an admitted request. Its arguments are method, route and body.
@@ -93,7 +94,7 @@ class RequestServer:
     """The HTTP server. It listens as soon as it is constructed, and serves requests from ``start`` until ``close``.
 
     Args:
-        pages: The existing routes. A path that is no route is never logged, because it may contain anything.
+        pages: The existing routes. Any other path is logged as ``unknown``, because a client may put anything into it.
         bodies: For each route that accepts a large body, its maximum bytes.
 
     Raises:
@@ -118,7 +119,7 @@ class RequestServer:
         self._controllers = WorkThreads("control", CONTROLLERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Open connections, oldest first. A connection whose client reads some of its answer moves to the end.
+        #: Open connections, oldest first. A connection whose client reads some of the answer moves to the end.
         self._open: dict[_Connection, None] = {}
         self._accepting = self._closing = self._rests = False
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
@@ -126,7 +127,8 @@ class RequestServer:
     @property
     def url(self) -> str:
         """The server's URL for programs on this machine."""
-        # The wildcard address is only compared here. No socket is bound to it.
+        # A server on all interfaces is reachable by the loopback address. The wildcard address is only compared here,
+        # not bound.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -209,8 +211,8 @@ class RequestServer:
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
-                # No connection may be closed, because all requests are being served. The next answer resumes the
-                # accepts.
+                # No connection may be closed, because all requests are being served. The next finished answer resumes
+                # the accepts.
                 self._pause()
                 return
             try:
@@ -232,7 +234,7 @@ class RequestServer:
             connection.read()  # read at once, because most clients have already sent their request
 
     def _replaceable(self) -> _Connection | None:
-        """Returns the connection to close in favour of a new connection; None if no connection may be closed."""
+        """Returns the connection that a new connection may replace; None if no open connection may be closed."""
         unread = None
         for each in self._open:
             if each.is_idle:
@@ -250,12 +252,15 @@ class RequestServer:
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Must be called when a connection was closed: removes it from the list, so that a new one can be accepted."""
+        """Removes a closed connection from the open ones, so that a new one can be accepted.
+
+        The connection calls this.
+        """
         self._open.pop(connection, None)
         self.place_freed()
 
     def place_freed(self) -> None:
-        """Accepts connections again. Must be called when a connection was closed or its request was answered."""
+        """Accepts connections again. Must be called after a connection was closed, or after a request was answered."""
         if not self._closing:
             self._resume()
         elif not self._open and self._loop is not None:
@@ -274,7 +279,10 @@ class RequestServer:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def serve(self, connection: _Connection, head: Head, body: bytes) -> None:
-        """Serves a complete request on a thread. The answer is sent from the event loop's thread."""
+        """Passes a complete request to a thread. The event loop's thread sends the answer.
+
+        Routes of ``OPEN_PAGES`` are answered at once, without a thread.
+        """
         if head.reads and head.page in OPEN_PAGES:
             connection.answer(self._answer(head, body))
             return
@@ -312,13 +320,13 @@ class _Phase(Enum):
 
 
 class _Connection:
-    """One connection with one request. All methods run on the event loop's thread."""
+    """One connection, which carries one request. All methods run on the event loop's thread."""
 
     def __init__(
         self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
     ) -> None:
         self._server, self._loop, self._socket, self._client = server, loop, accepted, client
-        # the number is kept, because the event loop finds it faster than a socket object
+        # The file descriptor, because the event loop finds a number faster than a socket object.
         self._descriptor = accepted.fileno()
         self._phase = _Phase.READING
         self._received = bytearray()
@@ -331,12 +339,12 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection may be closed for a new one: its request is incomplete, or its answer is sent."""
+        """Whether a new connection may replace this one: the request is incomplete, or the answer is sent."""
         return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
 
     @property
     def is_answered_soon(self) -> bool:
-        """Whether the connection's request is complete, and its answer is not sent yet."""
+        """Whether the request is complete, but the answer is not completely sent."""
         return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
 
     @property
@@ -387,9 +395,9 @@ class _Connection:
             self._again = None
 
     def _advance(self, looked_at: int) -> None:
-        """Checks the received bytes, and serves or refuses the request as soon as they are enough.
+        """Refuses the request as soon as the received bytes are invalid. Serves it as soon as it is complete.
 
-        The first ``looked_at`` bytes were already checked.
+        The first ``looked_at`` bytes were already searched for the end of the head.
         """
         if self._head is None:
             end = head_end(self._received, looked_at)

@@ -1,8 +1,8 @@
-"""The endpoint file of a worker contains the id of its process, its URL, and its control token. The file mode is 0600.
+"""The endpoint file of a worker: the id of its process, the URL of its HTTP server, and its control token.
 
-The file may outlive its process, and another program may then listen on the port. Therefore, before a client sends
-anything, it checks that the process still runs. Before it sends a token, it checks that this process listens on the
-port.
+The file mode is 0600. The file may outlive its process, and another program may then listen on the port. Therefore a
+client first checks that the worker's process still runs. Before it sends a token, the client also checks that this
+process listens on the port.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Endpoint(msgspec.Struct, frozen=True):
         pid: The id of the worker's process.
         mark: The start mark of the process, which distinguishes it from a later process with the same pid. It is empty
             in files of older Holdfast versions.
-        url: The URL of the server, for programs on this machine.
-        token: The token that controls this process, and no other process.
+        url: The URL of the worker's HTTP server, for programs on this machine.
+        token: The token for control requests to this process. It is valid for no other process.
         reads_need_token: Whether reads of the status need a token, too.
-        process: The process identity as text; empty in files of older Holdfast versions.
+        process: The identity of the process (machine, boot, container, pid) as text; empty in files of older versions.
     """
 
     pid: _Pid
@@ -42,7 +42,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     process: str = ""
 
     def __repr__(self) -> str:
-        """The endpoint as text without its token, for logs."""
+        """Returns the endpoint as text without its token, so that the token gets into no log."""
         return f"Endpoint(pid={self.pid}, url={self.url!r})"
 
     @property
@@ -57,8 +57,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     def is_owner(self) -> bool:
         """Whether the process that wrote the file runs and listens on the file's port.
 
-        If the operating system can't tell which process listens, the result is True for a running process whose start
-        mark is the file's.
+        If the operating system can't tell which process listens on the port, a running process with the file's start
+        mark is enough.
         """
         try:
             port = urlsplit(self.url).port
@@ -71,7 +71,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def read_endpoint(file: Path) -> Endpoint | None:
-    """Reads an endpoint file; None if it is missing or damaged."""
+    """Returns the content of an endpoint file; None if the file is missing or damaged."""
     return read_json(file, Endpoint)
 
 

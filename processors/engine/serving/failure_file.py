@@ -1,6 +1,7 @@
-"""The failure file of a worker that ended with an error, possibly before its HTTP server could answer requests.
+"""The failure file of a worker: its last status with the error that ended it.
 
-The file is in the same folder as the endpoint file. It contains the worker's last status with the error.
+The file tells the error even if the worker ended before its HTTP server could answer requests. It is in the same folder
+as the endpoint file (the file with the worker's URL).
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _log = structlog.get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:
-    """Returns the path of a worker's failure file, which is in the same folder as its endpoint file."""
+    """Returns the path of a worker's failure file, given the path of its endpoint file."""
     return endpoint.with_suffix(".failed.json")
 
 
 def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
-    """Writes a worker's last status to its failure file. If the file can't be written, this error is only logged.
+    """Writes a worker's last status to its failure file.
 
-    The identity of this process is added as the field ``process``.
+    The field ``process`` is added, with the identity of this process. If the file can't be written, the problem is
+    logged.
     """
     file = failure_file(endpoint)
     try:

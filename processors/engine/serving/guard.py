@@ -7,7 +7,7 @@
 
 A control token is valid for one worker process only. It is derived from a secret in the settings. The secret itself is
 not accepted for control. A program that sees the traffic to one worker can therefore control no other worker, and no
-later process of the same slot.
+later process that takes this worker's place.
 
 On loopback, a request is refused if its ``Host`` header has another name than this server. Otherwise a web page could
 resolve its own name to 127.0.0.1, and read the status through a browser on this machine.
@@ -28,15 +28,16 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-#: The prefix of the text from which a control token is derived. If the secret is used for another purpose, that text
-#: must have another prefix.
+#: The prefix of the text from which a control token is derived. Other tokens that are derived from the same secret must
+#: use another prefix.
 _CONTROL_LABEL = "holdfast control 1"
 
 
 def control_token(secret: str, processor: str, slot: str, pid: int, mark: str) -> str:
     """Returns the token that controls one process of a worker: an HMAC-SHA256 of the process's identity, as hex.
 
-    Names of processors and slots contain no NUL character, so different identities give different texts.
+    The parts of the identity are joined by NUL characters, which no name contains. So two identities never give one
+    text.
     """
     identity = "\0".join((_CONTROL_LABEL, processor, slot, str(pid), mark))
     return hmac.new(secret.encode(), identity.encode(), hashlib.sha256).hexdigest()
@@ -46,14 +47,14 @@ class Guard:
     """Checks the host name and the token of each HTTP request.
 
     Args:
-        token: The control token; with None, a random token is generated.
+        token: The control token; None generates a random token.
     """
 
     def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
         remember((self.token,))
-        #: Reads accept the control token and a second token: the read token of the settings, or the secret if there is
-        #: none. Scrapers of metrics, for example, use the second token.
+        #: Tokens that allow reads: the control token, and the read token of the settings (or the secret, if there is no
+        #: read token). Metrics scrapers, for example, use the read token.
         reads = serving.read_token or serving.token
         self._controls = (_header(self.token),)
         self._reads = self._controls if reads is None else (*self._controls, _header(reads))
@@ -62,15 +63,15 @@ class Guard:
 
     @property
     def reads_need_token(self) -> bool:
-        """Whether reads of the status need a token."""
+        """Whether requests that read the status need a token."""
         return not self._on_loopback
 
     def __repr__(self) -> str:
-        """The guard as text without its token, for logs."""
+        """Returns the guard as text without its token, so that the token gets into no log."""
         return f"Guard(on_loopback={self._on_loopback})"
 
     def knows_name(self, host: str | None) -> bool:
-        """Whether the ``Host`` header is accepted: on loopback, it must have a name of this server."""
+        """Whether the ``Host`` header is accepted. On loopback, it must be a name of this server."""
         if not self._on_loopback:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Limits the work that requests cause: the number of threads, and the rate of actions, for example of accepts."""
+"""Limits the work that HTTP requests cause: the number of threads, and the rate of actions such as accepts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from queue import SimpleQueue
 
 
 class WorkThreads:
-    """Daemon threads that take work from one queue.
+    """Daemon threads that run functions from one queue.
 
-    If no thread is free, a thread is started, up to ``most`` threads.
+    If no thread is free, a thread is started, until ``most`` threads run.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -20,7 +20,7 @@ class WorkThreads:
         self._threads = self._waiting = 0
 
     def take(self, work: Callable[[], None]) -> None:
-        """Queues the work. It runs as soon as a thread is free."""
+        """Queues a function, which runs as soon as a thread is free."""
         with self._lock:
             self._waiting += 1
             starts = self._threads < self._most and self._waiting > 0

@@ -6,8 +6,8 @@ Without a terminal, the same figures are logged when the phase changes, and ever
 messages arrive.
 
 Invariants:
-    - The figures come from the worker's own thread, as for ``/status``. If this thread is blocked, the line is still
-      updated.
+    - The figures come from the worker's main thread, as for ``/status``. Another thread writes the line, so the line is
+      updated even if the main thread is blocked.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from holdfast.processors.engine.serving.status import describe_worker
 
 _log = structlog.get_logger("worker")
 
-#: Seconds between two updates of the line on a terminal, and between two log events without a terminal.
+#: Seconds between two updates of the line on a terminal, and between two log lines without a terminal.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
-#: Seconds. If the worker's loop does not answer within this time, the line shows that the loop is silent.
+#: Seconds. If the worker's main loop does not answer within this time, the line says that the worker is silent.
 SILENT_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The progress figures of a worker at one moment. ``lag`` is None if unknown. ``at_s`` is monotonic seconds."""
+    """The progress figures of a worker at one moment.
+
+    ``lag`` is None if unknown. ``at_s`` is the moment, in seconds of the monotonic clock.
+    """
 
     phase: str
     processed: int
@@ -60,7 +63,7 @@ class Figures:
 
 
 def line_of(processor: str, now: Figures, former: Figures | None) -> str:
-    """Formats the figures ``now`` as one line of text. ``former`` are earlier figures, for the rate."""
+    """Formats the figures ``now`` as one line of text. The rate is computed from the difference to ``former``."""
     rate = now.rate_since(former)
     parts = [
         processor,
@@ -75,7 +78,7 @@ def line_of(processor: str, now: Figures, former: Figures | None) -> str:
 
 @contextmanager
 def live_line(worker: Worker, processor: str, slot: str) -> Iterator[None]:
-    """Shows the worker's progress line while the block runs, and prints the totals after it."""
+    """Shows the worker's progress line while the ``with`` block runs, and prints the totals after it."""
     ended = threading.Event()
     line = _Line(worker, processor, slot)
     thread = threading.Thread(target=line.run, args=(ended,), name="live-line", daemon=True)
@@ -96,7 +99,7 @@ class _Line:
         self._asked: Future[dict[str, Any]] | None = None
 
     def run(self, ended: threading.Event) -> None:
-        """Updates the line until the event is set."""
+        """Updates the line until the worker has ended."""
         with ExitStack() as opened:
             terminal = opened.enter_context(_terminal()) if self._on_terminal else None
             while not ended.wait(LINE_EVERY_S):
@@ -108,7 +111,7 @@ class _Line:
                     self._shown = now or self._shown
 
     def last(self) -> None:
-        """Prints the totals of the run. Must be called after the worker's loop has ended."""
+        """Prints the totals of the run. Call it after the worker's main loop has ended."""
         commits, messages = self._worker.committer.count, self._worker.processed
         if self._on_terminal:
             sys.stderr.write(f"{self._processor}  ended: {commits:,} commits  {messages:,} messages\n")
@@ -140,14 +143,14 @@ class _Line:
         self._shown = now
 
     def _figures(self) -> Figures | None:
-        """Returns the present figures; None if the loop does not answer within ``SILENT_AFTER_S`` seconds."""
+        """Returns the current figures; None if the main loop does not answer within ``SILENT_AFTER_S`` seconds."""
         if self._asked is None:
             asked: Future[dict[str, Any]] = Future()
 
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # stored only, because the worker's loop reports its own failure
+                except Exception as failure:  # stored only, because the main loop reports its own failure
                     asked.set_exception(failure)
 
             self._asked = asked

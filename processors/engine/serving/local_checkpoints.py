@@ -1,4 +1,7 @@
-"""Local checkpoints, made by the route ``/checkpoint``: copies of the databases of all running tasks."""
+"""Local checkpoints: copies of the RocksDB databases of a worker's running tasks.
+
+The route ``/checkpoint`` makes them.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1
-#: The number of checkpoints that are kept for each task, the newest ones. Older checkpoints are deleted.
+#: How many checkpoints are kept for each task. Older checkpoints are deleted.
 LOCAL_CHECKPOINTS_KEPT = 3
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
-    """Copies the databases of all running tasks into a new folder below ``folder``, and returns the manifest.
+    """Copies the databases of all running tasks into a new folder below ``folder``. Returns the manifest.
 
-    The function must be called on the worker's thread right after a commit. ``manifest.json`` is written last, so a
-    folder without it is not a checkpoint.
+    Call it on the worker's main thread right after a commit, because then the databases match the committed offsets.
+    The manifest lists the tasks. It is written last, as ``manifest.json``, so a folder without it is not a valid
+    checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -69,15 +73,15 @@ class _Named(msgspec.Struct):
 
 
 class _Tasks(msgspec.Struct):
-    """The field of a manifest that lists the tasks in the checkpoint."""
+    """The field of a checkpoint's manifest that lists the tasks in the checkpoint."""
 
     tasks: list[_Named]
 
 
 def superseded(folder: Path, keep: int) -> list[Path]:
-    """Returns the folders that contain none of the ``keep`` newest checkpoints of any task.
+    """Returns the checkpoint folders to delete: those without any of the ``keep`` newest checkpoints of a task.
 
-    Several workers share ``folder``, so a folder may have only some of the tasks.
+    Several workers share ``folder``, so a checkpoint has only the tasks of the worker that made it.
     """
     seen: Counter[str] = Counter()
     found = []

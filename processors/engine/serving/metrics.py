@@ -3,7 +3,8 @@
 Invariants:
     - A message is counted as processed once, even if it is processed again after an abort. Outputs, dead letters and
       skipped messages are counted each time they occur, also in aborted transactions.
-    - Metrics are made from a status document, so a scrape costs the worker's loop as much as one status request.
+    - The metrics are computed from the document of ``/status``, so a scrape costs the worker as much as one status
+      request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _IDENTITY = ("processor", "slot")
 _PARTITION = ("topic", "partition")
-#: The value of a metric: one value, or a mapping from label values to values. The value None means unknown.
+#: The value of a metric: one number, or a mapping from label values to numbers. None means unknown.
 _Value = float | Mapping[Any, float | None]
 
 
@@ -47,7 +48,7 @@ class WorkerMetrics:
 
 
 class _Snapshot(Collector):
-    """Converts one status document to metric families."""
+    """Converts one status document to metric families of the Prometheus client library."""
 
     def __init__(self, status: Mapping[str, Any], heartbeat_age_s: float, processed: int) -> None:
         self._status = status
@@ -56,7 +57,7 @@ class _Snapshot(Collector):
         self._processed = processed
 
     def collect(self) -> Iterable[Metric]:
-        """Yields all metric families, in the order of ``docs/metrics.md``."""
+        """Yields the metric families, in the order of ``docs/metrics.md``."""
         yield from self._worker()
         yield from self._records()
         yield from self._commits()

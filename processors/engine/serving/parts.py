@@ -17,8 +17,9 @@ class PartStatus:
     """The status of one subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` has the inputs for which messages of other inputs wait. ``partitions`` has the partition numbers of the
-    tasks, sorted. ``schedules`` has the schedules of the tasks.
+    ``awaited`` has the inputs without new messages, for which tasks that read in time order hold back other inputs.
+    ``partitions`` has the partition numbers of the tasks, sorted. ``schedules`` has the status of the processor's
+    schedules (functions that run at set times).
     """
 
     subtopology: str
@@ -31,12 +32,12 @@ class PartStatus:
 
     @property
     def lag(self) -> int | None:
-        """The total lag of all inputs in records; None if the lag of an input is unknown."""
+        """The sum of the lags of all inputs, in records; None if the lag of an input is unknown."""
         return _sum(list(self.lags.values()))
 
 
 def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
-    """Summarises the subtopologies of one processor's workers, sorted by name."""
+    """Combines the statuses of one processor's workers to one status for each subtopology, sorted by name."""
     tasks = [task for status in statuses for task in status.tasks]
     found = []
     for name in sorted({task.subtopology for task in tasks}):

@@ -22,15 +22,16 @@ from typing import Any
 
 from holdfast.processors.engine.serving.guard import Guard
 
-#: Maximum bytes of a request line with all headers, and maximum bytes of a body if the route sets no other maximum.
+#: Maximum bytes of the request line with all headers, and maximum bytes of a body on routes without a maximum of their
+#: own.
 REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
 #: HTTP methods that only read.
 READS = ("GET", "HEAD")
 
-#: The empty line that ends the head of a request. Line feeds without carriage returns are accepted, too.
+#: The empty line that ends a request's head. Line feeds without carriage returns are accepted, too.
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: Every HTTP method begins with a letter. A different first byte means another protocol, for example TLS.
+#: Letters. Every HTTP method begins with a letter, so another first byte means another protocol, for example TLS.
 _BEGINS = re.compile(rb"[A-Za-z]")
 
 
@@ -38,7 +39,7 @@ _BEGINS = re.compile(rb"[A-Za-z]")
 class Answer:
     """The answer to a request: an HTTP status code, and a body.
 
-    A body of type bytes is sent unchanged, any other as JSON.
+    A body of type bytes is sent unchanged. Any other body is sent as JSON.
     """
 
     code: int
@@ -48,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused request: status code, reason, and route. The route is ``unknown`` if the head was not parsed yet."""
+    """A refused request: status code, reason, and route. The route is ``unknown`` if the head was not parsed."""
 
     code: int
     why: str
@@ -57,7 +58,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of an admitted request: its method, its route without the query, and the length of its body in bytes."""
+    """The head of an admitted request: its method, its route without the query, and the body's length in bytes."""
 
     method: str
     page: str
@@ -65,7 +66,7 @@ class Head:
 
     @property
     def reads(self) -> bool:
-        """Whether the request only reads."""
+        """Whether the request's method only reads."""
         return self.method in READS
 
 
@@ -88,7 +89,7 @@ def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
 
 
 def refused_early(received: bytes | bytearray) -> Refused | None:
-    """Returns a refusal if the bytes so far can't become a valid request; otherwise None."""
+    """Returns the refusal if the received bytes can't become a valid request; None if they may."""
     if received and not _BEGINS.match(received):
         return Refused(400, "this is no HTTP request")
     if len(received) > REQUEST_BYTES_MAX:
@@ -121,7 +122,7 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
 
 
 class _Parsed(BaseHTTPRequestHandler):
-    """Parses a head with the HTTP class of the standard library, without a socket."""
+    """Parses a request head with the HTTP handler class of the standard library, without a socket."""
 
     def __init__(self, head: bytes) -> None:
         self.rfile: Any = io.BytesIO(head)
@@ -132,15 +133,15 @@ class _Parsed(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Called by the base class for an invalid head.
+        """Stores the refusal. The base class calls this method for an invalid head.
 
-        Stores the refusal without the base class's text, which repeats the request.
+        The explanation of the base class is dropped, because it repeats parts of the request.
         """
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 
 def written(answer: Answer, *, with_body: bool = True) -> bytes:
-    """Formats an answer as bytes."""
+    """Formats an answer as the bytes of an HTTP response."""
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     lines = [
         f"HTTP/1.0 {answer.code} {HTTPStatus(answer.code).phrase}",

@@ -1,17 +1,20 @@
-"""The HTTP routes of a worker: status, health, metrics, control and owner commands. ``guard`` decides who may use them.
+"""The HTTP routes of a worker: status, health, metrics, control, and owner commands.
 
-    GET    /health  /ready  /status  /metrics  /maintenance (the tickets of owner commands)
+An owner command is a request that only the worker which owns the task can carry out, for example to clear state. The
+module ``guard`` decides which requests are allowed.
+
+    GET    /health  /ready  /status  /metrics  /maintenance (the states of owner commands)
     POST   /checkpoint  /compact  /pause  /resume  /stop
     POST   /state/read (answered at once)
     POST   /state/count  /state/export  /state/clear  /state/adopt  /inputs/position  /inputs/until  (answer 202)
 
-The server's threads never access the worker's state. They queue requests for the worker's loop and wait. If the loop
-does not answer in time, the HTTP answer is 503. ``/status`` returns the last known status instead, whose heartbeat
+The server's threads never access the worker's state. They queue requests for the worker's main loop and wait. If the
+loop does not answer in time, the HTTP answer is 503. ``/status`` then returns the last known status, whose heartbeat
 shows its age.
 
 Invariants:
-    - The modification time of the endpoint file is the loop's last heartbeat. A process that can't reach the server can
-      still see from the file how long the loop has been silent.
+    - The modification time of the endpoint file (the file with the server's URL) is the loop's last heartbeat. A
+      process that can't reach the server can still see from the file how long the loop has been silent.
 """
 
 from __future__ import annotations
@@ -59,11 +62,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 
-#: Maximum seconds that a status request waits for the worker's loop, and maximum seconds that a control request waits.
+#: Maximum seconds that an HTTP request waits for the worker's main loop: a status request, and a control request.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: Seconds for which later requests reuse an answer of the worker's loop, and seconds for which they reuse a metrics
-#: page. A control request ends the reuse early. Without the reuse, many requests could use up the loop's time.
+#: Seconds for which an answer of the worker's main loop, and a metrics page, are reused for later requests. A control
+#: request ends the reuse early. Without the reuse, many requests could take all the time of the loop.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -84,7 +87,7 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
 
 
 def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
-    """Waits for the result of work on the worker's loop and returns it, or raises its error.
+    """Waits for the worker's main loop to run the requested work. Returns the work's result, or raises its error.
 
     Returns None if the loop did not run the work within ``wait_s`` seconds.
     """
@@ -93,9 +96,9 @@ def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | No
 
 
 class _Question:
-    """A request to the worker's loop that many HTTP requests share.
+    """A request to the worker's main loop whose answer many HTTP requests share.
 
-    While the loop does not answer, it gets no second request.
+    While the loop has not answered, no second request is queued.
     """
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
@@ -114,7 +117,7 @@ class _Question:
         return _result(asked, max(0.0, until - now))
 
     def forget(self) -> None:
-        """Drops the answer, because it may be out of date. The next call of ``answer`` requests it again."""
+        """Drops the answer, because it may be out of date. The next call of ``answer`` asks the loop again."""
         with self._lock:
             if self._asked is not None and self._asked.done():
                 self._asked = None
@@ -201,18 +204,18 @@ class ControlServer:
         write_failure(self._endpoint, self._last)
 
     def close(self) -> None:
-        """Stops serving. Deletes the endpoint file if it has the pid of this process."""
+        """Stops serving. Deletes the endpoint file, unless another process has replaced it."""
         self._closed.set()
         found = read_endpoint(self._endpoint)
-        # The file is deleted before the port is closed. Otherwise, the file could name a port that another program has
-        # taken.
+        # The file is deleted before the port is closed. Otherwise, the file could point to a port that another program
+        # has taken.
         if found is not None and found.pid == os.getpid():
             with suppress(OSError):
                 self._endpoint.unlink()
         self._server.close()
 
     def status(self) -> dict[str, Any]:
-        """Returns the present status. If the loop does not answer in time, returns the last known status."""
+        """Returns the current status; the last known status if the worker's main loop does not answer in time."""
         answer = self._status.answer()
         if answer is not None:
             self._last = answer
@@ -225,7 +228,10 @@ class ControlServer:
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
-        """Queues work for the worker's loop. Work that is cancelled before it begins is skipped."""
+        """Queues work for the worker's main loop, and returns a future of its result.
+
+        If the future is cancelled before the work begins, the work is skipped.
+        """
         asked: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -239,7 +245,7 @@ class ControlServer:
         return asked
 
     def silent_s(self) -> float:
-        """Returns the seconds since the loop's last heartbeat, by the monotonic clock; accurate to about one second."""
+        """Returns the seconds since the main loop's last heartbeat, by the monotonic clock. Accuracy: about 1 s."""
         with self._lock:
             now = time.monotonic()
             if self._worker.heartbeat_at != self._beat[0]:
@@ -312,9 +318,10 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _read(self, body: bytes) -> Answer:
-        """Reads entries of the state and returns them in the HTTP answer. Unlike other commands, a read has no ticket.
+        """Reads entries of the state and returns them in the HTTP answer.
 
-        Tickets (the records of commands) contain no values, because programs without a token may read tickets.
+        Unlike other commands, a read has no ticket (the record of a command, which programs without a token may read).
+        A ticket must not contain values of the state.
         """
         try:
             asked = decode(READ_PAGE, body)
@@ -324,7 +331,7 @@ class ControlServer:
         return self._control("read", lambda: self._worker.maintenance.read(asked))
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
-        """Runs the work on the loop's thread, logs the request, and returns the work's result as the answer."""
+        """Runs the work on the worker's main loop, logs the request, and returns the work's result as the answer."""
         began = time.monotonic()
         asked = self._ask(work, only_reads=False)
         try:

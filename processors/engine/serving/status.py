@@ -1,4 +1,4 @@
-"""The route ``/status``: builds a worker's status as JSON data, and decodes it to frozen dataclasses."""
+"""The route ``/status``: builds a worker's status as JSON data. Clients decode it to frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.task.task import Task
     from holdfast.processors.engine.runtime.task.task_time import TaskTime
 
-#: Maximum number of timers that a status counts for each store and clock. The worker's loop waits for the count.
+#: Maximum number of timers that a status counts for each store and clock. The count takes time of the worker's main
+#: loop.
 TIMERS_COUNTED_MAX = 10_000
 
-#: A paused worker must request the end offsets for a status. They are reused for this many seconds.
+#: Seconds for which a status of a paused worker reuses the end offsets that it requested from Kafka.
 ENDS_EVERY_S = 1.0
 
-#: Seconds. A status lists an input as ``awaited`` if messages of other inputs have waited for it at least this long.
+#: Seconds. A task that reads in time order holds back messages until another input has messages, too. A status lists
+#: that input as ``awaited`` after this time.
 AWAITED_FOR_S = 1.0
 
 
@@ -47,9 +49,10 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """The status of a schedule. ``next`` is the time of its next slot, ``last`` of the last slot that fired.
+    """The status of a schedule (a function that runs at set times, its slots).
 
-    Both are in seconds since 1970. ``fired`` and ``missed`` are the numbers of slots that fired and that were missed.
+    ``next`` is the time of the next slot, ``last`` of the last slot that ran, both in seconds since 1970. ``fired`` and
+    ``missed`` are the numbers of slots that ran and that were missed.
     """
 
     next: float | None
@@ -62,10 +65,9 @@ class ScheduleStatus:
 class TimersStatus:
     """The timers of a store that have not fired yet. ``pending`` is their number.
 
-    ``more`` is True if the count stopped at its limit.
-
-    ``next_stream`` and ``next_processing`` are the times of the next timer of each clock (stream time, worker's clock).
-    Both are in seconds since 1970; None without a timer. A store of schedules has ``schedules``, and no timers.
+    ``more`` is True if the count stopped at its limit. ``next_stream`` and ``next_processing`` are the times of the
+    next timer of each clock (stream time, the worker's clock), in seconds since 1970; None without a timer. A store of
+    schedules (functions that run at set times) has ``schedules``, and no timers.
     """
 
     pending: int
@@ -76,7 +78,10 @@ class TimersStatus:
 
 
 class TaskArrivals(Counts, frozen=True):
-    """Counts of a task's messages that were late, dead letters or skipped; ``per_minute`` is the recent rate."""
+    """Counts of a task's messages that were late, became dead letters or were skipped.
+
+    ``per_minute`` is the recent rate of each.
+    """
 
     per_minute: float = 0.0
 
@@ -86,14 +91,14 @@ class TaskStatus:
     """The status of one task.
 
     ``store_bytes`` is the size of the task's database on disk, None without a store. ``keys`` and ``live_bytes`` are
-    estimates for its live entries. ``state`` has for each store the number of reads, and the number of reads that were
-    not in the cache (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was used, or the reason why
-    none was used. ``restored`` is the number of changelog records that were replayed before the task ran. The replay
-    took ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first
-    message. ``late`` has for each store the number of windows for which messages were late, since the task started on
-    this worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are the inputs for which
-    messages of other inputs have waited at least a second. ``arrivals`` also counts messages that earlier owners have
-    processed.
+    estimates for the database's live entries. ``state`` has for each store the number of reads, and the number of reads
+    of values that were not in the cache (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was
+    used, or the reason why none was used. ``restored`` is the number of changelog records that were replayed before the
+    task ran. The replay took ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or
+    before the first message. ``late`` has for each store the number of windows for which messages were late, since the
+    task started on this worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are the
+    inputs without new messages, for which a task that reads in time order has held back other inputs for at least a
+    second. ``arrivals`` also counts messages that earlier owners have processed.
     """
 
     task: str
@@ -123,8 +128,8 @@ class StandbyStatus:
 
     ``phase`` is ``behind`` (replaying old records), ``following``, or ``waiting`` (for a retry after ``error``).
     ``stores`` has for each store its changelog, and its position, end and lag in offsets. The standby contains all
-    changes up to ``complete_at``, in seconds since 1970. ``checkpoint`` is the checkpoint with which the standby began;
-    None without a checkpoint. ``records`` is the number of records that were replayed since then.
+    changes up to ``complete_at``, in seconds since 1970. ``checkpoint`` is the checkpoint from which the standby
+    started; None without a checkpoint. ``records`` is the number of changelog records that were replayed after it.
     """
 
     task: str
@@ -144,12 +149,13 @@ class ProcessorStatus:
     """The status of one worker. Times are in seconds since 1970.
 
     ``silent_s`` is the time since the last heartbeat by the worker's monotonic clock, which ignores changes of the
-    system clock; None from a worker of an older version. ``maintenance`` is the running owner command: id, verb, and
-    ``done`` of ``total`` (None if unknown). While the number of workers changes, ``prepared`` tells whether the worker
-    has the state of all tasks that it will get; otherwise it is None. ``memory_mib`` is the worker's resident memory.
-    ``global_tables`` has for each topic: the number of rows, the number of unreadable rows, the bytes of memory,
-    whether rows are being loaded, and the remaining offsets. ``warnings`` has texts about tables that may lose rows,
-    each with an action. ``lookups`` has for each ``join_lookup`` function the cache's hits, misses and entries.
+    system clock; None from a worker of an older version. ``maintenance`` is the running owner command (a change of
+    state that an operator requested): id, verb, and ``done`` of ``total`` (None if unknown). While the number of
+    workers changes, ``prepared`` tells whether the worker has the state of all tasks that it will get; otherwise it is
+    None. ``memory_mib`` is the worker's resident memory. ``global_tables`` has for each topic: the number of rows, the
+    number of unreadable rows, the bytes of memory, whether rows are being loaded, and the remaining offsets.
+    ``warnings`` has texts about tables that may lose rows, each with an action. ``lookups`` has for each
+    ``join_lookup`` function the cache's hits, misses and entries.
     """
 
     processor: str
@@ -188,12 +194,12 @@ class ProcessorStatus:
 
     @property
     def timers(self) -> TimersStatus | None:
-        """The timers of all tasks together; None for a processor without timers."""
+        """The sum of the timers of all tasks; None for a processor without timers."""
         return together([each for task in self.tasks for each in task.timers.values()])
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """Decodes a ``/status`` document. Unknown fields of a newer worker are ignored.
+        """Decodes a ``/status`` document. Unknown fields, from a newer worker, are ignored.
 
         Raises ValueError if the document is not a status.
         """
@@ -201,7 +207,7 @@ class ProcessorStatus:
 
 
 def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
-    """Returns the sum of the timers of several stores, tasks or workers; None if ``timers`` is empty."""
+    """Adds up the timers of several stores, tasks or workers; None if ``timers`` is empty."""
     timers = [each for each in timers if not each.schedules]
     if not timers:
         return None
@@ -214,7 +220,7 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStatus]:
-    """Merges the schedules of several tasks or workers by name.
+    """Combines the statuses of the same schedules from several tasks or workers, by name.
 
     The result has the earliest next slot, the latest last slot, and the sums of the fired and of the missed slots.
     """
@@ -233,8 +239,9 @@ def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStat
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Builds the ``/status`` document. It must be called on the worker's own thread."""
-    # imported late because a client only decodes a status, and needs no stream; a worker has loaded this module already
+    """Builds the ``/status`` document. It must be called on the worker's main thread."""
+    # Imported late: a client only decodes a status, and would load the module for nothing. A worker has already loaded
+    # it.
     from holdfast.processors.engine.dataframe.calls import lookup_figures
 
     committer = worker.committer
@@ -291,13 +298,14 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         place = Partition(topic, task.partition)
         fetched = None if member is None else member.high_watermark(place)
         end = fetched
-        # While a worker is paused, it fetches nothing. So the end of its last fetch is too old to compute the lag.
+        # A paused worker fetches nothing, so the end offset of its last fetch is out of date. The end offset is
+        # requested from Kafka instead.
         if member is not None and worker.paused:
             end = worker.maintenance.ends.end_of(place, member)
         lag = None if end is None else max(0, end - (position or 0))
         ended = member is not None and member.is_ended(place) and end == fetched
         if lag and ended and not (task.order and task.order.buffered):
-            lag = 0  # the lag is 0, because only transaction markers follow the last record
+            lag = 0  # the lag is 0: only transaction markers, and no records, follow the position
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)
     return {
@@ -320,7 +328,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
 
 
 def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
-    """Returns for each store the name of its changelog, the changelog's topic id, and the next offset to replay."""
+    """Returns for each store its changelog's name, the topic id of the changelog, and the next offset to replay."""
     stores = dict(task.meta.stores)
     return {name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset} for name, at in stores.items()}
 
@@ -350,7 +358,7 @@ def _timers_of(time: TaskTime) -> dict[str, Any]:
             nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
             told[store] = {"pending": found.pending, "more": found.more, **nexts}
     except HoldfastError:
-        return {}  # the worker's loop raises this error itself, so the status only omits the timers
+        return {}  # the worker's main loop raises this error itself, so the status only leaves out the timers
     return told
 
 
@@ -363,7 +371,8 @@ def _sizes_of(task: Task) -> dict[str, int | None]:
             "live_bytes": live_bytes,
         }
     except Exception:
-        # The worker's loop will raise the failure of the database itself. The status must work in spite of it.
+        # The worker's main loop raises an error of the database itself. The status must be available in spite of this
+        # error.
         return {"store_bytes": None, "keys": None, "live_bytes": None}
 
 

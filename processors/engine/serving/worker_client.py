@@ -1,10 +1,12 @@
-"""The client for a worker's HTTP routes: status, control and owner commands. The endpoint file gives the worker's URL.
+"""The client for a worker's HTTP routes: status, control, and owner commands.
+
+An owner command is a change of state that an operator requests. The worker's endpoint file has the URL and the token.
 
 Invariants:
     - Nothing is sent before the client has checked that the process of the endpoint file runs, by its pid and start
-      mark.
+      mark (a value that distinguishes it from a later process with the same pid).
     - A token is sent only if the route needs it. Before that, the client checks that the worker's process listens on
-      the port to which it has connected.
+      the port to which the client has connected.
 """
 
 from __future__ import annotations
@@ -44,34 +46,36 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
-#: Maximum bytes of a request's body without the message keys in it.
+#: Maximum bytes of a request's body, not counting the message keys in it.
 _BODY_REST_BYTES = 65_536
 
 
-#: The exceptions that decoding raises if an answer is no valid JSON document of a worker. Deep nesting raises
-#: RecursionError.
+#: The exceptions of decoding an answer that is not a worker's valid JSON document. Deep nesting raises RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 #: The event that the HTTP library reports after it has connected, before it sends the first byte.
 _CONNECTED = "connection.connect_tcp.complete"
 
-#: A function that is called with a running command's ticket (its state and progress) at each check.
+#: A function that the client calls with the ticket of a running command (its state and progress) after each check.
 ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
-    """The default of ``tell``, for callers that do not need the progress; it does nothing."""
+    """Does nothing. It is the default of ``tell``, for callers that do not need the progress."""
 
 
 class _StrangerAtPort(Exception):
-    """A program other than the worker listens on the port in the worker's endpoint file."""
+    """A program that is not the worker listens on the port in the worker's endpoint file."""
 
 
 class ProcessorSilent(HoldfastError):
-    """A worker did not answer, or did not carry out a request."""
+    """A worker did not answer, or refused a control request."""
 
 
 class ProcessorClient:
-    """Controls one worker from another process. The endpoint file of the worker's slot gives its address."""
+    """Controls one worker from another process.
+
+    The endpoint file of the worker's slot (its place on this machine, with a number and a folder) has its address.
+    """
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
         self.processor = processor
@@ -107,7 +111,7 @@ class ProcessorClient:
         return read_json(failure_file(self._file), ProcessorStatus)
 
     def alive(self) -> bool:
-        """Whether the worker's process runs. It may run but be stuck.
+        """Whether the worker's process runs. A running process may still be stuck.
 
         Returns False if the endpoint file was written before a reboot or in another container.
         """
@@ -115,9 +119,9 @@ class ProcessorClient:
         return endpoint is not None and endpoint.is_alive
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Makes the worker commit and copy the databases of all running tasks.
+        """Makes the worker commit, and copy the databases of all running tasks into a folder on its machine.
 
-        Returns the manifest of this local checkpoint.
+        Returns the manifest of this copy (a local checkpoint).
 
         Raises (as all control requests do):
             ProcessorSilent: The worker does not answer, or refused the request.
@@ -152,7 +156,7 @@ class ProcessorClient:
         Args:
             which: ``partitions`` (numbers; default: all partitions of the worker), and one of ``keys`` (a list of text
                 or bytes), ``prefix`` (text or bytes) or ``all=True``. ``window`` (from, up to, in milliseconds since
-                1970) selects only windows that contain a time of this range; ``read`` does not support ``window``.
+                1970) selects only windows that overlap this range. ``read`` does not support ``window``.
 
         Raises (as all commands do):
             CommandWrong: The command names something that the processor does not have, for example an unknown store.
@@ -202,11 +206,11 @@ class ProcessorClient:
         """Deletes the selected keys from the store and its changelog.
 
         Args:
-            which: The same as in ``count``, and three more arguments. ``export=True`` first writes the keys to files.
-                ``positions`` (topic to partition to offset) are the offsets at which a paused worker reads its inputs
-                next. They are committed together with the last deletes of their task. ``once`` is a name for the
-                command: if the command is repeated with the same name and keys, tasks that have already carried it out
-                delete nothing.
+            which: The same as in ``count``, and three more arguments. ``export=True`` first writes the entries of the
+                keys to files. ``positions`` (topic to partition to offset) are the offsets at which a paused worker
+                reads its inputs next. They are committed together with the last deletes of their task. ``once`` is a
+                name for the command: if the command is repeated with the same name and keys, tasks that have already
+                carried it out delete nothing.
 
         Returns:
             The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the
@@ -217,7 +221,7 @@ class ProcessorClient:
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         """Sets the input positions of a paused worker (topic to partition to offset).
 
-        The state stays unchanged. So if a record is read again, it changes the state again.
+        The state stays unchanged. If the new position is earlier, the records after it change the state a second time.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
@@ -226,8 +230,8 @@ class ProcessorClient:
     ) -> dict[str, Any]:
         """Makes a shadow (a worker that rebuilds a store) process its inputs exactly up to these offsets, and waits.
 
-        ``tell`` is called with the ticket at each check; its ``done`` and ``total`` are numbers of offsets. The field
-        ``positions`` of the result has the committed offsets, which equal the requested offsets.
+        ``tell`` is called with the command's progress at each check; ``done`` and ``total`` are numbers of offsets. The
+        field ``positions`` of the result has the committed offsets, which equal the requested offsets.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -251,8 +255,8 @@ class ProcessorClient:
                 change of their task.
             more: ``keep=True`` changes only message keys that are in the changelog; all other keys stay unchanged.
                 ``export=True`` first writes the present entries to a file: the entries of ``keys``, or all entries
-                without ``keys``. ``once`` is a name for the command: a repeated command with the same name exports no
-                task that the earlier command has begun to change.
+                without ``keys``. ``once`` is a name for the command. If the command is repeated with this name, tasks
+                that it has begun to change are not exported again.
 
         Returns:
             ``set``, ``deleted`` and ``same``, as numbers of entries; ``inputs``: for each partition, the input offsets
@@ -260,15 +264,16 @@ class ProcessorClient:
             attempts.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
-        # Arguments that were not given are left out of the request, because workers of older versions do not know them.
+        # Arguments that were not given are left out of the request, because workers of older versions may not know
+        # them.
         asked |= {name: value for name, value in more.items() if value}
         if "keys" in asked and len(_portions(asked["keys"])) > 1:
-            del asked["keys"]  # the keys do not fit into one request, so the command exports all keys
+            del asked["keys"]  # The keys do not fit into one request, so the command exports all keys of the store.
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
-        """Runs a command for the selected keys. If there are many keys, it is split into several requests."""
+        """Runs a command for the selected keys. Many keys are split into several requests."""
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
@@ -389,7 +394,7 @@ def _refusal(answer: httpx.Response) -> HoldfastError:
 
 
 def _portions(keys: Sequence[Key]) -> list[list[Key]]:
-    """Splits keys into lists, each small enough for one request. Without keys, returns one empty list."""
+    """Splits keys into lists that each fit into one request. Without keys, returns one empty list."""
     portions: list[list[Key]] = [[]]
     size = _BODY_REST_BYTES
     for key in keys:

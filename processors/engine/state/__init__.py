@@ -1,4 +1,4 @@
-"""The stores, their databases, and the checks whether local state may be used (the *coherence guard*).
+"""Stores of tasks, their databases, and the checks whether local state may be used (the *coherence guard*).
 
-This package imports ``changelog`` and ``topology``.
+This package may import ``engine.changelog`` and ``engine.topology``.
 """

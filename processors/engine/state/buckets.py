@@ -1,9 +1,10 @@
-"""Computes fingerprints of a set of (key, value) pairs: one fingerprint for each of 256 buckets of keys.
+"""Computes 256 fingerprints of a set of (key, value) pairs: one fingerprint for each bucket of keys.
 
-If two sets of pairs differ, only the buckets with different fingerprints must be compared pair by pair.
+Two sets of pairs are compared by their fingerprints. Only buckets with different fingerprints must be compared pair by
+pair.
 
 A pair belongs to bucket ``xxh64(key, seed=42) & 255``, because the fingerprint needs this hash anyway. Spark's
-``xxhash64(key) & 255`` is the same number. The sum of the buckets' fingerprints is the fingerprint of the set.
+``xxhash64(key) & 255`` is the same number. The sum of all 256 fingerprints is the fingerprint of the whole set.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BUCKETS = 256
 
 
 class BucketPrints:
-    """The fingerprints of the 256 buckets of one set of pairs. A new object describes the empty set.
+    """The fingerprints of the 256 buckets of one set of pairs. A new object has the fingerprints of the empty set.
 
     Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported inside the methods,
     because operator commands import this module, and an installation with only the engine has no numpy.
@@ -57,7 +58,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Adds to a bucket the fingerprint that Spark has computed from all pairs of this bucket."""
+        """Adds the pairs of one bucket, given as the bucket's fingerprint that Spark has computed."""
         import numpy as np
 
         self._counts[bucket] += np.uint64(of.count)
@@ -73,11 +74,11 @@ class BucketPrints:
         """The fingerprint of the complete set."""
         import numpy as np
 
-        total = int(np.add.reduce(self._totals))  # Wraps around at 2^64, as the sum of a ``Fingerprint`` does.
+        total = int(np.add.reduce(self._totals))  # The sum wraps around at 2^64, as the sum of a ``Fingerprint`` does.
         return Fingerprint(int(self._counts.sum()), int(np.bitwise_xor.reduce(self._xors)), total)
 
     def differing(self, other: BucketPrints) -> tuple[int, ...]:
-        """Returns the numbers of the buckets in which this set and ``other`` differ, ascending."""
+        """Returns the numbers of the buckets whose fingerprints differ between this set and ``other``, ascending."""
         unequal = (
             (self._counts != other._counts) | (self._xors != other._xors) | (self._totals != other._totals)
         ).nonzero()[0]
@@ -90,14 +91,14 @@ class BucketPrints:
 
 
 def bucket_of(key: bytes) -> int:
-    """Returns the number of the bucket that a key belongs to, 0 to 255."""
+    """Returns the number of a key's bucket, 0 to 255."""
     return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """Maps each key in the wanted buckets to a list of its values.
+    """Selects the pairs whose keys are in the wanted buckets, as a map from each key to a list of its values.
 
-    A list with several values shows that a key occurs more than once.
+    A list with several values shows that the key occurs more than once.
     """
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)

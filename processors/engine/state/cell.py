@@ -1,4 +1,4 @@
-"""A cell has the values of one state key of a store in memory, for many message keys."""
+"""Values in memory of one state key, the name under which a function keeps a value for a message key."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from holdfast.processors.engine.changelog.format import full_keys, key_prefix
 
 
 class Cell:
-    """Maps message keys to values of one state key: uncommitted values (``dirty``), and a cache of committed values.
+    """Maps message keys to values of one state key: uncommitted values (``dirty``), and cached committed values.
 
     The cache has two dicts: ``young`` with the values used most recently, and ``old``. ``suffix`` is the state key as
-    bytes, which is the last part of a changelog key. With None, the cell serves many state keys, and the keys of its
-    dicts are full changelog keys. ``room`` is the maximum length of a dict key and its value together, in bytes.
+    bytes. A changelog key is made of the message key and this suffix. If ``suffix`` is None, the cell serves many state
+    keys, and the keys of its dicts are full changelog keys. ``room`` is the maximum length of a dict key and its value
+    together, in bytes.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")
@@ -29,11 +30,11 @@ class Cell:
         return place if self.suffix is None else key_prefix(place) + self.suffix
 
     def full_keys(self, places: Sequence[bytes], before: bytes) -> list[bytes]:
-        """Returns the changelog keys for ``places``, keys of this cell's dicts, each with ``before`` in front."""
+        """Returns the changelog keys for ``places`` (keys of this cell's dicts). Each result begins with ``before``."""
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:
-        """Returns the dict keys that this cell uses for these message keys, in the same order.
+        """Returns, for each message key, the key that this cell's dicts use for it, in the same order.
 
         In a cell of many state keys, ``state_key`` is a part of each dict key.
         """

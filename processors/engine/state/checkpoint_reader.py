@@ -1,9 +1,9 @@
 """Reads RocksDB checkpoints that other processes have written.
 
-All functions raise CheckpointDamaged for a damaged checkpoint.
+A checkpoint is a copy of a task's database. All functions raise CheckpointDamaged if it is damaged.
 
 Invariants:
-    - The folder is not changed and may be read-only. Any number of processes may read it at the same time.
+    - The checkpoint's folder is not changed and may be read-only. Any number of processes may read it at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.engine.state.rocksdb import StateReader
 from holdfast.processors.engine.state.task_store import TaskMeta
 
-#: A file that rocksdict writes into every folder that it opens.
+#: A file that rocksdict writes into each folder that it opens. Therefore this file is copied, and not linked.
 _SETTINGS = "rocksdict-config.json"
 
 
@@ -30,23 +30,23 @@ class CheckpointDamaged(StateFailed):
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
     """Yields changelog keys and values of one store, in key order.
 
-    If it raises an error, the pairs before it are correct.
+    If it raises an error, the pairs that it has yielded before are correct.
     """
     with _opened(path) as reader:
         yield from reader.items(store)
 
 
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yields the pairs of one store in pages: a list of keys and a list of values, with up to ``rows_max`` items.
+    """Yields the pairs of one store in batches: a list of keys and a list of values, with up to ``rows_max`` items.
 
-    Reading pages is faster than ``iterate_checkpoint``.
+    This is faster than ``iterate_checkpoint``, which yields single pairs.
     """
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
 
 
 def pairs_of_messages(path: Path, store: str, message_keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    """Returns changelog keys and values of the given message keys in one store."""
+    """Returns the pairs (changelog key, value) that one store has for the given message keys."""
     with _opened(path) as reader:
         return [pair for key in message_keys for pair in reader.of_message(store, key)]
 

@@ -2,9 +2,9 @@
 
 ``keep_or_restore`` decides where the replay of a changelog begins.
 
-The functions read no files and no topics. They judge facts that the caller has read. The caller first reads the group's
+The functions read no files and no topics. The caller reads the facts and passes them. It first reads the group's
 committed offsets, after pending transactions have ended. Then it reads the changelogs' high watermarks. In another
-order, it could miss the last transaction of the task's previous owner.
+order, it could miss the last transaction of the worker that had the task before.
 
 Invariants:
     - State that does not match the committed input offsets is never used. The error names the command that repairs it.
@@ -29,13 +29,13 @@ DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:
-    """The facts about one partition of a changelog.
+    """What the checks must know about one partition of a changelog.
 
     If a topic is deleted and created again, its ``topic_id`` changes. ``start`` is the first offset, ``end`` the high
     watermark. Kafka keeps tombstones for ``delete_retention_s`` seconds.
 
-    For a table that is restored from its own topic (``source``), ``end`` is the group's committed offset. Records
-    before offset ``young_from`` may be so old that Kafka has already removed some of their tombstones.
+    A table without a changelog is restored from its own topic (``source``); then ``end`` is the group's committed
+    offset. Records before offset ``young_from`` may be so old that Kafka has already removed some of their tombstones.
     """
 
     topic: str
@@ -64,10 +64,11 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-#: A hint for errors about a store without data: the data may be stored under another store name. In earlier versions of
-#: Holdfast, a step without `store=` had store `default` or `aggregate`.
+#: A hint for errors about a store without data: the data may be stored under a former store name. In earlier versions
+#: of Holdfast, a step without `store=` had the store `default` or `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
-#: The action for a store of schedules or of a source.
+#: The suggested action if a store of schedules or of a source has no data. Such a store can't be rebuilt from the
+#: input.
 NOT_OF_INPUT = (
     "If the schedule or source is new, deploy this version: `holdfast apply deploy PROCESSOR` lets the store begin "
     "empty. Without a deployment, begin at the first message again, which sends outputs again: "
@@ -84,19 +85,19 @@ def check_inputs(
     chained: Collection[str] = (),
     not_of_input: Collection[str] = (),
 ) -> dict[str, int]:
-    """Returns the next input offset of each topic, after checking that the state matches these offsets.
+    """Checks that the state matches the group's committed offsets, and returns the next input offset of each topic.
 
     Each store must include exactly the messages before the committed offsets.
 
     Args:
-        state_inputs: For each store, the input offsets of its last meta record; empty for a store that was never
-            written.
+        state_inputs: For each store, the input offsets of its last meta record (the changelog record with the offsets
+            of a commit); empty for a store that was never written.
         committed: The group's committed offset of each input topic; None without a commit.
-        fed_by: For each store, the topics whose messages change the store. The task's remaining topics are not
-            checked, because an older version of the processor may not have recorded their offsets. A store without
-            an entry depends on all topics.
+        fed_by: For each store, the topics whose messages change the store. The task's remaining topics are not checked,
+            because an older version of the processor may not have recorded their offsets. A store without an entry
+            depends on all topics.
         chained: The stores before or after a repartition topic. Such a store can't be rebuilt without the other stores
-            of its chain.
+            on both sides of the topic.
         not_of_input: The stores of schedules and sources. Their state does not follow from the input, so it can't be
             built again from the input.
 
@@ -107,7 +108,8 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # Topics with a committed offset above 0 are checked first, because their errors explain better what is missing.
+        # Topics with a committed offset above 0 are checked first, because their errors explain better which data is
+        # missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
@@ -143,7 +145,7 @@ def check_inputs(
 
 
 def _rebuild(store: str, *, chained: bool) -> str:
-    """Returns the text of the action that builds a store again from its sources."""
+    """Returns the suggested action for a store that must be built again from its source topics."""
     if chained:
         return (
             "Build all state again from the sources, because the store is in one chain with `group_by` or a join by a "
@@ -170,9 +172,9 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 
 
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
-    """Raises StateIncoherent if a source topic was recreated since the state was built.
+    """Raises StateIncoherent if a source topic was deleted and created again since the state was built.
 
-    For each topic, ``known`` has the topic id that the state was built from, and ``seen`` the present topic id.
+    For each topic, ``known`` has the topic id when the state was built, and ``seen`` the current topic id.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
@@ -180,7 +182,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 
 
 def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a source topic whose topic id differs from the id that the state was built from."""
+    """Returns the error for a source topic whose topic id differs from the id that the state was built from."""
     return StateIncoherent(
         f"Task {task}: source {topic} was recreated (topic id {seen}, the state was built from {expected}): its "
         "offsets mean other records now.",
@@ -224,7 +226,7 @@ def check_source(topic: str, partition: int, committed: int | None, start: int, 
 
 
 def source_missing(topic: str) -> TopicUnusable:
-    """The error for a missing source topic."""
+    """Returns the error for a missing source topic."""
     return TopicUnusable(
         f"Source topic {topic} is not there.",
         action="Create the topic, or correct its name.",
@@ -234,7 +236,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 
 def topic_missing(topic: str, topology: Topology) -> HoldfastError:
-    """The error for a missing topic. Its action depends on the role: changelog, input, output, dead letters."""
+    """Returns the error for a missing topic. Its action depends on the role: changelog, input, output, dead letters."""
     if topology.store_of(topic) is not None:
         return changelog_missing(topic, topology)
     if any(spec.name == topic for spec in topology.inputs):
@@ -249,7 +251,7 @@ def topic_missing(topic: str, topology: Topology) -> HoldfastError:
 
 
 def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
-    """The error for a missing changelog."""
+    """Returns the error for a missing changelog."""
     store = topology.store_of(topic)
     return StateIncoherent(
         f"Changelog {topic} is not there.",
@@ -261,7 +263,7 @@ def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
 
 
 def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a changelog whose topic id differs from the id that the local state belongs to."""
+    """Returns the error for a changelog whose topic id differs from the id in the local state."""
     was = "is being rewritten from local state" if expected == RESEEDING else "was recreated"
     return StateIncoherent(
         f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
@@ -292,7 +294,7 @@ def changelog_another(task: str, store: str, topic: str, former: str) -> StateIn
 
 
 def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
-    """Returns the error for a changelog that lacks this partition of the store's source topic."""
+    """Returns the error for a changelog without this partition, which the store's source topic has."""
     return StateIncoherent(
         f"Changelog {topic} has no partition {partition}, but the store's source has: partitions were added to it.",
         action=_REBUILD,
@@ -313,7 +315,7 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
 
 
 def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
-    """Returns the error for a changelog that has lost records from the offset ``held``, where the replay must begin."""
+    """Returns the error for a changelog without the records from offset ``held`` on, where the replay must begin."""
     if facts.source is not None:
         return StateIncoherent(
             f"Task {task}: topic {facts.topic} begins at offset {facts.start}, but store {store} would be restored "

@@ -1,4 +1,4 @@
-"""The interface of a state backend: key-value databases, and access to their files for checkpoints.
+"""The interface of a state backend: opens key-value databases, and reads and writes their files for checkpoints.
 
 The default backend is RocksDB.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-#: A key of the database (store prefix included) and its new value; None deletes the key.
+#: A change of a database: a key (with the prefix of its store) and its new value. None deletes the key.
 Change = tuple[bytes, bytes | None]
 
 
@@ -33,7 +33,7 @@ class Database(Protocol):
         """
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Like ``write``, but the changes are given as parallel lists of keys and values."""
+        """Does the same as ``write``. The changes are given as parallel lists of keys and values."""
 
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` writes. Reads may be slow until ``end_bulk``.
@@ -64,10 +64,10 @@ class Database(Protocol):
         """Writes a consistent copy of the database at ``path``."""
 
     def compact(self) -> None:
-        """Rewrites the database without deleted and overwritten values."""
+        """Rewrites the database's files without deleted and overwritten values."""
 
     def estimates(self) -> tuple[int, int]:
-        """Returns estimates of the number of keys and of the live bytes on disk."""
+        """Returns estimates of the number of keys, and of the bytes of live data on disk."""
 
     def size_bytes(self) -> int:
         """Returns the bytes of the database's files on disk. The write-ahead log is not included."""
@@ -83,7 +83,10 @@ class Databases(Protocol):
     """A backend that opens, moves and deletes databases by their path."""
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
-        """Opens a database, and creates it if absent. With ``bulk_records``, opens it in bulk mode."""
+        """Opens a database, and creates it if absent.
+
+        With ``bulk_records``, opens it in bulk mode for this many writes.
+        """
 
     def exists(self, path: Path) -> bool:
         """Whether a database exists at this path."""
@@ -96,7 +99,10 @@ class Databases(Protocol):
 
 
 class LocalFile(NamedTuple):
-    """A file of a database. If two files have the same ``identity``, they have the same content."""
+    """A file of a database.
+
+    Two files with the same ``identity`` have the same content, so one copy of both is enough.
+    """
 
     name: str
     size: int
@@ -105,9 +111,9 @@ class LocalFile(NamedTuple):
 
 @runtime_checkable
 class DatabaseFiles(Protocol):
-    """Access to the files of databases.
+    """Access to the files of databases, for the copies of checkpoints in an object store.
 
-    Only a backend that implements this protocol can copy checkpoints to an object store.
+    A backend without this protocol has no checkpoints in an object store.
     """
 
     @property
@@ -118,7 +124,7 @@ class DatabaseFiles(Protocol):
         """Lists the files of a closed database or of a checkpoint, sorted by name."""
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """Yields the content of one file, in pieces."""
+        """Yields the content of one file as a sequence of byte strings."""
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
         """Writes one file of a database. The database is opened after all of its files are written."""

@@ -20,7 +20,7 @@ class StateFailed(HoldfastError):
 
 
 class StateFolderTaken(StateFailed, BadConfiguration):
-    """Another live process holds the slot's state folder."""
+    """Another live process holds the state folder of this slot (a worker's place on a machine)."""
 
 
 class StateFolderForeign(StateFailed, BadConfiguration):
@@ -37,7 +37,7 @@ class StateDiskFailed(StateFailed):
 class StateCorrupt(StateFailed):
     """The data on disk is damaged.
 
-    The database is moved to another name, and the state is restored from its changelog.
+    The damaged database is renamed, and the state is restored from its changelog.
     """
 
     cause = "store-corrupt"
@@ -45,9 +45,9 @@ class StateCorrupt(StateFailed):
 
 
 class InputsParted(StateFailed, BadConfiguration):
-    """A worker was assigned only some of a store's input topics.
+    """A worker was assigned only some of the input topics that one store needs.
 
-    The worker would miss a part of each key's messages.
+    The store would miss a part of each key's messages.
     """
 
 

@@ -1,11 +1,11 @@
-"""Files of exported state, with one JSON line for each entry. ``entry_of`` restores the exact bytes of an entry.
+"""Files of exported state, with one JSON line for each entry of a store. ``entry_of`` converts a line back to an entry.
 
-A file has the suffix ``.part`` until it is complete.
+While a file is written, its name ends with ``.part``.
 
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
 A key that is not UTF-8 text is written as ``key_base64``. A value that ``set_bytes`` stored is written as
-``value_base64``. A value of another codec than JSON is written twice: as JSON for readers, and as the exact payload::
+``value_base64``. A value of another codec than JSON is written twice: as JSON for readers, and as the exact bytes::
 
     {"store": "totals", ..., "value": {"seen": [1, 2]}, "codec": "typed 1", "payload_base64": "gaRzZWVu..."}
 """
@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """Writes a file ``<moment>-<name>.jsonl``. Until ``finish`` is called, the file's name ends with ``.part``.
+    """Writes an export file ``<moment>-<name>.jsonl``. Until ``finish`` is called, the file's name ends with ``.part``.
 
     Raises (from every method):
         OSError: The disk refused a write.
@@ -109,7 +109,7 @@ class ExportUnreadable(HoldfastError):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry of an export file. ``key`` is its changelog key, ``stored`` its stored value."""
+    """One entry of an export file. ``key`` is its changelog key, ``stored`` the exact bytes of its value."""
 
     store: str
     partition: int
@@ -135,7 +135,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def entry_of(line: bytes, number: int) -> Entry:
-    """Parses a line into the exact bytes that were exported. ``number`` is the line number, used in the error.
+    """Parses a line to an entry with the exact exported bytes. ``number`` is the line number, used in the error.
 
     Raises:
         ExportUnreadable: The line does not have the format of an export.
@@ -166,9 +166,9 @@ def entry_of(line: bytes, number: int) -> Entry:
 
 
 def _coded(found: _Line) -> bytes:
-    """Returns the stored value of a line with a codec.
+    """Returns the stored value of a line that has a codec and a payload.
 
-    Raises ValueError if the line's fields contradict its payload.
+    Raises ValueError if the line's JSON value differs from its payload.
     """
     codec = next((each for each in CODED if each.label == found.codec), None)
     if codec is None:
@@ -187,9 +187,9 @@ def _coded(found: _Line) -> bytes:
 
 
 def answer_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
-    """Converts an entry to JSON types for an HTTP answer: the data of its line without the payload.
+    """Converts an entry to JSON types for an HTTP answer: the data of its export line without the payload.
 
-    Raises FormatUnknown.
+    Raises FormatUnknown if the entry has an unknown format.
     """
     line = line_of(store, partition, key, stored)
     line.pop("codec", None)
@@ -199,7 +199,7 @@ def answer_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str
 
 
 def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
-    """Converts an entry to the data of its line, which msgspec encodes as JSON.
+    """Converts an entry to the data of its export line, which msgspec encodes as JSON.
 
     Raises FormatUnknown if the entry has an unknown format.
     """

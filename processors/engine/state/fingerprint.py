@@ -30,12 +30,12 @@ class Fingerprint:
     total: int = 0
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
-        """The fingerprint of the union of two disjoint sets."""
+        """Returns the fingerprint of the union of two disjoint sets."""
         return Fingerprint(self.count + other.count, self.xor ^ other.xor, (self.total + other.total) & _MASK)
 
     @property
     def hex(self) -> str:
-        """The fingerprint as text: count, xor and sum, joined by hyphens."""
+        """Returns the fingerprint as text: count, xor and sum, joined by hyphens."""
         return f"{self.count}-{self.xor:016x}-{self.total:016x}"
 
     @classmethod

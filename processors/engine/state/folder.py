@@ -1,7 +1,7 @@
-"""The state folder of one worker slot: its lock, its identity, and the databases of its tasks.
+"""The state folder of one slot (a worker's place on a machine): its lock, its identity, and the databases of its tasks.
 
     <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains the pid
-    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the last process that held the lock
+    <state_dir>/<group>/<slot>/.holder         the identity (machine, boot, pid) of the process that last held it
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
     <state_dir>/<group>/<slot>/id              the folder's id, a part of the worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one task's database
@@ -30,19 +30,19 @@ from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: Name of the file with the identity of the process that locked the slot. Older versions of Holdfast read the pid in
+#: The file with the identity of the process that last locked the slot. Older versions of Holdfast read the pid in
 #: ``lock`` instead. They ignore this file, because its name begins with a dot.
 HOLDER = ".holder"
-#: Maximum number of slots of a group on one machine, counting only processes that choose their slot themselves.
+#: Maximum number of slots of a group on one machine. It counts only for processes that choose a free slot themselves.
 SLOTS_MAX = 256
-#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and the copy of a folder gets a suffix.
+#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and a renamed copy of the folder gets a suffix.
 NAME_MAX = 160
 #: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StateFolder:
-    """One slot's folder, locked until ``release``.
+    """The state folder of one slot (a worker's place on a machine), locked until ``release``.
 
     Args:
         slot: The slot's name; None takes the first free slot.
@@ -85,21 +85,21 @@ class StateFolder:
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
-        """Returns the folder of one task's database. The slot is not locked."""
+        """Returns the folder of one task's database, without locking the slot."""
         return _task_folder(state_dir / group / slot, name)
 
     @staticmethod
     def id_of(slot: Path) -> str:
-        """Returns the id of a slot's folder; empty if the slot was never used. The slot is not locked."""
+        """Returns the id of a slot's folder, without locking the slot; empty if the slot was never used."""
         return _read(slot / "id").strip()
 
     @staticmethod
     def in_use(slot: Path) -> bool:
         """Whether a live process uses a slot. The check does not lock the slot.
 
-        The check looks for the process with the identity that the folder records. A process in another container may be
-        invisible. In this case, the check tests whether the lock is held. If no identity is recorded, the slot is in
-        use if any live process has the pid in ``lock``.
+        The folder records the identity of the process that locked it. The check tests whether this process runs. If the
+        process may be in another container and is invisible here, the check tests whether the lock is held. If no
+        identity is recorded, the slot is in use if any live process has the pid in ``lock``.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
@@ -133,7 +133,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes all databases, and old copies of them. The slot keeps its lock, identity and id."""
+        """Deletes all databases of the slot, and their renamed copies. The slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():
@@ -212,8 +212,8 @@ class StateFolder:
 def _task_folder(slot: Path, task: str) -> Path:
     """Returns a task's folder.
 
-    A task's name may join the names of many topics. A name that is too long is shortened, and a hash of the full name
-    is appended.
+    The name of a task can be long, because it may contain the names of many topics. In this case, the folder has a
+    shortened name with a hash of the full name.
     """
     former = file_name(task)
     if len(former) > NAME_MAX and (slot / former).is_dir():

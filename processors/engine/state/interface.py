@@ -9,7 +9,7 @@ from holdfast.processors.engine.state.methods import Ttl
 
 
 class State(Protocol):
-    """The values that one store has for the key of the current message. They are accessed by state key, like a dict.
+    """The values of one store for the key of the current message. They are accessed by state key, like a dict.
 
     Holdfast passes an object of this type as an argument to every stateful function.
     """
@@ -22,7 +22,7 @@ class State(Protocol):
 
         Args:
             key: The state key.
-            value: The value.
+            value: The new value.
             ttl: Time for which the value stays readable, counted from the message's event time. In milliseconds or as a
                 timedelta. The store must declare it: ``app.store(name, ttl=...)``.
 

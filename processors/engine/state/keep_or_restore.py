@@ -1,7 +1,7 @@
 """Decides how a restore begins: from which changelog offset each store is replayed, and whether local state is dropped.
 
-The functions read no files and no topics. They judge facts that the caller has read. ``coherence`` defines the order in
-which the caller must read the facts. If a restore begins with a checkpoint, ``checkpoints.decision`` chooses it.
+The functions read no files and no topics. The caller reads the facts and passes them. The module ``coherence`` says in
+which order the caller must read them. If a restore begins with a checkpoint, ``checkpoints.decision`` chooses it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from holdfast.processors.engine.state.coherence import (
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 #: The maximum age of local state that is used, as a fraction of the changelog's delete.retention.ms. Kafka may have
-#: removed tombstones that are newer than older state. A replay from such state could miss deletes.
+#: removed tombstones that were written after older state. A replay that begins from such state could miss deletes.
 RETENTION_PART_SAFE = 0.75
-#: Seconds. If the recorded time of local state is further in the future than this, the age of the state is unknown.
+#: Seconds. If the recorded time of local state is further in the future than this, the clock went back, and the age of
+#: the state is unknown.
 CLOCK_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The first offset to replay of each store's changelog.
+    """How to restore a task: the first changelog offset to replay for each store, and whether local state is dropped.
 
-    ``wipe`` is the reason to replay without the local state; None means that the local state is used. If ``aside`` is
-    True, the unused local state is kept under another name until the replay has shown that the changelogs are complete.
-    Otherwise, it is deleted.
+    ``wipe`` is the reason to drop the local state; None means that the local state is used. If ``aside`` is True, the
+    local state is renamed, and kept until the replay has shown that the changelogs are complete. Otherwise, it is
+    deleted.
     """
 
     starts: Mapping[str, int]
@@ -49,9 +50,9 @@ def plan_restore(
 ) -> RestorePlan:
     """Plans the restore of one task: the first changelog offset to replay for each store.
 
-    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` is the group's committed
-    offset of each input topic. Local state that includes less input than these offsets is an old copy. An old copy
-    can't repair a changelog.
+    ``meta`` has the offsets of the local state; None for new state. ``now`` is wall-clock seconds since 1970.
+    ``committed`` is the group's committed offset of each input topic. Local state that includes less input than these
+    offsets is an old copy, and a lost changelog must not be written again from it.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -96,10 +97,10 @@ def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why
 
 
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
-    """Returns the reason why a table can't be restored while the other stores of its task keep their local state.
+    """Returns the reason why the task's local state can't be kept while one new table is restored from its topic.
 
-    None means that the table can be restored. The task records one time for all of its stores. The age of the whole
-    local state therefore decides, even for a table that is new in the task.
+    None means that the state can be kept. The task records one time for all of its stores. The age of the whole state
+    therefore decides, even for a table that is new in the task.
     """
     if facts.source is None or facts.start >= facts.end:
         return None
@@ -107,14 +108,14 @@ def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | No
 
 
 def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
-    """Returns the reason why local state does not belong to the topic that restores the table; None if it does."""
+    """Returns the reason why a table's local state does not match the table's topic; None if it does."""
     if facts.source is None:
         return None
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Every row of the table is a record of the topic. A replay up to ``facts.end`` therefore gives the correct rows
-        # for the lower offset.
+        # Every row of the table is a record of the topic. A replay from the beginning up to ``facts.end`` therefore
+        # gives the rows of this lower offset.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -122,9 +123,9 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
     """Whether local state includes less input than the group committed, and no input beyond the committed offsets.
 
-    State of an incomplete restore counts as an old copy, because it matches no input offset. An exception is local
-    state from which a changelog is being rewritten (re-seeded). It counts as an old copy only if it includes less input
-    than the group committed.
+    State of an incomplete restore counts as an old copy, because it matches no input offset. Local state from which a
+    changelog is being rewritten is an exception. It counts as an old copy only if it includes less input than the group
+    committed.
     """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
@@ -133,9 +134,7 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """Returns those of the ``stores`` (name to topic id) whose changelog has this topic id.
-
-    They may start without data.
+    """Returns those of ``stores`` (name to topic id) whose changelog has this id. They may start without data.
 
     An empty id matches any changelog. The worker gets the same option at every restart. If the changelog is deleted and
     created again later, its topic id changes, so the option no longer applies.
@@ -147,7 +146,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """Returns ``meta`` without those stores in ``stores`` whose changelog was deleted and created again."""
+    """Returns the offsets ``meta`` without those of ``stores`` whose changelog was deleted and created again."""
     if meta is None:
         return None
     emptied = {
@@ -155,14 +154,14 @@ def without_emptied(
         for name in stores
         if name in changelogs
         and name in meta.stores
-        # If the topic id is unchanged, the topic has only lost its records. Local state is then still complete.
+        # If the topic id is unchanged, the topic has lost only its records. The local state is then still complete.
         and meta.stores[name].topic_id != changelogs[name].topic_id
     }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 
 def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
-    """Returns the reason why a table's topic can't be replayed from this offset; None if the replay is safe.
+    """Returns the reason why a table's topic can't be replayed from the offset in ``at``; None if the replay is safe.
 
     Records after this offset may be old, although the state is young. Kafka may have removed tombstones among these
     records. A replay from the beginning is safe, because Kafka removes a tombstone only after the row that it deletes.
@@ -175,8 +174,8 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """Returns the reason why state of this age (seconds) can't be replayed from ``offset``; None if it can."""
-    # A single missing offset can only be the transaction marker of the last commit, so the age does not matter. An
-    # interrupted replay is an exception: it may have reached the end so late that it missed tombstones.
+    # If only one offset is missing, it is the transaction marker of the last commit, so the age does not matter. This
+    # does not hold for an interrupted replay: it may have reached the end so late that it missed tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

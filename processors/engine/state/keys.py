@@ -1,4 +1,7 @@
-"""The format of keys inside a task's database. Other modules must build such keys with this module."""
+"""The format of keys in a task's database, which contains all stores of the task.
+
+Only this module builds these keys.
+"""
 
 from __future__ import annotations
 

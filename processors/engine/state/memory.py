@@ -1,4 +1,4 @@
-"""The memory backend: databases in the memory of the process. Each start restores them from the changelogs."""
+"""The memory backend: databases in the memory of the process. Each start restores their content from the changelogs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: ``_ordered``: the keys at the last range read, sorted; some of them may be deleted now. ``_added``: the keys
-        #: that were added after that.
+        #: ``_ordered``: the sorted keys at the last range read; some of them may be deleted by now. ``_unordered``: the
+        #: keys that were added after that read.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -98,11 +98,11 @@ class MemoryDatabase(Database):
         self._open()
 
     def estimates(self) -> tuple[int, int]:
-        """The number of keys, and the bytes of keys and values; both are exact."""
+        """Returns the number of keys, and the total bytes of keys and values. Both numbers are exact."""
         return len(self._content), self._bytes
 
     def size_bytes(self) -> int:
-        """The total length of keys and values, in bytes."""
+        """Returns the total length of keys and values, in bytes."""
         return self._bytes
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class MemoryDatabases(Databases):
         self._export = export
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
-        """Returns an empty database."""
+        """Returns an empty database, because the content of a closed database is lost."""
         return MemoryDatabase(self._export)
 
     def exists(self, path: Path) -> bool:
@@ -133,7 +133,7 @@ class MemoryDatabases(Databases):
         return False
 
     def move(self, path: Path, to: Path) -> None:
-        """Does nothing, because a closed database is lost."""
+        """Does nothing, because a closed database has no content."""
 
     def delete(self, path: Path) -> None:
-        """Does nothing, because a closed database is lost."""
+        """Does nothing, because a closed database has no content."""

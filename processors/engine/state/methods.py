@@ -25,7 +25,7 @@ from holdfast.processors.engine.changelog.format import (
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
 
-#: Maximum digits of a sum of Decimals. The sum is exact, whatever the precision of the process's decimal context.
+#: Maximum digits of a sum of Decimals. The sum is exact, because it does not use the decimal context of the process.
 DIGITS_MAX = 10_000
 _EXACT = Context(prec=DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation, Overflow])
 
@@ -160,7 +160,7 @@ class StateMethods:
     def entry(self, key: bytes, raw: bytes) -> tuple[str, Any] | None:
         """Returns a stored entry of the current message key in the form of ``items``.
 
-        None for an entry that ``items`` leaves out.
+        Returns None for an internal entry, which ``items`` leaves out.
         """
         return (name := key.decode(), self._decoded(name, raw)) if self._is_shown(key) else None
 
@@ -172,7 +172,7 @@ class StateMethods:
         return value
 
     def without_ttl(self) -> StateValueInvalid:
-        """The error for a value that was set with ``ttl`` in a store that does not declare a TTL."""
+        """Returns the error for a value that was set with ``ttl`` in a store that does not declare a TTL."""
         return StateValueInvalid(
             f"A value of store {self.name!r} was set with `ttl`, and the store is not declared for it.",
             action=f'Declare the store: `app.store({self.name!r}, ttl="by value")`.',
@@ -197,7 +197,7 @@ class StateMethods:
             return list(islice(shown, limit))
 
     def _is_shown(self, key: bytes) -> bool:
-        """Whether ``items`` and ``keys`` return this state key; they leave out internal keys."""
+        """Whether ``items`` and ``keys`` return this state key. They leave out Holdfast's internal state keys."""
         return not key.startswith(RESERVED_BYTES)
 
     def _decoded(self, key: str, raw: bytes) -> Any:
@@ -218,7 +218,7 @@ def _shown(value: Any) -> str:
 
 
 def _sum_of_decimals(held: float | Decimal, by: float | Decimal) -> Decimal:
-    """Returns the exact sum. Raises TypeError for a float, and DecimalException if there is no exact sum."""
+    """Returns the exact sum. Raises TypeError for a float, and DecimalException if the sum has too many digits."""
     if isinstance(held, float) or isinstance(by, float):
         raise TypeError("a Decimal and a float have no exact sum")
     return _EXACT.add(_EXACT.create_decimal(held), _EXACT.create_decimal(by))

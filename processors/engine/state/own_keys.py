@@ -1,8 +1,8 @@
 """The state keys under which Holdfast keeps internal records in users' stores; only this module builds or reads them.
 
-State keys that begin with ``RESERVED`` belong to Holdfast: ``state.items`` and ``state.keys`` leave them out. Index
-entries have the message key ``OWN_KEY``. Their state keys contain a time (milliseconds since 1970, with 15 digits) and
-therefore sort by time.
+State keys that begin with ``RESERVED`` belong to Holdfast: ``state.items`` and ``state.keys`` leave them out. The
+entries of indexes by time have the message key ``OWN_KEY``. Their state keys contain a time (milliseconds since 1970,
+with 15 digits) and therefore sort by time.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from binascii import hexlify
 #: Prefix of the state keys of internal records.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
-#: State keys about expiry. ``ENDS`` + state key: the expiry time of this state key's value. ``EXPIRES`` + time: an
-#: entry of the index by expiry time.
+#: Prefixes of state keys about expiry. ``ENDS`` + state key: the expiry time of this state key's value. ``EXPIRES`` +
+#: time: an entry of the index by expiry time.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
-#: State keys of timers. ``TIMERS`` + name: a timer. ``TIMERS_BY_CLOCK`` + clock + time: an entry of the clock's index
-#: by due time.
+#: Prefixes of state keys of timers. ``TIMERS`` + name: a timer. ``TIMERS_BY_CLOCK`` + clock + time: an entry of the
+#: clock's index by due time.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
-#: The state key that holds the newest event time of a message key.
+#: The state key under which the newest event time of a message key is stored.
 NEWEST = f"{RESERVED}newest"
-#: The state key that holds the stream time of a store.
+#: The state key under which the stream time of a store is stored.
 CLOCK_OF_STORE = f"{RESERVED}clock"
-#: State keys of schedules. ``SCHEDULES`` + name: the progress of one schedule.
+#: Prefix of the state keys of schedules. ``SCHEDULES`` + name: the progress of one schedule.
 SCHEDULES = f"{RESERVED}schedules/"
-#: State keys of sources: ``SOURCES`` + name holds what a source has sent.
+#: Prefix of the state keys of sources. ``SOURCES`` + name: the progress of one source, from which the source continues
+#: after a restart.
 SOURCES = f"{RESERVED}sources/"
 
 
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:
-    """Returns the state key of an index entry.
+    """Returns the state key of an entry in an index by time. ``kind`` is the prefix of the index.
 
     If ``time_ms`` is None, returns a key that sorts before all entries of the index.
     """

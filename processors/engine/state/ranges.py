@@ -1,4 +1,4 @@
-"""Range reads: the state keys of a message key between two bounds, in order, including uncommitted writes."""
+"""Range reads: return the state keys of a message key between two bounds, in order, including uncommitted writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
-#: If more keys than this were added since the last read, the whole list is sorted again. If fewer were added, each key
-#: is inserted into the sorted list.
+#: If more keys than this were added since the last read, the list of keys is sorted again. Otherwise, each new key is
+#: inserted into the sorted list.
 SORTED_FROM = 16
 
 
@@ -29,17 +29,17 @@ class Ranged(Protocol):
         """
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
-        """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
+        """Yields state keys of one message key, from ``first`` upward, with their committed values, in key order."""
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order, beginning with the last entry before ``end``.
+        """Yields the state keys of one message key before ``end``, with their committed values, in reverse order.
 
-        None means no end.
+        If ``end`` is None, begins with the last state key.
         """
 
 
 def behind(prefix: bytes) -> bytes:
-    """Returns the smallest bytes that sort after all bytes with this prefix; empty if the prefix is only 0xff bytes."""
+    """Returns the smallest bytes that sort after all bytes with this prefix; empty if it has only 0xff bytes."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
@@ -47,15 +47,15 @@ def behind(prefix: bytes) -> bytes:
 class WrittenKeys:
     """Index that finds the uncommitted writes of one message key without a scan of all writes.
 
-    Until the commit, the dict of writes grows only at its end, and a failed message removes only the last keys. A read
-    therefore looks only at keys that were added since the last read.
+    The uncommitted writes are in one dict. Until the commit, new keys are added at its end, and a failed message
+    removes only the last keys. A read therefore looks only at keys that were added since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        #: Maps each message key to two lists: its written keys, sorted and with duplicates; and the keys added since
-        #: the last read.
+        #: Maps each message key to two lists of changelog keys: the sorted keys (with duplicates), and the keys added
+        #: since the last read.
         self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
@@ -65,11 +65,11 @@ class WrittenKeys:
         """Yields the writes of one message key from changelog key ``first`` to before ``end``, sorted by key.
 
         The cost is proportional to the keys added since the last call plus the keys that the caller reads. It does not
-        depend on the number of all writes of the message key.
+        depend on the number of other writes of the message key.
         """
         by_prefix, as_number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
-            # ``prefix_of`` is inlined here, because this loop runs for every write of a commit.
+            # The code of ``prefix_of`` is repeated inline here, because this loop runs for every write of a commit.
             before = key[: PREFIX_BYTES + as_number(key[1:PREFIX_BYTES])]
             held = by_prefix.get(before)
             if held is None:
@@ -97,7 +97,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """Must be called after keys were removed from the end of the dict of writes.
+        """Forgets keys that were removed from the end of the dict of uncommitted writes.
 
         ``length`` is the dict's length now.
         """
@@ -109,7 +109,7 @@ class WrittenKeys:
 def merge_writes(
     few: Sequence[tuple[bytes, bytes | None]], ordered: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Merges ``writes``, which are few and unsorted, into a sorted iterator. The result is sorted."""
+    """Merges the unsorted writes ``few`` into the sorted iterator ``ordered``. The result is sorted."""
     if not few:
         return ordered
     by_key = itemgetter(0)
@@ -136,9 +136,10 @@ def state_keys_between(
 def state_keys(
     state: Ranged, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool
 ) -> Generator[tuple[bytes, bytes]]:
-    """Yields state keys from ``first`` up to before ``end`` (None: no end), with their stored values.
+    """Yields the state keys of one message key from ``first`` up to before ``end``, with their stored values.
 
-    The caller must close the iterator, because it may hold an open iterator of the database.
+    ``end`` is None for no upper bound. The caller must close the iterator, because it may hold an open iterator of the
+    database.
     """
     return (_descending if reverse else _ascending)(state, message_key, first, end)
 
@@ -147,7 +148,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
     writes = state.uncommitted(message_key, first, end)
     write = next(writes, None)
     with closing(state.stored(message_key, first)) as stored:
-        # ``heapq.merge`` would take three times as long, and every commit uses this code to read time indexes.
+        # ``heapq.merge`` would take three times as long, and every commit uses this loop to read indexes by time.
         for key, raw in stored:
             if end is not None and key >= end:
                 break
@@ -165,7 +166,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
 
 
 def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the write as a key and a value; yields nothing if the write is a delete."""
+    """Yields a write as a key and a value. Yields nothing if the write is a delete."""
     key, raw = write
     if raw is not None:
         yield key, raw
@@ -174,7 +175,8 @@ def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
     writes = state.uncommitted(message_key, first, end, reverse=True)
     with closing(state.stored_back(message_key, end)) as stored:
-        # In reverse order, the higher rank comes first, so the uncommitted write (rank 1) precedes the stored value.
+        # The merge yields entries in descending order of key and rank. An uncommitted write (rank 1) thus precedes the
+        # stored value (rank 0) of its key.
         merged = merge(_ranked(writes, 1), _ranked(stored, 0), reverse=True)
         yield from _newest(merged, lambda key: key >= first)
 
@@ -182,7 +184,7 @@ def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | No
 def _newest(
     merged: Iterable[tuple[bytes, int, bytes | None]], inside: Callable[[bytes], bool]
 ) -> Generator[tuple[bytes, bytes]]:
-    """Yields one entry for each key: the uncommitted write if there is one, otherwise the stored value.
+    """Yields one entry for each key: the uncommitted write if it exists, otherwise the stored value.
 
     A key with an uncommitted delete is left out.
     """

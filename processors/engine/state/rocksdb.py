@@ -26,15 +26,13 @@ from holdfast.processors.engine.state.task_store import BATCH_OPERATIONS_MAX, Ta
 
 #: Database files are copied in pieces of this size, in bytes.
 CHUNK_BYTES = 4 << 20
-#: Bytes of the block cache, and of the write buffers, for writing state in memory as a RocksDB checkpoint.
+#: Bytes of the block cache, and of the write buffers, of the RocksDB that is written as a checkpoint of state in
+#: memory.
 EXPORT_BYTES = 8 << 20
 
 
 def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
-    """Opens a database in bulk mode for a replay of ``bulk_records`` records.
-
-    If this is None, opens it for normal use.
-    """
+    """Opens a database: in bulk mode for a replay of ``bulk_records`` records, or for normal use if this is None."""
     options = database_options(memory, bulk_records)
     with _named_errors():
         # Without an explicit column family, rocksdict opens an existing database with the options stored on disk, and
@@ -53,8 +51,8 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 class RocksDatabase(Database):
     """One RocksDB database.
 
-    A database that does not exist on the disk is created only by its first write. A new task that starts bulk mode
-    before its first write therefore opens the database once and not twice.
+    A new database is created on the disk by its first write. A new task that starts bulk mode before its first write
+    therefore opens the database once and not twice.
 
     Args:
         rdict: The open database; None to create the database at the first write, with ``memory``.
@@ -110,7 +108,7 @@ class RocksDatabase(Database):
         self._reopen(None)
 
     def _reopen(self, bulk_records: int | None) -> None:
-        assert self._memory is not None  # only a read-only database has no memory plan, and it is never reopened
+        assert self._memory is not None  # Only a read-only database has no ``memory``, and it is never reopened.
         self.flush()
         self.close()
         self._made = _opened(self._path, self._memory, bulk_records)
@@ -174,7 +172,7 @@ class RocksDatabase(Database):
 
 
 class RocksDatabases(Databases, DatabaseFiles):
-    """RocksDB folders on the disks of this machine."""
+    """Opens, moves and deletes RocksDB folders on the disks of this machine, and reads and writes their files."""
 
     def __init__(self, memory: RocksMemory | None = None) -> None:
         self._memory = memory or RocksMemory()
@@ -202,7 +200,7 @@ class RocksDatabases(Databases, DatabaseFiles):
     def files(self, path: Path) -> list[LocalFile]:
         """Lists the files by name.
 
-        A file's inode, time and size identify its content, because RocksDB never changes a complete file.
+        The identity of a file is its inode, time and size, because RocksDB never changes a complete file.
         """
         found = []
         for file in sorted(path.iterdir()):
@@ -226,7 +224,7 @@ class RocksDatabases(Databases, DatabaseFiles):
 
 
 def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
-    """Writes keys and values as a new RocksDB at ``path``, to make a checkpoint of a database in memory."""
+    """Writes keys and values as a new RocksDB at ``path``. This is how a database in memory is checkpointed."""
     database = RocksDatabases(RocksMemory(EXPORT_BYTES, EXPORT_BYTES)).open(path)
     try:
         piece: list[Change] = []
@@ -259,7 +257,7 @@ class StateReader:
             ) from failure
 
     def meta(self) -> TaskMeta | None:
-        """The offsets of the last write; None if nothing was written yet."""
+        """Returns the offsets of the last write; None if nothing was written yet."""
         raw = self._database.get(META_KEY)
         return None if raw is None else TaskMeta.decode(raw)
 
@@ -278,7 +276,7 @@ class StateReader:
                 yield key[len(before) :], value
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yields the pairs of one store in pages: a list of keys and a list of values, with up to ``rows_max`` items.
+        """Yields the pairs of one store in batches: a list of keys and a list of values, with up to ``rows_max`` items.
 
         The read does not put blocks into the block cache.
         """
@@ -302,7 +300,7 @@ class StateReader:
             yield keys, values
 
     def size_bytes(self) -> int:
-        """The size of the database files on disk, in bytes."""
+        """Returns the size of the database files on disk, in bytes."""
         return self._database.size_bytes()
 
     def close(self) -> None:
@@ -311,10 +309,10 @@ class StateReader:
 
 
 def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Yields keys and values in key order, from the key ``first``.
+    """Yields keys and values in key order, from the key ``first``. Raises DatabaseCorrupt at a damaged block.
 
-    The iterator of rocksdict ends silently at a damaged block, as if there were no more keys. A second, lower-level
-    iterator therefore checks whether the end is real.
+    At a damaged block, the iterator of rocksdict ends silently, as if no more keys existed. A second, lower-level
+    iterator therefore checks whether it has reached the last key.
     """
     last: bytes | None = None
     for item in rdict.items(from_key=first, read_opt=reading):
@@ -346,7 +344,7 @@ def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _named(failure: Exception) -> Exception:
-    """Converts an error that reports corruption to DatabaseCorrupt.
+    """Returns a DatabaseCorrupt for an error that reports corruption; any other error unchanged.
 
     rocksdict raises the same class for all errors. Only the error's text shows whether data is corrupt.
     """
@@ -355,7 +353,7 @@ def _named(failure: Exception) -> Exception:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Converts errors raised inside the block with ``_named``.
+    """Raises DatabaseCorrupt in place of an error in the block that reports corruption.
 
     Reads of single keys repeat this code inline, for speed.
     """

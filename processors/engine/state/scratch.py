@@ -1,4 +1,4 @@
-"""Temporary databases for commands. They are stored in the same slot folder as the tasks' databases."""
+"""Temporary databases for owner commands (changes of state that an operator requests), in the worker's state folder."""
 
 from __future__ import annotations
 

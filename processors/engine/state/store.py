@@ -10,15 +10,15 @@ A read searches the levels of this diagram from left to right. A write stays in 
                            └── commit ────────►
 
 A store usually has few state keys and many message keys. Each state key therefore has a cell: dicts from message keys
-to values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
-with a prefix in ``scattered``, share one cell whose dicts use full keys.
+to values. Full keys (message key and state key) are built only for the database and the changelog. State keys beyond
+``CELLS_MAX``, and state keys with a prefix in ``scattered``, share one cell whose dicts use full keys.
 
 ``get`` and ``set`` inline ``_load`` and ``_store``. This saves 4 % of the CPU time of a stateful message.
 ``tests/unit/processors/engine/state/test_store_inlined.py`` checks that both variants give equal results.
 
 Invariants:
     - Only the overlay holds uncommitted writes; dropping the overlay drops all of them.
-    - The cache (``young`` and ``old``) holds committed values only, ``young`` the newer ones.
+    - The cache holds committed values only. ``young`` has the values that were used most recently.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 #: Default maximum size of one store's cache of committed values, in bytes.
 CACHE_BYTES = 64 << 20
-#: Maximum number of state keys whose values ``prefetch`` loads, for each message key of a batch.
+#: For how many state keys of a message ``prefetch`` loads values.
 PREFETCH_STATE_KEYS_MAX = 4
-#: Prefetching stops after this many consecutive prefetches without a cache miss, until the next cache miss.
+#: After this many consecutive prefetches without a cache miss, prefetching stops until the next cache miss.
 FOUND_ALL_MAX = 20
-#: Maximum number of state keys that have a separate cell.
+#: Maximum number of state keys whose values are in dicts of their own (cells).
 CELLS_MAX = 64
 #: Estimated bytes of an entry in addition to its key and value: object headers, and its place in the dict.
 ENTRY_BYTES = 180
@@ -68,22 +68,22 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Values of a step that numpy computes. They are kept outside of the store's overlay until ``write_back``."""
+    """Values of a step that numpy computes. They stay outside of the store's dicts until ``write_back``."""
 
-    #: Maximum memory for rows with committed values, in bytes.
+    #: Maximum memory for committed values, in bytes.
     rows_bytes_max: int
 
     def write_back(self) -> None:
-        """Writes all uncommitted values into the overlay, so that the commit contains them."""
+        """Writes all uncommitted values into the store's dicts, so that the commit contains them."""
 
     def committed(self) -> None:
-        """Must be called after a commit, when the database already contains the overlay."""
+        """Must be called after a commit, when the database already contains the store's writes."""
 
     def drop(self) -> None:
-        """Drops all uncommitted values."""
+        """Drops all uncommitted values, after a transaction was aborted."""
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes that the uncommitted values will need in the overlay when they are written back."""
+        """Returns the estimated bytes that the uncommitted values will need in the store's dicts."""
 
 
 class _Missing(Enum):
@@ -94,7 +94,7 @@ _MISSING: Final = _Missing.MISSING
 
 
 class Writes(NamedTuple):
-    """Uncommitted writes as parallel lists of changelog keys and values; the value None deletes its key."""
+    """Uncommitted writes as parallel lists: changelog keys, and their values. The value None deletes the key."""
 
     keys: list[bytes]
     values: list[bytes | None]
@@ -103,7 +103,7 @@ class Writes(NamedTuple):
 class StoreState(StateMethods):
     """One store of one task.
 
-    The runtime calls ``point_at`` for each message before the user function runs.
+    For each message, the engine calls ``point_at`` before the user function runs.
 
     ``topic`` is the changelog's name, or empty. ``record_bytes_max`` limits key plus value of a changelog record.
     """
@@ -147,7 +147,7 @@ class StoreState(StateMethods):
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: ``reads``: number of reads by user functions. ``misses``: number of reads that had to read the database.
+        #: ``reads``: the number of reads by user functions. ``misses``: how many of them had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -157,21 +157,21 @@ class StoreState(StateMethods):
         self._rows: Rows | None = None
         self._cells: dict[str, Cell] = {}
         self._shared = Cell(None, self.record_bytes_max)
-        #: The cells for whose state keys ``prefetch`` loads values.
+        #: The cells (values of one state key) for which ``prefetch`` loads values.
         self._followed: list[Cell] = []
-        #: The number of prefetches, since the last cache miss, that found all values in the cache.
+        #: The number of prefetches since the last cache miss. All of them found their values in the cache.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
-        #: An index of the uncommitted writes in the shared cell, by message key.
+        #: Finds the uncommitted writes of one message key in the shared cell, which holds many state keys.
         self._written = WrittenKeys()
         self._bytes = 0
-        #: Number of sampled values and the sum of their lengths in bytes. They give the mean length of a value.
+        #: For the mean length of a value: the number of sampled values, and the sum of their lengths in bytes.
         self._weighed = self._weight = 0
 
     # -- methods for user functions -------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A copy of the value of ``key``, or of ``default`` if the key has no value."""
+        """Returns a copy of the value of ``key``, or of ``default`` if the key has no value."""
         # The code of ``_load`` is repeated inline here, for speed.
         self.reads += 1
         cell = self._cells.get(key)
@@ -190,8 +190,8 @@ class StoreState(StateMethods):
                     return decode_json(raw[HEAD_SIZE:])
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
-                        raise  # The stored value is not too deep; the caller's own stack is nearly full.
-                    return decode_value(raw)  # This raises an error that names the stored state as the cause.
+                        raise  # The stored value is not nested too deeply. The stack of the caller is full.
+                    return decode_value(raw)  # This call raises an error that names the stored state as the cause.
             return decode_value(raw)
         # A function may change the returned default, so it gets a copy.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
@@ -227,11 +227,11 @@ class StoreState(StateMethods):
 
     @property
     def prefetches(self) -> bool:
-        """Whether ``prefetch`` may save database reads: False while the cache has every value that is read."""
+        """Whether ``prefetch`` may save database reads: False while the cache has all values that messages read."""
         return self._found_all < FOUND_ALL_MAX
 
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
-        """Loads the values that a batch of messages will probably read, with one database read for each cell."""
+        """Loads the values that messages with these keys will probably read: one database read for each state key."""
         if self._followed:
             self._found_all += 1
         for cell in tuple(self._followed):
@@ -253,11 +253,11 @@ class StoreState(StateMethods):
 
     @property
     def undo_log(self) -> list[Any]:
-        """The values that the current message has overwritten. The list is never replaced, so code may keep it."""
+        """The old values of keys that the current message has written. Always the same list, so code may keep it."""
         return self._undo
 
     def keep_message(self) -> None:
-        """Clears the undo log after a successful message, so that its writes stay in the overlay."""
+        """Clears the undo log after a successful message, so that the next commit contains the message's writes."""
         self._undo.clear()
 
     def undo_message(self) -> None:
@@ -283,19 +283,19 @@ class StoreState(StateMethods):
         return writes
 
     def rocks_changes(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yields the writes with the keys that they have in the task's database: store prefix + changelog key."""
+        """Yields the writes with their keys in the task's database: store prefix + changelog key."""
         prefix = self._rocks_prefix
         return zip([prefix + key for key in writes.keys], writes.values, strict=True)
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes of all uncommitted writes."""
+        """Returns the estimated bytes of all uncommitted writes."""
         outside = 0 if self._rows is None else self._rows.dirty_bytes()
         return outside + self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
 
     def committed(self) -> None:
-        """Must be called after the overlay was written to the database: moves the overlay's values into the cache."""
+        """Moves the uncommitted writes into the cache. Must be called after they were written to the database."""
         for cell in self._all():
-            if self._rows is not None:  # ``_rows`` serves as the cache; values in ``young`` would become outdated.
+            if self._rows is not None:  # ``_rows`` is this store's cache. ``young`` would be outdated.
                 cell.young, cell.old = {}, {}
                 cell.dirty.clear()
             elif cell.dirty:
@@ -312,7 +312,7 @@ class StoreState(StateMethods):
             self._rows.committed()
 
     def drop(self) -> None:
-        """Drops all uncommitted writes."""
+        """Drops all uncommitted writes, after a transaction was aborted."""
         if self._rows is not None:
             self._rows.drop()
         for cell in self._all():
@@ -322,14 +322,14 @@ class StoreState(StateMethods):
         self._bytes = 0
 
     def forget(self) -> None:
-        """Drops all uncommitted and cached values. Needed after a command has changed the database directly."""
+        """Drops all uncommitted and cached values. Must be called after a command has changed the database."""
         self.drop()
         self._cells, self._shared, self._followed = {}, Cell(None, self.record_bytes_max), []
 
-    # -- methods for rows outside of the overlay -------------------------------------------------------------------
+    # -- methods for values that numpy computes ----------------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:
-        """Registers values of a step computed with numpy, which must be written back before each commit."""
+        """Registers the values of a step that numpy computes. They are written back before each commit."""
         self._rows = rows
 
     def bound_cache(self, cache_bytes: int) -> None:
@@ -354,12 +354,12 @@ class StoreState(StateMethods):
         return [dirty[at] if at in dirty else young[at] if at in young else by_place[at] for at in places]
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Writes values of many message keys into the overlay. These writes can't be undone for a single message."""
+        """Writes values of many message keys, uncommitted. The failure of one message does not undo these writes."""
         cell = self._cells.get(state_key) or self._place(state_key)[0]
         self._overwrite(cell.dirty, cell.places(message_keys, state_key), values)
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Writes values of one message key into the overlay. All state keys must have a prefix in ``scattered``."""
+        """Writes values of one message key, uncommitted. All state keys must have a prefix in ``scattered``."""
         prefix = key_prefix(message_key)
         self._overwrite(self._shared.dirty, [prefix + state_key.encode() for state_key in state_keys], values)
 
@@ -380,12 +380,12 @@ class StoreState(StateMethods):
         return merge_writes(found, ((key[size:], raw) for key, raw in shared), reverse=reverse)
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
-        """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
+        """Yields state keys of one message key, from ``first`` upward, with their committed values, in key order."""
         prefix = key_prefix(message_key)
         yield from self._within(prefix, self._backend.items(self.name, prefix + first))
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order: the last entry before ``end`` first. None means no end."""
+        """Yields state keys of one message key before ``end`` (None: all), with committed values, in reverse order."""
         prefix = key_prefix(message_key)
         last = behind(prefix) if end is None else prefix + end
         yield from self._within(prefix, self._backend.items_back(self.name, last))
@@ -441,7 +441,7 @@ class StoreState(StateMethods):
         return (*self._cells.values(), self._shared)
 
     def _place(self, key: str) -> tuple[Cell, bytes]:
-        """Returns the cell for a state key that is not in ``_cells``, and the current message's key in its dicts."""
+        """Returns the cell (dicts of values) for a new state key, and the current message's key in these dicts."""
         try:
             suffix = key.encode()
         except AttributeError:
@@ -477,11 +477,11 @@ class StoreState(StateMethods):
         self._weight += sum(map(len, filter(None, found)))
 
     def entry_bytes(self) -> float:
-        """Estimated mean bytes of one cached value, from the values sampled so far."""
+        """Returns the estimated mean bytes of one cached value, from the values sampled so far."""
         return ENTRY_BYTES + self._weight / max(1, self._weighed)
 
     def _make_room(self) -> None:
-        """If the newer half of the cache is full, drops the older half. The newer half then becomes the older."""
+        """Limits the cache. If its newer half is full, drops the older half; the newer half becomes the older half."""
         cells = self._all()
         if sum([len(cell.young) for cell in cells]) * self.entry_bytes() <= self.cache_bytes / 2:
             return
@@ -491,10 +491,10 @@ class StoreState(StateMethods):
         self._followed.clear()
 
     def _forget_state_keys(self) -> None:
-        """Frees the cells of state keys that are no longer used, for example of state keys that contain a date."""
+        """Frees the cells of state keys that are no longer used, for example of state keys that contain a past date."""
         used = {key: cell for key, cell in self._cells.items() if cell.young or cell.old}
         if len(used) < len(self._cells):
             self._cells = used
-            # The shared cell is emptied, because its state keys may now get separate cells.
+            # The shared cell is emptied, because some of its state keys may now get their own cells.
             self._shared = Cell(None, self.record_bytes_max)
             self._followed = [cell for cell in self._followed if cell in used.values()]

@@ -1,4 +1,4 @@
-"""The database of one task: all stores of its subtopology, and the offsets that their data corresponds to.
+"""The database of one task. It contains all stores of the task, and the offsets up to which their data is complete.
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
@@ -40,10 +40,12 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Replaces a changelog's topic id in the meta record while the changelog is rewritten from local state.
+#: In the offsets of a store, this text replaces the changelog's topic id while the changelog is rewritten from local
+#: state.
 RESEEDING = "re-seeding"
 
-#: Suffix of a folder with an old copy of local state. The copy is kept until the task is restored from the changelogs.
+#: Suffix of the folder to which old local state is renamed. The folder is kept until the changelogs have restored the
+#: task.
 ASIDE_SUFFIX = ".former"
 
 #: Maximum operations of one write. During a write, rocksdict holds the interpreter lock, so a large write would stop
@@ -52,9 +54,9 @@ BATCH_OPERATIONS_MAX = 10_000
 
 
 class StoreOffset(NamedTuple):
-    """The position in its changelog up to which a store's data is complete. It is stored as a JSON list.
+    """The position in a store's changelog up to which the store's data is complete. It is stored as a JSON list.
 
-    ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last meta record before
+    ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last commit before
     ``offset``.
     """
 
@@ -66,7 +68,7 @@ class StoreOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskMeta:
-    """The offsets that a task's local data corresponds to; stored in the task's database.
+    """The offsets up to which a task's local data is complete. They are stored in the task's database, with the data.
 
     Attributes:
         inputs: The next input offset of each topic; the data includes the effects of all earlier messages.
@@ -74,9 +76,10 @@ class TaskMeta:
         complete_at: The last time at which the data matched the whole changelog, in wall-clock seconds since 1970. A
             replay changes this time only when it reaches the changelog's end. Tombstones that Kafka removed after this
             time may be missing in the data.
-        commands: Names of the owner commands whose effects are in the data, oldest first.
+        commands: Names of the owner commands (changes that an operator requested) whose effects are in the data, oldest
+            first.
         keys: For each store, lines of text that describe how the keys of its data were made, for example by
-            ``group_by``; no entry if no commit recorded the lines.
+            ``group_by``. A store has no entry if no commit recorded the lines.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class TaskMeta:
 
     @property
     def reseeding(self) -> bool:
-        """Whether a changelog is being rewritten from this data."""
+        """Whether the changelog of a store is being rewritten from this data."""
         return any(at.topic_id == RESEEDING for at in self.stores.values())
 
     def encode(self) -> bytes:
@@ -152,7 +155,7 @@ class TaskStore:
             return None if raw is None else TaskMeta.decode(raw)
 
     def holds_data(self, store: str) -> bool:
-        """Whether a store has at least one key."""
+        """Whether a store has any data."""
         with self._watched("read"):
             return next(items_of(self._database, store), None) is not None
 
@@ -171,7 +174,7 @@ class TaskStore:
             raise self._broken("read", failure) from failure
 
     def write(self, changes: Iterable[Change], meta: TaskMeta) -> None:
-        """Writes database keys with their values (None deletes), and at the end the offsets ``meta``."""
+        """Writes database keys with their values (None deletes a key). The last write contains the offsets ``meta``."""
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
@@ -180,7 +183,10 @@ class TaskStore:
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Writes database keys with values (None deletes), but no offsets. A later ``write`` must add the offsets."""
+        """Writes database keys with values (None deletes a key), but no offsets.
+
+        Call ``write`` later, to write the offsets.
+        """
         if self.failure is not None:
             raise self.failure
         with self._watched("written"):
@@ -189,7 +195,10 @@ class TaskStore:
                 self._database.load(keys[first:last], values[first:last])
 
     def empty(self, store: str) -> None:
-        """Deletes all keys of one store, but writes no offsets. A later ``write`` must add those of the empty store."""
+        """Deletes all keys of one store, but writes no offsets.
+
+        Call ``write`` later, with the offsets of the empty store.
+        """
         prefix = store_prefix(store)
         while keys := [prefix + key for key, _ in islice(self.items(store), BATCH_OPERATIONS_MAX)]:
             self.load(keys, [None] * len(keys))
@@ -203,7 +212,7 @@ class TaskStore:
     def end_bulk(self) -> None:
         """Flushes all writes and ends bulk mode.
 
-        The call waits for the flush. To avoid a long wait, first call ``flush(wait=False)``, and call ``end_bulk`` when
+        The call waits for the flush. To avoid a long wait, first call ``flush(wait=False)``. Call ``end_bulk`` when
         ``flushing`` is False.
         """
         with self._watched("flushed"):
@@ -221,7 +230,7 @@ class TaskStore:
         return self._database.flushing
 
     def items(self, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yields changelog keys and values of one store, in key order, from the changelog key ``first``."""
+        """Yields changelog keys and values of one store, in key order, from the changelog key ``first`` upward."""
         with self._watched("read"):
             yield from items_of(self._database, store, first)
 
@@ -276,7 +285,10 @@ class TaskStore:
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Closes the database. Never raises an error, because the changelog can replay any write that is lost."""
+        """Closes the database.
+
+        Never raises an error, because a write that is lost can be replayed from the changelog.
+        """
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -292,7 +304,7 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or keeps it as a copy under another name, and opens an empty database.
+        """Deletes the database, or with ``aside`` renames it as a copy, and opens an empty database.
 
         If an earlier copy already exists, a database whose restore is incomplete is deleted, and the earlier copy is
         kept.
@@ -350,7 +362,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Converts errors raised inside the block: calls ``_broken``, which returns the error to raise.
+        """Converts an error in the block to a StateFailed, and records it, so that the store refuses all later writes.
 
         ``get`` and ``get_many`` repeat this code inline, for speed.
         """
@@ -362,9 +374,9 @@ class TaskStore:
             raise self._broken(done, failure) from failure
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
-        """Records the failure and returns the error to raise.
+        """Records the failure, and returns the error to raise.
 
-        The recorded failure prevents all commits, even if user code catches the exception.
+        Because the failure is recorded, no later commit succeeds, even if user code catches the exception.
         """
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(

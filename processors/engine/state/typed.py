@@ -62,7 +62,7 @@ class TypedValues:
         self._upgrades = {key: dict(made) for key, made in upgrades.items()}
 
     def has(self, key: str) -> bool:
-        """Whether values of this state key have a model."""
+        """Whether the values of this state key have a model."""
         return key in self._adapters or ANY_STATE_KEY in self._adapters
 
     def read(self, key: str, raw: bytes) -> Any:
@@ -78,7 +78,7 @@ class TypedValues:
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
         else:
-            # ``decode_value`` raises an error that names the stored state, and not the message, as the cause.
+            # Called for its error, which names the stored state, and not the message, as the cause.
             decode_value(raw)
         try:
             return self._adapters[of].validate_json(payload)
@@ -126,14 +126,17 @@ class TypedValues:
             raise self._unfit(key, path, said, "Set an instance of the model.") from failure
 
     def _with_version(self, key: str, of: str, made: Any) -> Any:
-        """Returns an object to store, with the version of a model that has upgrades."""
+        """Adds the model's version to an object that is to be stored."""
         if not isinstance(made, dict):
             said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
             raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
         return {**made, VERSION: max(self._upgrades[of]) + 1}
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """Returns the JSON value of an instance in which a field's value has another type than the model declares."""
+        """Returns the JSON value of an instance after a strict conversion has failed.
+
+        A field of such an instance may contain a value of another type than the model declares.
+        """
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except Exception as failure:
@@ -141,7 +144,7 @@ class TypedValues:
             raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
 
     def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
-        """Raises StateValueInvalid if the instance read from its JSON ``made`` differs from the original."""
+        """Raises StateValueInvalid if the model reads another instance from the JSON ``made`` than ``value``."""
         action = (
             "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
             "field one exact type."
@@ -167,7 +170,7 @@ class TypedValues:
             raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
 
     def _upgraded(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> Any:
-        """Returns a stored object of any version, upgraded to the newest version, without the version field."""
+        """Upgrades a stored object of any version to the newest version, and removes the version field."""
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
             raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
@@ -199,10 +202,10 @@ class TypedValues:
 
 
 class CodedModels(TypedValues):
-    """The models of one store with another codec than JSON. An instance is stored as a payload of the codec.
+    """The models of one store with another codec than JSON. An instance is stored as bytes that this codec encodes.
 
-    With the codec "typed", the parts of an instance keep their Python types. The model then reads each part from its
-    own type. With another codec, the payload has the JSON values of the instance.
+    With the codec ``typed``, the parts of an instance keep their Python types, and the model reads the parts in these
+    types. With another codec, the bytes contain the JSON values of the instance.
     """
 
     def __init__(
@@ -216,11 +219,11 @@ class CodedModels(TypedValues):
         self._codec = codec
 
     def payload(self, key: str, value: Any) -> bytes:
-        """Returns the payload of an instance, or of input from which the model makes an instance.
+        """Returns the bytes to store for an instance, or for input from which the model makes an instance.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or its model would read another value.
-            ValueNotStorable: A part of the value has a type that the codec does not return.
+            ValueNotStorable: A part of the value has a type that the codec does not preserve.
         """
         if self._codec is not TYPED:
             made = self.written(key, value)
@@ -242,7 +245,7 @@ class CodedModels(TypedValues):
             raise not_storable(self._codec, made, failure, f" for key {key!r} of store {self._store!r}") from failure
 
     def _check_read(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, payload: bytes) -> None:
-        """Raises StateValueInvalid if the model reads another instance from a payload than it wrote."""
+        """Raises StateValueInvalid if the model reads another instance than ``value`` from the encoded ``payload``."""
         try:
             lost = difference(value, adapter.validate_python(decode(payload)))
         except pydantic.ValidationError as failure:

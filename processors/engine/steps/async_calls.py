@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.step import Step
 
-#: Maximum milliseconds for one group of simultaneous calls, because a transaction may last at most 15 seconds.
+#: Maximum milliseconds for the calls of one group of messages. The transaction around them may last at most 15 seconds.
 CALLS_WITHIN_MS = 10_000
 #: Maximum number of concurrent calls, even if the declaration asks for more.
 CONCURRENCY_MAX = 1_000
@@ -43,9 +43,10 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall(Step):
-    """The declaration of a step that awaits a function. ``timeout_ms`` is the maximum duration of each call.
+    """The declaration of a step that awaits an async user function.
 
-    ``known`` is a function that returns the result in a one-element tuple if a value needs no call, otherwise None.
+    ``timeout_ms`` is the maximum duration of each call. ``known`` is a function that returns the result in a
+    one-element tuple if a value needs no call, otherwise None.
     """
 
     func: Callable[[Any], Awaitable[Any]]
@@ -64,10 +65,10 @@ class AsyncCall(Step):
         return (self.func,)
 
     def describe(self) -> str:
-        """Describes the concurrency and the order of the calls in one line."""
+        """Describes in one line how many calls run at once, and whether their results keep the message order."""
         return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}"
 
     @property
     def rounds(self) -> int:
-        """Maximum number of calls, one after another, that can all time out within ``CALLS_WITHIN_MS``; at least 1."""
+        """How many consecutive calls fit in ``CALLS_WITHIN_MS`` even if every call times out; at least 1."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

@@ -13,19 +13,20 @@ from holdfast.processors.engine.steps.node import Node
 class Shared(IntEnum):
     """The part of a value that other branches of the stream can also see.
 
-    A change in this part would reach these branches.
+    If a step changes this part, the other branches see the change.
     """
 
     NOTHING = 0
-    #: Only the objects inside the fields of the value. The value itself is seen by one branch only.
+    #: Only the objects in the value's fields. The value itself belongs to one branch only.
     PARTS = 1
     ALL = 2
 
 
 def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
-    """Returns the next steps, each with the part of its value that other branches see.
+    """Returns the child steps of ``node``, each with the part of its input value that other branches still read.
 
-    ``shared`` says which part of the result of ``node`` other branches see.
+    Each child except the last shares the whole value with the children after it. The last child gets ``shared``, the
+    part that branches outside of these children read.
     """
     last = len(node.children) - 1
     return [(child, Shared.ALL if at < last else shared) for at, child in enumerate(node.children)]
@@ -48,7 +49,7 @@ def copy_before(node: Node, shared: Shared) -> Callable[[Any], Any] | None:
 def shared_behind(node: Node, shared: Shared) -> Shared:
     """Returns which part of a step's results other branches see.
 
-    ``shared`` is the same for the value before the step.
+    ``shared`` is the part of the step's input value that other branches see.
     """
     copy = copy_before(node, shared)
     left = shared if copy is None else Shared.NOTHING if copy is copied else Shared.PARTS
@@ -56,6 +57,9 @@ def shared_behind(node: Node, shared: Shared) -> Shared:
 
 
 def separates(node: Node) -> bool:
-    """Whether fields of the value must be separate objects, because a later step may change the objects in them."""
+    """Whether the fields of a step's result must contain separate objects.
+
+    This is needed if the step may put one object into two fields, and a later step may change such an object.
+    """
     may_share = node.of_engine is not None and node.of_engine.may_share_parts
     return may_share and any(each.touch is Touch.ALL for child in node.children for each in child.walk())

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.infra.errors import BadConfiguration
 
-#: The maximum duration, a century. A longer duration is a mistake, such as microseconds instead of milliseconds.
+#: Maximum duration: a century. A longer duration is a mistake, for example microseconds instead of milliseconds.
 LONGEST_MS = 100 * 365 * 86_400_000
 
 

@@ -1,7 +1,8 @@
 """Identifies a user's function by a short hash of its source. A different hash means a different function.
 
 The hash ignores comments, docstrings, white space, and code around a lambda. The hash includes texts and numbers of the
-closure. The functions that ``by("carrier")`` and ``by("plane")`` return therefore have different hashes.
+closure (variables of an outer function). For example, if ``by(name)`` returns a function that uses ``name``, then
+``by("carrier")`` and ``by("plane")`` have different hashes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class FunctionInvalid(BadConfiguration):
 def same_as(former: str) -> Callable[[Function], Function]:
     """Decorator for a changed function that gives the same results as an earlier version of the function.
 
-    A deployment then keeps the state.
+    With this decorator, a deployment keeps the state that the earlier version wrote.
 
     Args:
-        former: The hash of the earlier function. The error of a refused deployment or worker shows it.
+        former: The hash of the earlier function. It is in the error with which a deployment or worker refuses the
+            change.
 
     Raises:
         FunctionInvalid: The text does not have the format of a hash.
@@ -58,7 +60,10 @@ def same_as(former: str) -> Callable[[Function], Function]:
 
 
 def hash_of(function: Callable[..., Any]) -> str:
-    """Returns eight hex digits that identify a function by its source, or by its name if it has no source."""
+    """Returns eight hex digits that identify a function by its source, or by its name if its source can't be read.
+
+    For a function with ``same_as``, returns the hash given there.
+    """
     said = getattr(function, _SAME_AS, None)
     return said if isinstance(said, str) else hashlib.sha256(_text(function).encode()).hexdigest()[:_HASH_DIGITS]
 
@@ -91,7 +96,7 @@ def _closed_over(function: Any) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _source(code: CodeType) -> str:
-    """Returns the source text of one function, without its docstring and comments; empty if there is no source."""
+    """Returns the source text of one function, without its docstring and comments; empty if it can't be read."""
     try:
         lines, _ = inspect.findsource(code)
         text = "".join(lines)
@@ -118,7 +123,8 @@ def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
                 if code.co_firstlineno in (first, node.lineno):
                     return node
         return None
-    # Several lambdas may begin in the same line. The columns of the instructions show which of them this code is.
+    # Several lambdas may begin in the same line. The columns of the bytecode instructions show which lambda has this
+    # code.
     places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
     lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
     around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]

@@ -2,9 +2,9 @@
 
 All branches of a stream, all matches of a join, and all windows that contain a value get the same object. A branch,
 match or window that may change the value gets a copy, so that no other branch, match or window sees the change. A
-function that only reads needs no copy. A branch makes its copy just before its first step that changes something. If a
-filter before this step drops the message, no copy is made. The decision is based on the function's bytecode and on the
-names that it uses. Code that is not known to be harmless counts as a change, which costs a copy.
+function that only reads needs no copy. A branch makes its copy just before its first step that changes something. A
+filter before this step may drop the message; then no copy is made. This module decides by the function's bytecode and
+by the names that the function uses. Code that is not known to be harmless counts as a change, which costs a copy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _READING_MODULES = frozenset(
         "msgspec._core",
     )
 )
-#: Names of methods that do not change the object on which they are called, for types of values that steps get.
+#: Names of methods of common value types (texts, dicts, dates, ...) that do not change their object.
 _READING_METHODS = frozenset(
     (
         *("get", "items", "keys", "values", "copy", "count", "index", "union", "intersection", "difference"),
@@ -72,9 +72,10 @@ _CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELE
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: Bytecode instructions that read names from outside of a function.
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Limits for the check of a container to which a function refers by name: maximum number of parts, and maximum nesting.
+#: Limits for the check of a container that a function uses as a global or closure name: maximum number of elements, and
+#: maximum nesting. A larger container counts as changeable.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
-#: The value that is used for a name that is not assigned yet.
+#: Stands for the value of a name that is not assigned yet.
 _UNKNOWN = object()
 
 
@@ -90,7 +91,7 @@ class Touch(Enum):
 class ValueNotCopied(HoldfastError):
     """A value can't be copied.
 
-    A copy is needed, because several branches, matches or windows get it, and one may change it.
+    A copy is needed because several branches, matches or windows get the same value, and a step may change it.
     """
 
 
@@ -127,17 +128,15 @@ def own_object(value: Any) -> Any:
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one message as separate objects.
-
-    All except the last are copied, so that no two share a part.
-    """
+    """Returns the results of one message, with all results except the last copied. No two results share a part."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
 def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
     """Whether a function may change its arguments. False is certain. True only means that a change can't be ruled out.
 
-    ``stateful`` is True if the last argument is a state; calls of the state's methods are not counted as changes.
+    ``stateful`` is True if the function's last argument is a state. Calls of the state's methods do not count as
+    changes.
     """
     try:
         return _known(function, stateful)
@@ -178,9 +177,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
-    """Whether an instruction of a function may change an object.
+    """Whether an instruction in ``code`` may change an object.
 
-    ``state`` is the name of the state argument; calls of its methods are not counted as changes.
+    ``state`` is the name of the state argument. Calls of its methods do not count as changes.
     """
     last: Any = None
     for each in dis.get_instructions(code):
@@ -200,7 +199,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether ``name`` is in a harmless module that the function uses, and is not a method of a container."""
+    """Whether ``name`` belongs to a harmless module that the function uses, and is not also a method of a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -210,7 +209,7 @@ def _is_of_module(name: str, function: FunctionType) -> bool:
 
 
 def _outside(name: str, function: FunctionType) -> Any:
-    """Returns the present value of a global or closure name; None for a local variable, which is harmless."""
+    """Returns the current value of a global or closure name. Returns None for the function's own variables."""
     code = function.__code__
     if name in code.co_freevars:
         try:

@@ -1,8 +1,8 @@
-"""A table of the step arguments on which state depends, and lines of text that record the values of these arguments.
+"""Records, as lines of text, the arguments of the steps on which state depends.
 
 If such an argument is changed, the existing state may no longer fit the steps. A deployment and a worker therefore
-compare the recorded lines of the previous version with the new lines. A line is ``<step> <of what>: <argument> =
-<value>``, for example ``group_by day: key = field day``.
+compare the recorded lines of the previous version with the new lines. A line has the form ``<step> <of what>:
+<argument> = <value>``, for example ``group_by day: key = field day``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _roles(**by_role: str) -> Mapping[str, Role]:
 _WINDOW = "duration_ms grace_ms retention triggers"
 _AWAITED = "concurrency order timeout"
 
-#: Maps each method of a stream to the roles of its arguments. The project's tidy check compares this table with the
-#: signatures.
+#: Maps each method of a stream to the roles of its arguments. The test ``tests/tidy/test_step_arguments.py`` compares
+#: this table with the signatures of the methods.
 ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "apply": _roles(function="func model", columns="stateful", neither="expand metadata store"),
     "update": _roles(function="func model", columns="stateful", neither="metadata store"),
@@ -102,9 +102,8 @@ def recorded(step: str) -> tuple[str, ...]:
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
     """Returns the recorded lines of one step, for example ``group_by day: key = field day``.
 
-    ``of`` distinguishes the step from other steps of the same method. ``given`` must have all recorded arguments.
-
-    An argument that is an empty mapping gets no line.
+    ``of`` distinguishes the step from other steps of the same method, for example ``day``. ``given`` has a value for
+    each recorded argument of the method. An argument that is an empty mapping gets no line.
     """
     if missing := set(recorded(step)) ^ set(given):
         raise AssertionError(f"arguments of {step} are not as in the table: {', '.join(sorted(missing))}")
@@ -112,7 +111,10 @@ def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
 
 
 def field_or_function(by: Any) -> str:
-    """Returns the text for a key in a line: the field's name, a function's hash, or "the message's key" for None."""
+    """Returns the text that describes a key in a recorded line.
+
+    The text is the field's name, the function's hash, or "the message's key" if ``by`` is None.
+    """
     return f"field {by}" if isinstance(by, str) else "the message's key" if by is None else _shown(by)
 
 
@@ -130,9 +132,9 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose recorded line differs between two versions.
+    """An argument whose recorded line differs between two versions of a processor.
 
-    ``was`` or ``now`` is empty if a version lacks the step.
+    ``was`` or ``now`` is empty if that version has no such line.
     """
 
     argument: str
@@ -146,7 +148,7 @@ class Difference:
 
 
 def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...]:
-    """Returns the differences between the recorded lines of two versions of a store, in the order of the new lines."""
+    """Returns how the recorded lines of a store differ between two versions, in the order of the new lines."""
     before, after = _by_argument(was), _by_argument(now)
     changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
     return tuple(
@@ -157,7 +159,7 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of the lines that describe keys.
+    """Returns the recorded lines that describe keys.
 
     These lines are also stored with the state, so that a worker refuses state that was written with other keys.
     """
@@ -165,14 +167,18 @@ def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    """Maps each store to its lines about keys. Stores that use the unchanged keys of their topics have no entry."""
+    """Maps each store to its recorded lines about keys.
+
+    Stores that use the message keys of their topics have no entry.
+    """
     return {store.name: lines for store in topology.stores if (lines := key_lines(store.meaning))}
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """Returns a hint about ``same_as`` for the error, if only functions differ. The functions may give the same keys.
+    """Returns a sentence for the error about changed keys: which ``same_as`` decorators would keep the state.
 
-    If anything else differs, the hint is empty.
+    The new functions may give the same keys as the old ones. The text is empty if a key differs in more than its
+    function.
     """
     functions = [each.was.partition(_FUNCTION)[2] for each in changed if each.is_key]
     if not functions or not all(functions):

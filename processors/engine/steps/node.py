@@ -1,8 +1,7 @@
-"""One step of a stream. The steps form a tree that starts at the topic.
+"""One step of a stream, as a node of a tree. The root of the tree is the topic that the stream reads.
 
-After a node with several children, the stream has several branches.
-
-A step after a join of streams is a child of nodes in several trees.
+A node with several children splits the stream into branches. A step after a join of two streams is a child of nodes in
+both trees.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from holdfast.processors.engine.steps.topic import Topic
 class Node:
     """One step. A stateful step has a ``store``, an output step has a ``topic``. ``model`` is None unless declared.
 
-    The ``function`` of a source node is the topic's ``timestamp_extractor``. A window step has a ``window`` and its own
-    store.
+    The ``function`` of a source node (the root) is the topic's ``timestamp_extractor``. A window step has a ``window``
+    and a store that no other step uses.
     """
 
     kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "set_headers", "window"]
@@ -39,22 +38,22 @@ class Node:
     unnamed: bool = False
     #: The model of the store's values, in a form that ``schema_of`` accepts.
     model: Any = None
-    #: For a step that sets event times: maximum milliseconds by which they may be ahead of the worker's clock.
-    #: After a window the maximum is None, because event times there do not advance stream time.
+    #: Only for a step that sets event times: maximum milliseconds by which an event time may be ahead of the worker's
+    #: clock. None after a window, because event times there do not advance stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
     window: Window | None = None
-    #: The recorded lines about the step's arguments on which state depends; the module ``meaning`` makes them.
+    #: Text lines about the step's arguments on which state depends. The module ``meaning`` makes them.
     meaning: tuple[str, ...] = ()
-    #: Whether a result is made from several messages, such as a window. Such results may share objects, and have no
+    #: Whether a result is made from several messages, as after a window. The results may share objects, and have no
     #: headers.
     of_several: bool = False
-    #: Whether the step's functions may change their values. None: this is decided by examining the functions' code.
+    #: Whether the step's functions may change their arguments. None: the engine finds out from the functions' code.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
     def of_engine(self) -> Step | None:
-        """The built-in step; None for a source, an output, a window or a user's function."""
+        """The built-in step; None if the node is a source, an output, a window, or runs a user's function."""
         return self.function if isinstance(self.function, Step) else None
 
     @property
@@ -113,7 +112,7 @@ class Node:
 
     @property
     def touch(self) -> Touch:
-        """Which part of its value the step may change."""
+        """Which part of its input value the step may change."""
         if self.in_place is not None:
             return Touch.ALL if self.in_place else Touch.NOTHING
         serialize = None if self.topic is None else self.topic.formats.value_function
@@ -126,7 +125,10 @@ class Node:
 
     @property
     def parts_results(self) -> bool:
-        """Whether the results of one message must be copied, because a later step may change objects they share."""
+        """Whether several results of one message must be copied.
+
+        If so, the results may share objects, and a later step may change these objects.
+        """
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes
 
@@ -147,9 +149,9 @@ class Node:
         return nodes
 
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
-        """Returns a copy of this node and all nodes below it, in which some nodes have other functions.
+        """Returns a copy of this node and all nodes below it, with other functions for some of the nodes.
 
-        ``functions`` maps ``id(node)`` to the new function of the node.
+        ``functions`` maps ``id(node)`` to the node's new function. A tree without such a node is returned as it is.
         """
         if not any(id(node) in functions for node in self.walk()):
             return self
@@ -160,8 +162,8 @@ class Node:
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:
-    """Returns all steps of several sources.
+    """Returns all steps of the trees that begin at ``sources``.
 
-    A step that joined streams have in common is returned once.
+    A step that belongs to several trees is returned once.
     """
     return list({id(node): node for source in sources for node in source.walk()}.values())

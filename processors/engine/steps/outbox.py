@@ -1,4 +1,4 @@
-"""Output records that are not yet passed to the producer. Each topic has parallel lists of them."""
+"""Outboxes: output records of a task that are not yet passed to the Kafka producer, grouped by topic."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Steps with timers, which ``sdf.process(MyProcessor)`` adds to a stream.
 
-A task calls the methods of the user's class for messages and due timers. The methods emit values. One instance of the
-class serves one task. Its state and timers belong to the current key. Other attributes of the instance are lost when
-the process ends.
+A task calls the methods of the user's class for messages and due timers. The methods emit values to the next step. Each
+task has one instance of the class, for all keys. State and timers belong to the key of the current message. Other
+attributes of the instance are lost when the process ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TimerInvalid(HoldfastError):
 
 
 class Context:
-    """The object that a processor uses during a call: the key, its state and timers, and ``emit``.
+    """The object that the methods of a processor get: the key, the key's state and timers, and ``emit``.
 
     The object is valid only during the call of ``on_message`` or ``on_timer``.
 
@@ -154,9 +154,9 @@ class Processing(Step):
 
     factory: Callable[[], Any]
 
-    #: For errors: an example of code that gives the step a separate store.
+    #: Example code that gives the step a separate store. It is shown in errors.
     shared_as: ClassVar[str] = "process(..., store='reminders')"
-    #: How the step's store uses timers.
+    #: Describes to the engine that the step's store contains timers.
     use: ClassVar[TimerUse] = TimerUse()
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Processor:
             )
         self._stream = stream
         self.timers = declared.timers_of(state)
-        #: Whether the user's object has ``on_timer``, and so may set timers.
+        #: Whether the user's object has the method ``on_timer``. Without this method, the object can't set timers.
         self.fires = callable(getattr(self._user, "on_timer", None))
         self._context = Context(self.timers if self.fires else None, stream, now_ms)
 
@@ -239,7 +239,8 @@ class Processor:
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
-        if due.timer.clock == "processing":  # The time of a processing timer is not an event time.
+        # The time of a processing timer is not an event time. The state gets the stream time instead.
+        if due.timer.clock == "processing":
             state.timestamp_ms = max(self._stream.time_ms, 0)
         context = self._begun(key, timestamp, headers, state, due.timer)
         self._user.on_timer(due.timer.name, due.timer.time, context)

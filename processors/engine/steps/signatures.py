@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-#: Stands for an argument in a trial binding; the function is not called.
+#: A placeholder argument to test whether a signature accepts a call. The function is not called.
 _ANY = object()
 
 

@@ -1,8 +1,7 @@
-"""The properties that a built-in step declares.
+"""The properties that a built-in step declares about itself, for example its store and whether it changes values.
 
-Other modules read these properties instead of checking for the classes of joins, windows and aggregates.
-
-A new join, window or aggregate is a subclass of ``Step`` in a separate module. A user's function is not a ``Step``.
+Other modules read these properties instead of checking for the classes of joins, windows and aggregates. A new join,
+window or aggregate is a subclass of ``Step`` in a separate module. A user's function is not a ``Step``.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from holdfast.processors.engine.steps.in_place import Touch
 from holdfast.processors.engine.store_uses import TimeUse
 
-#: The role of a step if a task reads inputs in time order. ``feeds``: it writes state that messages of other inputs
-#: look up. ``reads``: it looks up such state.
+#: The role of a step if a task reads several inputs in time order. ``feeds``: the step writes state that messages of
+#: other inputs look up. ``reads``: the step looks up this state.
 Order = Literal["feeds", "reads"]
 
 
@@ -50,15 +49,14 @@ class StoreUse:
     drops_known: bool = False
 
 
-#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` itself raises no other
-#: exceptions.
+#: The exceptions that Python raises if an operation can't process a value. The code of an ``Inlined`` raises no others.
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)
 
 
 class Kept(Protocol):
-    """The content of a store that only one step uses. The content is either aggregates or windows.
+    """The definition of what one step keeps in a store of its own: either aggregates or windows.
 
     Attributes:
         store_kind: The kind of the store, for example ``aggregation``.
@@ -74,14 +72,14 @@ class Kept(Protocol):
 
     @property
     def use(self) -> TimeUse | None:
-        """Describes how the content depends on time, for example a window's length; None if it does not."""
+        """Describes how the stored content depends on time, for example a window's length; None if it does not."""
 
     def lines(self) -> tuple[str, ...]:
-        """Describes the definition of the content in lines of text. If a line changes, the definition has changed."""
+        """Describes the definition in lines of text. If a line changes, the definition has changed."""
 
 
 class Window(Kept, Protocol):
-    """The declaration of windows: by time, or by number of messages."""
+    """The declaration of windows, which are limited by time or by number of messages."""
 
     @property
     def __name__(self) -> str:
@@ -89,15 +87,15 @@ class Window(Kept, Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Whether a message may produce several results."""
+        """Whether one message may produce several results, because it belongs to several windows."""
 
     @property
     def asks_headers(self) -> bool:
-        """Whether the window calls functions that get headers."""
+        """Whether the window calls user functions that take the message's headers."""
 
 
 class Inlined(NamedTuple):
-    """A step as Python code for the generated loop: statements, and an expression for the result.
+    """A step as Python code for a generated loop over messages: statements, and an expression for the result.
 
     If the code raises an exception of ``UNFIT``, the loop calls the step's ``fail`` with the value and the exception.
     """
@@ -111,10 +109,10 @@ class Step:
 
     __slots__ = ()
 
-    #: Whether the step can be computed for many messages at once, if numpy computes an aggregation or a window after
-    #: it.
+    #: Whether the engine may compute the step for many messages at once. It does so if numpy computes the aggregation
+    #: or window after the step.
     in_runs: ClassVar[bool] = False
-    #: The step's role in the order in which inputs are read; None without a role.
+    #: The step's role if the task reads several inputs in time order; None without a role.
     order: ClassVar[Order | None] = None
 
     @property
@@ -129,55 +127,55 @@ class Step:
 
     @property
     def kept(self) -> Kept | None:
-        """The aggregates or windows in a store that only this step uses; None for a step without such a store."""
+        """The definition of the aggregates or windows in the step's own store; None for a step without such a store."""
         return None
 
     @property
     def touches(self) -> Touch:
-        """Which part of its value the step itself changes. Changes by user functions are not included."""
+        """Which part of its input value the step itself changes. Changes by user functions are not included."""
         return Touch.NOTHING
 
     @property
     def makes_object(self) -> bool:
-        """Whether each result is a new object, whose fields may still contain objects of the value."""
+        """Whether each result is a new object. Its fields may still contain objects of the input value."""
         return False
 
     @property
     def may_share_parts(self) -> bool:
-        """Whether, after the step, a field of the value may contain the same object as another field."""
+        """Whether the step may put one object into two fields of its result."""
         return False
 
     def separate(self, value: Any) -> None:
-        """Replaces the object in such a field by a copy. Called if a later step may change objects inside fields."""
+        """Copies the object in the field that the step set.
+
+        Then no other field of ``value`` contains the same object. Called only if ``may_share_parts``, and if a later
+        step may change objects in fields.
+        """
 
     @property
     def stands_in_order(self) -> bool:
-        """Whether the version contains the step's position among all steps.
+        """Whether the processor's version includes the position of the step among all steps.
 
-        It must, if the text does not show the position.
+        A step whose text (``describe``) does not show the position must return True.
         """
         return False
 
     def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined | None:
-        """Returns the step as code for the generated loop; None if the loop must call the step.
+        """Returns the step as code for a generated loop over messages; None if the loop must call the step.
 
-        ``value`` is the name of the variable with the value. ``named`` returns a name for an object to which the code
-        refers.
+        ``value`` is the name of the variable with the input value. ``named(name, object)`` makes an object available to
+        the code and returns its name there.
         """
         return None
 
     @property
     def outbox(self) -> str:
-        """The name of the outbox where the step's results wait for the next commit.
-
-        Empty for a step without an outbox.
-        """
+        """The name of the outbox where the step's results wait for the next commit; empty without an outbox."""
         return ""
 
     def describe(self) -> str:
-        """Describes the step in one line of text.
+        """Describes the step in one line of text. The version of the processor includes this text.
 
-        If this text changes, the version of the processor changes. Empty if the user function alone defines the
-        behaviour.
+        The text is empty if the user function alone defines the step's behaviour.
         """
         return ""

@@ -19,9 +19,10 @@ from holdfast.processors.engine.store_uses import TtlUse
 
 #: A user's function that converts a stored JSON object of one version to the next version.
 Upgrade = Callable[[Any], Any]
-#: The upgrades of a model by version. For a store with several models, a mapping from state keys to such upgrades.
+#: The functions that upgrade stored values, by the version they start from. If a store has several models: a mapping
+#: from state keys to such dicts.
 Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
-#: The value of ``ttl`` for a store in which only values set with ``ttl=`` expire.
+#: The value of ``ttl`` for a store in which only values that are set with their own ``ttl=`` expire.
 BY_VALUE: Literal["by value"] = "by value"
 
 
@@ -43,16 +44,16 @@ class StoreOptions:
     upgrades: Upgrades | None = None
     ttl: int | timedelta | Literal["by value"] | None = None
     codec: str = DEFAULT
-    #: One line of text for each built-in step that uses the store.
+    #: One line of text for each built-in step that has this store; empty for a store of user functions.
     steps: tuple[str, ...] = ()
-    #: For the store of a built-in step: how values expire by the event times of their own message key, as in
-    #: ``drop_duplicates``.
+    #: For the store of a join: how the stored messages expire. Each message has a state key that ends with its event
+    #: time.
     dating: Dating | None = field(default=None, compare=False)
-    #: For the store of a built-in step: how values expire by the event times of their own key, as in
-    #: ``drop_duplicates``.
+    #: For the store of a step such as ``drop_duplicates``: how values expire by the event times of the messages with
+    #: the same message key.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether only stream time expires values. This is needed after ``group_by``, where a message with an older event
-    #: time can follow a newer message. The older message must still find the state of its event time.
+    #: Whether only stream time expires values, and the event time of the current message is ignored. Needed after
+    #: ``group_by``, where a message with an older event time can follow a newer message and must still find its state.
     asked_by_older: bool = field(default=False, compare=False)
     #: Time for which values without their own ``ttl`` stay readable, in milliseconds; None means no limit.
     ttl_ms: int | None = field(init=False, default=None)
@@ -107,7 +108,7 @@ class StoreOptions:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions in the declaration: the upgrades."""
+        """The user functions in the declaration: the upgrade functions."""
         return tuple(upgrades[version] for upgrades in self.upgrades_by_key.values() for version in sorted(upgrades))
 
     @property
@@ -118,7 +119,7 @@ class StoreOptions:
     def describe(self) -> tuple[str, ...]:
         """Returns lines of text about the arguments on which state depends.
 
-        A changed line means a changed definition.
+        A changed line means that the store's definition has changed.
         """
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
@@ -126,7 +127,7 @@ class StoreOptions:
         return (*self.steps, *made)
 
     def _check_codec(self) -> None:
-        """Raises StoreInvalid for an unknown codec, and for a model of raw bytes."""
+        """Raises StoreInvalid for an unknown codec, and for a model in a store with the codec ``bytes``."""
         if not isinstance(self.codec, str) or self.codec not in CODECS:
             raise StoreInvalid(
                 f"`codec` of store {self.name!r} is {self.codec!r}, expected one of {', '.join(map(repr, CODECS))}.",

@@ -43,7 +43,7 @@ class TimestampType(IntEnum):
     TIMESTAMP_LOG_APPEND_TIME = 2
 
 
-#: A user's function of (value, headers, timestamp, timestamp type). It returns the event time in ms since 1970.
+#: A user's function that gets (value, headers, timestamp, timestamp type) and returns the event time in ms since 1970.
 TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
 EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
 
@@ -77,7 +77,10 @@ class Formats:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Text lines about formats with a schema and about the class of the values; part of the processor's version."""
+        """Text lines that describe formats with a schema, and the class of the values.
+
+        The lines are part of the processor's version.
+        """
         given = self.key_deserializer, self.value_deserializer, self.key_serializer, self.value_serializer
         typed = () if self.model is None else (f"values {self.model.__qualname__} {model_text(self.model)}",)
         return (*(each.text for each in given if isinstance(each, TopicFormat)), *typed)
@@ -109,7 +112,8 @@ class Topic:
         self.config = config
         self.deserialize_key = deserializer(key_deserializer, name, "key")
         self.serialize_key = serializer(key_serializer, name, "key")
-        #: The (de)serializers as they were declared, before names were replaced by functions.
+        #: The (de)serializers in the form in which they were declared: a name such as ``json``, a function, or an
+        #: object.
         self.formats = Formats(key_deserializer, value_deserializer, key_serializer, value_serializer, value)
         model = None if value is None else model_of(value)
         self.deserialize_value = typed_deserializer(value_deserializer, name, model)
@@ -128,7 +132,7 @@ class Topic:
                 topic=name,
             )
         self.timestamp_extractor = timestamp_extractor
-        #: Maximum milliseconds by which an event time may be ahead of the worker's clock. Default 1 hour.
+        #: Maximum milliseconds by which an event time may be ahead of the worker's clock. The default is 1 hour.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
         #: The name of the processor whose application declared the topic; None without an application.
         self.processor: str | None = None
@@ -136,12 +140,12 @@ class Topic:
         self.label = name
         #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
-        #: What a topic between two steps has: the messages of a join by a foreign key, or the changes of a table's rows
-        #: for their groups (``group_by`` of a table). Empty for other topics.
+        #: The content of a topic that the engine puts between two steps: ``join`` for the messages of a join by a
+        #: foreign key, ``table groups`` for the changed rows of a table with ``group_by``. Empty for other topics.
         self.between: Literal["", "join", "table groups"] = ""
-        #: The field whose values become the topic's keys; empty if a function computes the keys.
+        #: The field of the value that contains the topic's key; empty if a function computes the key.
         self.grouped_field = ""
-        #: The number of partitions that ``group_by`` declares; None without a declaration.
+        #: The number of partitions that ``group_by`` asks for; None if it asks for none.
         self.partitions: int | None = None
 
     @property
@@ -198,7 +202,10 @@ class Topic:
         )
 
     def spec(self) -> TopicSpec:
-        """Returns the expected properties of the topic. Partitions and replication are None unless declared."""
+        """Returns the name, partitions, replication and configuration that the topic should have in Kafka.
+
+        Partitions and replication are None unless declared.
+        """
         if self.repartitions:
             return TopicSpec(self.name, self.partitions, None, REPARTITION_CONFIG)
         if self.config is None:

@@ -1,1 +1,4 @@
-"""Turns assigned partitions into running tasks: fencing, restore, standbys, and checks before a task runs."""
+"""Turns partitions that the group assigns to a worker into running tasks.
+
+This includes the fencing of former owners, the restore of state, standbys, and the checks before a task runs.
+"""

@@ -1,4 +1,4 @@
-"""The tasks of one worker: tasks are opened, restored and closed as the group assigns and revokes their partitions.
+"""The tasks of one worker. They are opened, restored and closed when the group assigns and revokes their partitions.
 
 A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
 first changelog record (``state.keep_or_restore``). These steps must run in this order, otherwise the restore could miss
@@ -8,7 +8,7 @@ the last commit of the previous owner:
     3. Read the targets of the restore: the changelogs' high watermarks. For a table that is restored from its source
        topic, the target is the committed offset.
     4. Replay the changelogs up to the targets.
-    5. The coherence guard (``state.coherence``) compares the state with the committed offsets.
+    5. The *coherence guard* (the checks in ``state.coherence``) compares the state with the committed offsets.
 
 Invariants:
     - A task runs only after the coherence guard has accepted it.
@@ -65,7 +65,7 @@ _log = structlog.get_logger("runtime.assignment")
 
 
 class Assignment:
-    """Opens, restores and closes the tasks of one worker; ``checkpoints`` is None without an object store."""
+    """Opens, restores and closes the tasks of one worker. ``checkpoints`` is None without an object store."""
 
     def __init__(
         self,
@@ -91,16 +91,17 @@ class Assignment:
         self._by_partition: dict[Partition, Task] = {}
         self._starts = dict[Partition, int]()
         self.pending: list[Task] = []
-        #: Seconds that the loop may sleep before it calls ``advance`` again.
+        #: Seconds for which the loop may wait for records before it calls ``advance`` again.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: For each task that is being opened: the note from the metadata of its committed offsets.
+        #: For each task that is being opened: the stream time and the message counts from the metadata of its committed
+        #: offsets.
         self._noted: dict[str, Noted] = {}
         self.joined = False
         #: Maps topics (sources and changelogs) to their topic ids, as read at the last assignment.
         self.topic_ids: dict[str, str] = {}
-        # `latest` applies only to source topics, because a repartition topic must be read from its first offset.
+        # `latest` applies only to source topics. A repartition topic is always read from its first offset.
         skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
         self._first_start = first_start.look(cluster.topics(), options.group, skipping)
 
@@ -111,7 +112,7 @@ class Assignment:
 
     @property
     def ordered(self) -> Sequence[Task]:
-        """The running tasks that read several inputs, so that they need a reading order."""
+        """The running tasks that read several inputs in a common order."""
         return [task for task in self._tasks.values() if task.order is not None and task.phase is TaskPhase.RUNNING]
 
     @property
@@ -125,9 +126,9 @@ class Assignment:
         return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
-        """Returns facts about a task's checkpoint for the status page; None if no checkpoint was searched.
+        """Returns facts about a task's checkpoint for the status page; None if no checkpoint was searched for.
 
-        The result has the progress of a running download, the checkpoint that was used, or the reasons why no
+        The result has the progress of a running download, or the checkpoint that was used, or the reasons why no
         checkpoint was used.
         """
         if task in self._fetching:
@@ -136,12 +137,15 @@ class Assignment:
         return None if fetched is None else fetched.told()
 
     def running(self, partition: Partition) -> Task | None:
-        """The running task that reads this partition; None if the task does not run, or belongs to another worker."""
+        """Returns the running task that reads this partition; None if the task does not run on this worker."""
         task = self._by_partition.get(partition)
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Note newly assigned partitions. ``advance`` opens their tasks later, after the rebalance callback."""
+        """Note newly assigned partitions during a rebalance callback.
+
+        ``advance`` opens their tasks after the callback.
+        """
         self.joined = True
         self.standbys.look_soon()
         for partition in partitions:
@@ -176,13 +180,13 @@ class Assignment:
         self._share_cache()
 
     def _share_cache(self) -> None:
-        """Divide the memory for cached values equally among all stores of all tasks."""
+        """Divide the memory for cached values equally among all stores of this worker's tasks."""
         states = [state for task in self._tasks.values() for state in task.states.values()]
         for state in states:
             state.bound_cache(self.options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some changelog records, and return the tasks that began to run in this call.
+        """Open pending tasks, replay some changelog records, and return the tasks that began to run during this call.
 
         Raises StateIncoherent if a task's state does not match the committed offsets.
         """
@@ -222,7 +226,7 @@ class Assignment:
         self.standbys.step(member, self._tasks, idle=idle)
 
     def close_all(self) -> None:
-        """Close every task, every standby and the restore consumer. A second call does nothing."""
+        """Close all tasks, all standbys, and the consumer of the restores. A second call does nothing."""
         self._restorer.close()
         self.standbys.close()
         for name in list(self._tasks):
@@ -289,7 +293,7 @@ class Assignment:
     def _open(
         self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float
     ) -> None:
-        """Open a task's store and start its replay, or start the fetch of a checkpoint."""
+        """Open the store of a task and start its replay, or start to fetch a checkpoint for it."""
         store = None
         if self._stores(task):
             self.standbys.release(task.name)
@@ -305,7 +309,7 @@ class Assignment:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 if decided.aside:
-                    store.wipe(aside=True)  # the state is moved to another name, because the checkpoint will replace it
+                    store.wipe(aside=True)  # The state is renamed, because the checkpoint will replace it.
                 store.close()
                 return
         except BaseException:
@@ -338,10 +342,11 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown. Kafka may have removed tombstones that were never applied to the data.
+            # The age of this data is unknown. Kafka may have removed tombstones before they were applied to the data.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # A copy of the folder is kept: its other stores may be complete although their changelogs are not.
+            # A copy of the folder is kept, because the data of its other stores may be complete when their changelogs
+            # are not.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -369,7 +374,7 @@ class Assignment:
         return True
 
     def _look_at_fetches(self) -> None:
-        """Make tasks pending again when their checkpoint fetch has ended, with or without a checkpoint."""
+        """Makes tasks pending again whose checkpoint fetch has ended. The fetch may have ended without a checkpoint."""
         now = self._cluster.clock.monotonic()
         for name, (task, fetching) in list(self._fetching.items()):
             found = fetching.ended(now)
@@ -379,7 +384,10 @@ class Assignment:
                 self.pending.append(task)
 
     def _install(self, task: Task) -> None:
-        """Move a fetched checkpoint to the folder of the task's RocksDB; does nothing without a checkpoint."""
+        """Move a fetched checkpoint into the folder of the task's RocksDB.
+
+        Does nothing without a fetched checkpoint.
+        """
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None or fetched.path is None:
             return
@@ -403,7 +411,7 @@ class Assignment:
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
         """Returns the number of offsets to replay after the task's checkpoint.
 
-        None if this is too few for bulk mode.
+        Returns None without a checkpoint, or if the number is too small for bulk mode.
         """
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
@@ -413,7 +421,7 @@ class Assignment:
         return tail if is_for_bulk(tail) else None
 
     def _check_installed(self, task: Task, store: TaskStore) -> None:
-        """Delete an installed checkpoint if the offsets in its RocksDB differ from those in its manifest."""
+        """Delete an installed checkpoint if its RocksDB contains other offsets than its manifest."""
         fetched = self._fetched.get(task.name)
         if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
             self._refuse(task, fetched, "its database has other offsets than its manifest")
@@ -430,7 +438,7 @@ class Assignment:
         if task in self._fetching:
             found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # ``discard`` deletes the fetched files, unless they were installed
+            self.checkpoints.discard(found)  # ``discard`` deletes only fetched files that were not installed
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
@@ -470,9 +478,9 @@ class Assignment:
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
-        """Check a task without changelogs: raise StateIncoherent unless its state is at the committed offsets.
+        """Checks a task without changelogs. Raises StateIncoherent unless its state is at the committed offsets.
 
-        Without a changelog, the state can't be repaired.
+        Without a changelog, state at other offsets can't be repaired.
         """
         if task.store is None or task.meta.inputs == committed:
             return

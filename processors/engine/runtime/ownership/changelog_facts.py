@@ -1,4 +1,4 @@
-"""Reads the facts that a restore needs: topic ids, and the first and last offset to replay of each partition.
+"""Reads what a restore must know of changelogs: their topic ids, and each partition's first and last offset to replay.
 
 A changelog is replayed from its first offset to its high watermark. The source topic of a table is replayed from its
 first offset to the group's committed offset, because later records are not processed yet.
@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("table_topics")
 
-#: Maps each store to a mapping from the changelog's partitions to their facts.
+#: Maps each store to the facts of its changelog, by partition number.
 Found = Mapping[str, Mapping[int, ChangelogFacts]]
 
 
@@ -34,8 +34,8 @@ def read_changelogs(
 ) -> Found:
     """Returns the facts of every changelog partition of these stores.
 
-    ``committed`` has the group's offsets, which must be read before this call. ``now`` is the wall clock in seconds
-    since 1970.
+    ``committed`` has the group's committed offsets, which must be read before this call. ``now`` is the wall clock in
+    seconds since 1970.
 
     Raises:
         StateIncoherent: A changelog is missing.
@@ -52,7 +52,7 @@ def read_changelogs(
         found[log.store] = {
             number: facts_of_source(log, seen, start, committed.get(Partition(log.topic, number)), young[number])
             for number, start in starts.items()
-            if number in young  # a partition that was added between the two requests is missing in ``young``
+            if number in young  # ``young`` lacks a partition that was added between the two requests
         }
     for spec in specs:
         name = spec.topic.name
@@ -67,9 +67,9 @@ def read_changelogs(
 
 
 def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """Returns all warnings about tables that are restored from source topics: ``table_warnings`` and ``lost_records``.
+    """Returns the warnings about tables that are restored from their source topics.
 
-    The warnings of ``lost_records`` are logged here; those of ``table_warnings`` are already logged.
+    The warnings of ``lost_records`` are also logged here. Those of ``table_warnings`` were already logged.
     """
     lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
     for warning in lost:
@@ -78,7 +78,10 @@ def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str,
 
 
 def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[str, ChangelogFacts]:
-    """The facts of one task's changelogs, by store; raises StateIncoherent if a changelog lacks the partition."""
+    """Returns the facts of one task's changelogs, by store.
+
+    Raises StateIncoherent if a changelog lacks the partition.
+    """
     facts = {}
     for name in (store for store in stores if store in found):
         if partition not in found[name]:
@@ -88,16 +91,16 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """Maps partitions of a table's source topic to the offset from which Kafka has certainly kept all tombstones.
+    """Maps partitions of a table's source topic to the offset from which on Kafka has certainly kept all tombstones.
 
-    ``now`` is the wall clock in seconds since 1970. Tombstones are expected to be kept for only three quarters of the
-    retention (``delete.retention.ms``), because clocks may differ.
+    ``now`` is the wall clock in seconds since 1970. Only three quarters of the retention (``delete.retention.ms``) are
+    counted, because clocks may differ.
     """
     return topics.offsets_at(topic, int((now - delete_retention_s(seen) * RETENTION_PART_SAFE) * 1000))
 
 
 def facts_of_source(log: SourceLog, seen: TopicFacts, start: int, committed: int | None, young: int) -> ChangelogFacts:
-    """The facts of one partition of a table's source topic, up to the group's committed offset ``committed``.
+    """Returns the facts for replaying one partition of a table's source topic, up to the group's offset ``committed``.
 
     If ``committed`` is None, the group has committed no offset, and nothing is replayed.
     """

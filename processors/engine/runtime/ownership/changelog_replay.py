@@ -1,9 +1,9 @@
-"""Restore: replays changelogs into stores, with a separate consumer, in steps between polls of the group consumer.
+"""Restores state: replays changelogs with a separate consumer, in steps between polls of the group consumer.
 
 ``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the previous
 owner was fenced. The consumer reads with read_committed. A partition is complete when the position reaches the target,
-or when the consumer reaches the partition's end. The consumer may reach the end first, because the last offsets before
-the target may be transaction markers or compacted records.
+or when the consumer reaches the partition's end. The position may stay below the target, because the last offsets
+before the target may be transaction markers or compacted records.
 
 A table with ``changelog="source"`` is replayed from its source topic, up to the group's committed offset; each record
 becomes a row (``joins.source_rows``).
@@ -44,10 +44,10 @@ _log = structlog.get_logger("runtime.restore")
 RECORDS_PER_STEP = 10_000
 #: Minimum number of offsets to replay for which RocksDB's bulk mode is used.
 BULK_RECORDS_MIN = 50_000
-#: Seconds between two writes of the replayed offsets. After a crash, at most the records of this time are replayed
+#: Seconds between two writes of the replayed offsets to RocksDB. After a crash, the records of this time are replayed
 #: again.
 NOTE_EVERY_S = 1.0
-#: Seconds. If the worker pauses longer between two steps, the timeouts for a restore without progress start again.
+#: Seconds. If the worker pauses longer than this between two steps, the timeouts for a lack of progress start again.
 ABSENT_S = 5.0
 #: Seconds. A restore fails if no record arrives during this time. The error names the cause.
 NO_PROGRESS_S = 120.0
@@ -56,7 +56,7 @@ HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether a replay has enough offsets for bulk mode. RocksDB must be opened twice for bulk mode."""
+    """Whether a replay has enough offsets for bulk mode, which costs two more opens of RocksDB."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -69,16 +69,16 @@ class TaskRestore:
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
-    #: Wall-clock seconds at which the targets were read. The finished restore has all changes up to this time.
+    #: Wall-clock seconds at which the targets were read. A finished restore contains all changes up to this time.
     target_at: float
-    #: Wall-clock seconds up to which the local state had all changes when the restore started.
+    #: Wall-clock seconds up to which the local state contained all changes when the restore started.
     complete_at: float
     #: Maps each input topic to the topic id that it had when the state was built.
     sources: Mapping[str, str]
-    #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
+    #: Transactional id of the worker that made the last replayed commit; empty if no commit was replayed yet.
     owner: str = ""
-    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record. A
-    #: repeated command is recognised by its name.
+    #: The ``once`` names of the last owner commands that changed the state, from the last replayed commit. A repeated
+    #: command has the same name, and is not carried out again.
     commands: Commands = msgspec.UNSET
     records: int = 0
     #: Number of offsets that were left to replay when the restore started.
@@ -86,12 +86,12 @@ class TaskRestore:
     #: Monotonic seconds at which the replayed offsets were last written to RocksDB.
     noted_at: float = 0.0
     noted_remaining: int = 0
-    #: Whether all records are written, but RocksDB still flushes them to disk (bulk mode).
+    #: Whether all records are written to RocksDB, but RocksDB still flushes them to disk in the background.
     flushing: bool = False
 
     @property
     def bulk(self) -> bool:
-        """Whether RocksDB is in bulk mode, set by this restore or by an earlier interrupted restore."""
+        """Whether RocksDB is in bulk mode. An earlier, interrupted restore may have set this mode."""
         return self.task.store is not None and self.task.store.in_bulk
 
     @property
@@ -110,7 +110,7 @@ class TaskRestore:
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """Maps each store to text lines that describe how its keys are made.
+        """Maps each store to text lines that describe its keys, for example the key of a ``group_by``.
 
         A store has no entry if no commit recorded these lines.
         """
@@ -120,7 +120,7 @@ class TaskRestore:
 
     @property
     def facts(self) -> dict[str, ChangelogFacts]:
-        """Maps each store to the facts about its changelog."""
+        """Maps each store to what is known of its changelog: topic id, first offset, target offset, and retention."""
         return {replay.store: replay.facts for replay in self.replays.values()}
 
     @property
@@ -129,7 +129,7 @@ class TaskRestore:
         return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """Returns those of ``stores`` whose changelog has no committed record."""
+        """Returns the stores among ``stores`` whose changelog has no committed record, and that have no local data."""
         store = self.task.store
         return frozenset(
             each.store
@@ -138,7 +138,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Maps each of ``stores`` to its present changelog offset and to the input offsets ``inputs``."""
+        """Maps each of ``stores`` to its current changelog offset, with the input offsets ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -146,7 +146,10 @@ class TaskRestore:
         }
 
     def progress(self, now: float) -> dict[str, float | None]:
-        """The progress for status and logs: records, rate, duration and time left; ``now`` is monotonic seconds."""
+        """Returns the progress for status and logs: records, rate, duration, time left.
+
+        ``now`` is in monotonic seconds.
+        """
         seconds = max(now - self.started_at, 1e-3)
         replayed = self.started_with - self.remaining
         return {
@@ -191,10 +194,10 @@ class Restorer:
         *,
         often: bool = False,
     ) -> None:
-        """Start the restore of a task by the plan ``decided``.
+        """Start the restore of a task. ``decided`` has the start of each replay, and whether local state is dropped.
 
-        ``looked_at`` is the wall-clock time at which the facts were read. ``often`` is True for a standby, which
-        replays at short intervals. Bulk mode is then not used, because it reopens RocksDB and stops its compaction.
+        ``looked_at`` is the wall-clock time at which the facts were read. ``often`` is True for a standby that replays
+        at short intervals. Bulk mode is then not used, because it reopens RocksDB and stops the compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -221,7 +224,7 @@ class Restorer:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
             # The store is marked ``restoring`` before its first data is written, so that no task uses an incomplete
-            # store. In bulk mode, a crash loses only the newest writes, so the mark stays.
+            # store. In bulk mode, a crash loses only the newest writes, so the mark is not lost.
             self._note(restore)
         self._assigned = False
 
@@ -233,7 +236,7 @@ class Restorer:
             self._assigned = False
 
     def excuse(self) -> None:
-        """Start the timeouts for missing progress again, because Kafka was unreachable or the worker was busy."""
+        """Start the timeouts for a lack of progress again, after Kafka was unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
 
@@ -309,7 +312,7 @@ class Restorer:
     def _rows(
         self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-        """Returns the table rows of a batch of a source topic, up to the target of the replay."""
+        """Converts a batch of a table's source topic to rows, up to the target of the replay."""
         assert self._consumer is not None
         if replay.done:  # the batch was fetched before the partition was removed from the consumer
             return [], []
@@ -396,7 +399,7 @@ class Restorer:
                     store.flush(wait=False)
             restore.flushing = True
             if restore.bulk and store is not None:
-                if store.flushing:  # RocksDB flushes in the background, so other tasks can be replayed
+                if store.flushing:  # RocksDB flushes in the background. Meanwhile, other tasks are replayed.
                     restore.progress_at = self._clock.monotonic()
                     continue
                 store.end_bulk()
@@ -451,9 +454,9 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off in this context.
+    """Switches Python's cyclic garbage collector off inside this context.
 
-    A collection would scan all replayed records, which takes long. The records have no reference cycles.
+    A collection would scan all replayed records, which takes long and frees nothing: the records have no cycles.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -465,9 +468,10 @@ def _uncollected() -> Iterator[None]:
 
 
 def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-    """Returns the keys and values of a batch.
+    """Returns the keys and values of the data records in a batch.
 
-    Meta records are left out; their content goes to ``replay`` and ``restore``.
+    Meta records (the records with a commit's input offsets) are left out. Their content is stored in ``replay`` and
+    ``restore``.
     """
     topic, number = batch.partition
     keys, values, offsets = batch.keys, batch.values, batch.offsets

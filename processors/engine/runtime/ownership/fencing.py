@@ -2,12 +2,12 @@
 
 A worker that is killed during a commit leaves a transaction open on its tasks' changelogs, and pending offsets. Without
 fencing, the next owner waits until the broker aborts that transaction, at least ``TRANSACTION_S`` after its start. If
-the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. The
-next owner initialises a producer with this id. The broker then aborts the open transaction.
+the next owner had a standby of the task, it knows the dead owner's transactional id from the changelog. It then
+initialises a producer with this id, so that the broker aborts the open transaction.
 
-Fencing is safe for these reasons. Only the worker to which the group assigned the partition fences, and only while a
-transaction is open on the changelog. A live owner ends its transaction before it gives a partition back. The group has
-removed an owner that could not end its transaction. Kafka refuses this owner's commits anyway, because its group
+Fencing is safe for these reasons. A worker fences only after the group has assigned the partition to it, and only while
+a transaction is open on the changelog. A live owner ends its transaction before it gives a partition back. If an owner
+could not end its transaction, the group has removed it. Kafka refuses this owner's commits anyway, because its group
 generation is old. If the dead owner was already restarted with the same id, the restarted process is fenced, too, and
 joins the group again. Fencing never commits a transaction.
 """
@@ -24,10 +24,10 @@ from holdfast.processors.engine.runtime.ports import Cluster
 
 _log = structlog.get_logger("runtime.fencing")
 
-#: Timeout in seconds of a request to the transaction coordinator. The worker waits for the answer.
+#: Timeout in seconds of a request to the transaction coordinator. The worker's main loop waits for the answer.
 FENCE_TIMEOUT_S = 5.0
-#: Seconds. If a transaction stays open longer than this, a dead owner has left it open. A shorter time is normal,
-#: because Kafka answers a commit before it writes the markers.
+#: Seconds. A transaction that stays open longer was left open by a dead owner. A shorter time is normal, because Kafka
+#: answers a commit before it writes the markers.
 MARKERS_S = 0.5
 #: Seconds between two checks of a transaction that is still open, during ``MARKERS_S``.
 LOOK_EVERY_S = 0.05
@@ -36,28 +36,33 @@ LEFT_EVERY_S = 5.0
 
 
 class FormerOwners:
-    """Remembers the owners of the tasks for which this worker keeps standbys, and fences dead owners."""
+    """Remembers who owned the tasks for which this worker keeps standbys (copies), and fences dead owners."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
-        #: Maps each task to the monotonic time at which this worker first saw an open transaction on its changelogs.
+        #: Maps each task to the monotonic time at which this worker first saw an open transaction on the task's
+        #: changelogs.
         self._open_since: dict[str, float] = {}
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: Writes missing markers of transactions that have ended. ``Committer`` sets the topics.
+        #: Writes missing markers of transactions that have ended. ``Committer`` replaces it by an object with the
+        #: topics.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
         #: A function that is called between two requests while the worker waits for Kafka.
         self.on_wait: Callable[[], None] = lambda: None
 
     def note(self, task: str, owner: str) -> None:
-        """Store that ``owner`` (a transactional id) made the last replayed commit of a task. An empty id is ignored."""
+        """Remember that ``owner`` (a transactional id) made the last replayed commit of a task.
+
+        An empty id is ignored.
+        """
         if owner:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Drop the stored owner of a task, because this worker no longer has a standby of the task."""
+        """Forget the owner of a task, because this worker no longer has a standby of the task."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
@@ -77,7 +82,7 @@ class FormerOwners:
         try:
             topics = {topic for task in others for topic in changelogs[task]}
             held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
-        except HoldfastError as failure:  # If Kafka does not answer, opening the tasks will fail, too, and is retried.
+        except HoldfastError as failure:  # without an answer of Kafka, opening the tasks also fails, and is retried
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}

@@ -1,9 +1,9 @@
-"""Fetches a checkpoint as the initial state of a new standby, which then replays the rest of the changelog.
+"""Fetches a checkpoint as the initial state of a new standby (a copy of another worker's task).
 
     no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► replay the rest of the changelog
                                         └──refused, timed out or damaged──► replay the changelog from its beginning
 
-Threads fetch the checkpoint while the worker's loop continues.
+Threads fetch the checkpoint while the worker's main loop continues.
 
 Invariants:
     - Local state is never replaced: a checkpoint is fetched only for a standby without local state.
@@ -33,7 +33,7 @@ _log = structlog.get_logger("runtime.standby")
 
 @dataclass(slots=True)
 class FirstCheckpoints:
-    """The checkpoint fetches of one worker's standbys; nothing is fetched without an object store."""
+    """The checkpoint fetches of one worker's standbys. Without an object store, nothing is fetched."""
 
     checkpoints: CheckpointKeeper | None
     folder: StateFolder
@@ -44,9 +44,10 @@ class FirstCheckpoints:
     _sought: dict[str, str | None] = field(default_factory=dict)
 
     def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
-        """Start a fetch. Returns False if the changelog must be replayed instead. Each task gets at most one fetch.
+        """Start to fetch a checkpoint for a task. Each task gets at most one fetch.
 
-        ``looked_at`` is the wall-clock time at which ``facts`` were read.
+        Returns False if no fetch was started, so that the changelog must be replayed. ``looked_at`` is the wall-clock
+        time at which ``facts`` were read.
         """
         replay = sum(known.end - known.start for known in facts.values())
         if self.checkpoints is None or task in self._sought or not worth_looking(replay):
@@ -69,11 +70,11 @@ class FirstCheckpoints:
             return True
         del self._fetching[task]
         self._install(task, found)
-        self.checkpoints.discard(found)  # ``discard`` deletes the fetched files, unless they were installed
+        self.checkpoints.discard(found)  # ``discard`` deletes only fetched files that were not installed
         return False
 
     def used(self, task: str) -> str | None:
-        """The id of the checkpoint from which a task's standby started; None if no checkpoint was used."""
+        """Returns the id of the checkpoint from which a task's standby started; None without a checkpoint."""
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:

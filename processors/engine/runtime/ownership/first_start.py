@@ -16,20 +16,23 @@ from holdfast.processors.engine.runtime.ports import TopicView
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """The partitions that are read from their end offsets, because the group reads their topics for the first time.
+    """The topics that the group reads for the first time. Their partitions are read from their end offsets.
 
-    ``widths`` has the number of partitions of each of these topics at the group's first start.
+    ``widths`` has the number of partitions of each of these topics when the worker started.
     """
 
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def begins_at_end(self, partition: Partition) -> bool:
-        """Whether this partition is read from its end offset, because it existed at the group's first start."""
+        """Whether this partition is read from its end offset.
+
+        A partition that was added later is read from its first offset.
+        """
         return partition.number < self.widths.get(partition.topic, 0)
 
 
 def look(topics: TopicView, group: str, names: Iterable[str]) -> FirstStart:
-    """Returns the partitions that are read from their end offsets. ``names`` has the topics that use `latest`.
+    """Finds the topics that the group reads for the first time, among ``names``: the topics that use `latest`.
 
     Call it before the worker joins its group, because other members may commit offsets after that.
     """

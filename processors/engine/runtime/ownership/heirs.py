@@ -1,4 +1,4 @@
-"""Computes the heir of each partition: the group member that gets the partition if its present owner leaves.
+"""Computes the heirs of each partition: the group members that get the partition if its current owner leaves.
 
 Kafka's assignors are pure functions of members and partitions. Every worker can therefore compute the same heirs from
 Kafka's description of the group. The workers exchange no messages for this. This module reimplements the client
@@ -20,7 +20,7 @@ Shares = Mapping[str, AbstractSet[Partition]]
 
 
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
-    """The heirs of every partition, in order.
+    """Returns the heirs of every partition, in order.
 
     The first heir gets the partition if the owner leaves. The second heir gets it if the owner and the first heir
     leave. Each partition has at most ``replicas`` heirs, and fewer if the group has fewer other members.
@@ -45,14 +45,14 @@ def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partitio
 
 
 def shares_after(group: GroupShares, known: Collection[str], expected: Collection[str]) -> Shares | None:
-    """The partitions of every member after a planned change of workers, by member id; None if they can't be computed.
+    """Returns the partitions of every member after a planned change of workers, by member id.
 
-    For a member that has not joined yet, the member id is its client id and a dash. Members whose client id is not in
-    ``known`` are expected to stay. With the sticky assignor, the partitions depend on data that members exchange. The
-    result is then None if a member has not joined yet.
+    Returns None if the partitions can't be computed. This is the case with the sticky assignor if a member has not
+    joined yet, because the assignor uses data that members exchange. For a member that has not joined yet, the member
+    id is its client id and a dash. Members whose client id is not in ``known`` are expected to stay.
 
     Args:
-        group: The present members and their partitions.
+        group: The current members and their partitions.
         known: The client ids of all members that may join or leave.
         expected: The client ids in ``known`` that are members after the change.
     """
@@ -82,7 +82,7 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
 
 
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
-    """Kafka's range assignor: each member gets consecutive partitions of every topic, in the order of member ids.
+    """Reimplements Kafka's range assignor: each member gets consecutive partitions of every topic, in member id order.
 
     If the partitions can't be divided equally, the first members get one partition more.
     """
@@ -99,12 +99,12 @@ def _range(members: list[str], partitions: list[Partition]) -> Shares:
 
 
 def _in_turns(members: list[str], partitions: list[Partition]) -> Shares:
-    """Kafka's round-robin assignor: the partitions of all topics go to the members in turn, in member id order."""
+    """Kafka's round-robin assignor: members get the partitions of all topics in turn, in member id order."""
     return {member: set(partitions[place :: len(members)]) for place, member in enumerate(members)}
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
-    """The sticky assignor: members keep their partitions, and a free partition goes to the member with the fewest.
+    """Kafka's sticky assignor: members keep their partitions, and a free partition goes to the member with the fewest.
 
     The free partitions are assigned in descending order. If several members have the fewest partitions, the smallest
     member id gets the partition.

@@ -1,7 +1,8 @@
-"""Checks that this worker got partition n of all inputs that share a store.
+"""Checks that the group assigned partition n of all inputs of task n to this worker.
 
-Otherwise two workers would each process a part of a key's messages. A group member with another subscription or another
-assignor can cause such an assignment. The worker therefore checks each assignment.
+The inputs of a task share stores. If two workers had some of them, each would process a part of a key's messages. A
+group member with another subscription or another assignor can cause such an assignment. The worker therefore checks
+each assignment.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from holdfast.processors.engine.topology import Topology
 
 
 def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics: TopicView) -> None:
-    """Check that the group assigned all inputs of each task to this worker.
+    """Raises an error unless the group assigned all inputs of each task to this worker.
 
     Raises:
-        InputsParted: Another member got the partition with the task's number of one of the task's inputs.
+        InputsParted: The group assigned the partition of one of a task's inputs to another member.
     """
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
     described = topics.describe(sorted({name for _, name in missing})) if missing else {}
-    for task, name in missing:  # it is no error if a topic has too few partitions to have one with the task's number
+    for task, name in missing:  # A topic may have fewer partitions than the task's number. This is no error.
         if name in described and described[name].partitions > task.partition:
             raise _parted(group, task, name)
 

@@ -1,4 +1,4 @@
-"""Creates a processor's missing topics at the start, and checks that no other processor uses its repartition topics."""
+"""Creates missing topics when a processor starts, and checks that no other processor uses its repartition topics."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.processors.engine.topology import Topology
 def prepare(
     topics: TopicView, topology: Topology, *, may_create: bool
 ) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
-    """Create the missing topics of a processor that starts, if ``may_create``.
+    """Create the processor's missing topics if ``may_create`` is True, and check its repartition topics.
 
-    Returns the facts of all topics by name, and the logged warnings about partitioning by key. Raises also the errors
-    of ``provisioning.prepare`` and ``same_partitioner.check_at_start``.
+    Returns the facts of all topics by name, and the warnings about partitioning by key, which were logged. Also raises
+    the errors of ``provisioning.prepare`` and ``same_partitioner.check_at_start``.
 
     Raises:
         TopicUnusable: Another processor has a repartition topic with the same name, and has read it.
@@ -40,6 +40,6 @@ def prepare(
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:
     try:
         return any(place.topic == topic for place in topics.committed_offsets(group))
-    # If this client may not read the other group's offsets, assume that the group has not read the topic.
+    # This client may not read the offsets of the other group. Assume that the other group has not read the topic.
     except AccessRefused:
         return False

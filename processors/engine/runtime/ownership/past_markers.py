@@ -5,9 +5,9 @@
                     └─ position after the last message: 1 less than the end offset
 
 If retention or a purge deletes all records, the log begins at the end offset. A position before the marker is then
-below the log start. The check of the task's state at its next start, and Dagster's check, would report lost records,
-although none are lost. Each commit of a task therefore moves its positions past the markers. An idle task makes one
-extra commit for this purpose.
+below the log start. The checks at the task's next start and in Dagster would report lost records, although no record is
+lost. Each commit of a task therefore moves its positions past the markers. An idle task makes one extra commit for this
+purpose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 
-#: Seconds without a commit after which an idle task moves its positions past the markers.
+#: Seconds without a commit after which an idle task moves its positions past transaction markers.
 REST_S = 5.0
 #: Seconds between two checks of all tasks.
 LOOK_EVERY_S = 1.0
@@ -33,21 +33,24 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: For each task: its committed offsets, and the monotonic time since when they have not changed.
+        #: For each task: its committed offsets, and the monotonic time since when they are unchanged.
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Move the positions of tasks that are about to commit past transaction markers.
+        """Before a commit, moves the positions of its tasks past transaction markers at the ends of their inputs.
 
-        If ``bounded`` is True, nothing changes. This is for a shadow (a worker that only rebuilds a store), whose
-        positions must not pass the offsets up to which it may read.
+        ``bounded`` is True for a shadow (a worker that only rebuilds a store). Then nothing changes, because the
+        positions of a shadow must not pass the offsets up to which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
                 task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
-        """Move the positions of tasks that have been idle for ``REST_S`` seconds, and make a commit due at once."""
+        """Move the positions of idle tasks past transaction markers, and make a commit due at once.
+
+        A task is idle if its committed offsets have not changed for ``REST_S`` seconds.
+        """
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
@@ -65,7 +68,7 @@ class PastMarkers:
 
 
 def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
-    """Yields each input topic without unread messages, with the offset after its transaction markers."""
+    """Yields each input topic whose only unread records are transaction markers, with the offset after them."""
     for topic, position in task.positions.items():
         end = member.without_records(Partition(topic, task.partition), position)
         if end is not None:

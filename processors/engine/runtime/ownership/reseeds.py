@@ -1,4 +1,4 @@
-"""The tasks of a worker that wait for a re-seed. A re-seed rewrites changelogs from local state.
+"""The tasks of a worker that wait for a re-seed. A re-seed writes changelogs again from local state.
 
 Invariants:
     - The local state of a waiting task is at the group's committed offsets, and is never deleted.
@@ -28,14 +28,14 @@ def stores_to_reseed(
     committed: Mapping[str, int | None],
     holds_data: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """Returns the requested stores whose changelog differs from the local state, so that it must be rewritten.
+    """Returns the requested stores whose changelog differs from the local state, and must therefore be rewritten.
 
     Args:
         task: The name of the task.
-        meta: The meta record of the local state; None for a new store, which has no state to re-seed from.
+        meta: The offsets of the local state; None for a new store, which has no state to re-seed from.
         changelogs: Maps each requested store to the facts of its changelog.
         committed: Maps each input topic to the group's committed offset.
-        holds_data: A function that says whether a store has local data.
+        holds_data: A function that returns whether a store has local data.
 
     Raises:
         StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
@@ -48,7 +48,7 @@ def stores_to_reseed(
         if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
             continue  # the changelog matches the local state
         if at is None and facts.end > 0 and not holds_data(store):
-            continue  # the store has no local data, but the changelog has records, so the store is restored as usual
+            continue  # The store has no local data, but its changelog has records. The store is then restored as usual.
         begun = at is not None and at.topic_id == RESEEDING
         if facts.start > 0:
             raise StateIncoherent(
@@ -85,7 +85,7 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker that wait for a re-seed.
+    """The tasks of one worker that wait for a re-seed (changelogs are rewritten from local state).
 
     ``asked`` has the names of the stores to re-seed, from the worker's start options.
     """
@@ -94,7 +94,7 @@ class Reseeds:
         self._asked = asked
         self._stores: dict[str, tuple[str, ...]] = {}
         self._ready: list[TaskRestore] = []
-        #: Tasks that wait for their re-seed, each with its completed restore.
+        #: Tasks that wait for their re-seed, each with its finished restore.
         self.waiting: dict[str, TaskRestore] = {}
 
     @property
@@ -103,7 +103,7 @@ class Reseeds:
         return bool(self.waiting or self._ready)
 
     def stores_of(self, task: str) -> tuple[str, ...]:
-        """The stores of a task whose changelogs are being rewritten."""
+        """Returns the stores of a task whose changelogs are being rewritten."""
         return self._stores.get(task, ())
 
     def decide(
@@ -113,7 +113,10 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Choose the stores to re-seed, and mark them on disk; return the facts of the changelogs to replay."""
+        """Choose the stores to re-seed, and mark them on disk.
+
+        Returns the facts of the other changelogs, which are replayed.
+        """
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
         if store is None or not asked:
@@ -128,16 +131,16 @@ class Reseeds:
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """If the restored task needs a re-seed, keep its restore in ``waiting``. Returns whether it needs one."""
+        """If the restored task needs a re-seed, keeps its restore in ``waiting`` and returns True."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore
         return True
 
     def done(self, task: str) -> None:
-        """Must be called when the task's changelogs are complete.
+        """Lets a task run after its re-seed, in a later turn of the loop.
 
-        The task then starts to run in a later turn of the loop.
+        Must be called when all changelogs of the task are complete.
         """
         self._ready.append(self.waiting.pop(task))
         del self._stores[task]
@@ -148,7 +151,10 @@ class Reseeds:
         return ready
 
     def forget(self, task: str) -> None:
-        """Remove a revoked task. A re-seed by its next owner continues after the records that are already written."""
+        """Forget a revoked task.
+
+        If its next owner re-seeds, it continues after the records that are already written.
+        """
         self._stores.pop(task, None)
         self.waiting.pop(task, None)
         self._ready = [restore for restore in self._ready if restore.task.name != task]

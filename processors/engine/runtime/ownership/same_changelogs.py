@@ -6,9 +6,9 @@ output or dead-letter topic is an error only after an aborted transaction. Befor
 needed.
 
 Invariants:
-    - A separate thread sends the request; the worker's loop only compares the answer.
-    - A difference is an error only if two answers in a row agree, because a restarted broker may not know its topics
-      at first.
+    - A separate thread requests the topic ids; the worker's main loop only compares the answer.
+    - A difference is an error only if two answers in a row agree, because a restarted broker may not know its topics at
+      first.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ AGAIN_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A store whose changelog was deleted or recreated. ``expected`` is the topic id that the local state recorded.
+    """A store whose changelog was deleted, or deleted and created again.
 
-    ``seen`` is the changelog's present topic id; None if the topic is missing.
+    ``expected`` is the topic id in the local state. ``seen`` is the changelog's current topic id; None if it is
+    missing.
     """
 
     task: str
@@ -46,9 +47,9 @@ class Parted:
 
 
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
-    """Returns the first store of a running task whose changelog was deleted or recreated; None if there is none.
+    """Returns the first store of a running task whose changelog was deleted or created again, or None.
 
-    ``seen`` has the present topic ids of the changelogs by name; None for a missing topic.
+    ``seen`` has the current topic ids of the changelogs by name; None for a missing topic.
     """
     for task in tasks:
         if task.phase is TaskPhase.RUNNING:
@@ -66,7 +67,7 @@ class SameChangelogs:
         self._cluster = cluster
         read = (spec.name for spec in topology.global_tables)
         self._names = tuple(dict.fromkeys((*topology.written(), *read)))
-        #: Kafka's last answer: topic ids by name, None for a missing topic.
+        #: Topic ids by name, from Kafka's last answer; None for a missing topic.
         self.seen: Mapping[str, str | None] = {}
         #: The number of partitions of each existing topic, by name, from Kafka's last answer.
         self.widths: Mapping[str, int] = {}
@@ -115,7 +116,7 @@ class _Look:
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
-        #: Kafka's answer: topic ids by name, with None for a missing topic. None instead of a mapping if Kafka did not
+        #: Topic ids by name, from Kafka's answer; None for a missing topic. None instead of a mapping if Kafka did not
         #: answer.
         self.seen: Mapping[str, str | None] | None = None
         self.widths: Mapping[str, int] = {}
@@ -123,7 +124,7 @@ class _Look:
         self.thread.start()
 
     def _run(self) -> None:
-        with suppress(HoldfastError):  # errors are ignored here, because the loop reports unreachable brokers
+        with suppress(HoldfastError):  # errors are ignored, because the worker's main loop reports unreachable brokers
             facts = self._topics.describe(self._names)
             self.widths = {name: each.partitions for name, each in facts.items()}
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}

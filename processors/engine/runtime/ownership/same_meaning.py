@@ -2,8 +2,8 @@
 
 For example, if ``group_by`` now uses a different key, old and new state must not be mixed. A deployment compares
 versions in the registry. A worker that is started by hand has no deployment. Each commit therefore stores a description
-of the keys with the state, and each worker compares it at its start. Old state without this record is accepted, and the
-next commit writes the record.
+of the keys with the state. A worker compares it with its steps before a task runs. Old state without this record is
+accepted, and the next commit writes the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger("runtime.same_meaning")
 
 
 def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[str]]) -> None:
-    """Compare the stored key descriptions of a task's stores (``known``, by store) with the steps of this version.
+    """Compare the stored descriptions of keys (``known``, by store) with the steps of this version.
 
     Raises:
         StateIncoherent: A store with data was made with another key, or has windows that no step reads.
@@ -55,9 +55,9 @@ def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[s
 
 
 def _check_no_windows(task: str, content: TaskStore, store: StoreSpec) -> None:
-    """Raises StateIncoherent if a store has windows but is no longer a window store.
+    """Raises StateIncoherent if a store contains windows but is no longer a window store.
 
-    Otherwise, the results of the open windows would never be sent.
+    In this case, the results of the open windows would never be sent.
     """
     if content.get(store_prefix(store.name) + clock_key()) is not None:
         raise StateIncoherent(

@@ -5,9 +5,9 @@
 
 A standby without local state first fetches a checkpoint (``first_checkpoint``), then replays only the later records.
 
-A standby repeats a replay: it reads the end offsets of the changelogs, and replays the records up to these offsets,
-like a restore. If the task is assigned to this worker, the standby is closed, and the task opens the same folder and
-restores the rest.
+An heir is a worker that gets the task if its owner leaves. A standby repeats the same replay: it reads the end offsets
+of the changelogs, and replays the records up to these offsets, like a restore. If the task is assigned to this worker,
+the standby is closed, and the task opens the same folder and restores the rest.
 
 Invariants:
     - A RocksDB is open in a standby or in a task, never in both: the standby closes it before the task opens it.
@@ -55,22 +55,23 @@ _log = structlog.get_logger("runtime.standby")
 
 #: Seconds between two requests for the group's members, and seconds until the next request after a failed one.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
-#: Maximum seconds for which a poll waits for records, and while changelog records wait for a replay.
+#: ``PATIENCE_S``: maximum seconds for which a poll waits for records. ``BUSY_PATIENCE_S``: the same while changelog
+#: records wait to be replayed.
 PATIENCE_S, BUSY_PATIENCE_S = 0.1, 0.002
 #: Seconds between two checks for a planned change of workers.
 CHANGE_EVERY_S = 0.5
-#: ``LAP_EVERY_S``: seconds between two starts of replays. ``LAP_PATIENCE_S``: maximum seconds by which a start is
+#: ``LAP_EVERY_S``: seconds between the starts of two replays. ``LAP_PATIENCE_S``: maximum seconds by which a start is
 #: delayed while an earlier replay is still running.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
 #: Seconds after which topic ids, first offsets and retention of the changelogs are requested again.
 FACTS_EVERY_S = 10.0
-#: Maximum fraction of the loop's time that standbys may use while the worker has input.
+#: Maximum fraction of the main loop's time that standbys may use while the worker has input.
 TIME_SHARE = 0.2
 #: Maximum number of records that one step replays, so that it takes only a few milliseconds.
 RECORDS_PER_STEP = 2_000
 #: Maximum seconds until a failed standby is retried. The first retries come after 1, 2, 4, ... seconds.
 RETRY_S_MAX = 60.0
-#: Timeout of one request about the group or a topic, in seconds; the worker's loop is blocked until the answer.
+#: Timeout of one request about the group or a topic, in seconds. The worker's main loop waits for the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 
@@ -91,19 +92,19 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Number of records that earlier replays have replayed; the running replay is not included.
+    #: Number of records that finished replays have replayed.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
 
 
-#: Facts about a changelog topic, and the first offset of each of its partitions.
+#: The facts about a changelog topic, and the first offset of each of its partitions.
 _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker.
+    """The standbys of one worker: copies of tasks that run in other processes.
 
     If ``options.standby_replicas`` is 0, a worker has standbys only during a planned change of workers.
     """
@@ -129,15 +130,15 @@ class Standbys:
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
-        #: Caches the result of ``young_from`` for each source topic of a table, for ``FACTS_EVERY_S`` seconds.
+        #: The results of ``young_from`` for source topics of tables. They are cached for ``FACTS_EVERY_S`` seconds.
         self._young: dict[str, Mapping[int, int]] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
-        #: Whether the last step replayed records, so that more records are probably available now.
+        #: Whether the last step replayed records. More records are then probably available now.
         self.busy = False
         self._change: Change | None = None
         self._change_at = 0.0
-        #: Names of the tasks, with state, that this worker will own after the planned change. None until the group was
-        #: read; empty if the assignment can't be computed.
+        #: Names of the tasks with state that this worker will own after the planned change. None if the group was not
+        #: read yet; empty if the assignment can't be computed.
         self._forecast: frozenset[str] | None = None
 
     def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
@@ -166,11 +167,11 @@ class Standbys:
 
     @property
     def patience_s(self) -> float:
-        """Maximum seconds for which a poll waits for records; short while changelog records wait for a replay."""
+        """Maximum seconds for which a poll waits for records. Short while changelog records wait to be replayed."""
         return BUSY_PATIENCE_S if self.busy else PATIENCE_S
 
     def look_soon(self) -> None:
-        """Must be called after a rebalance: the next step then requests the group's members again."""
+        """Makes the next step request the group's members again. Must be called after a rebalance."""
         self._look_at = 0.0
 
     def release(self, name: str) -> None:
@@ -192,7 +193,7 @@ class Standbys:
         self.busy = False
 
     def told(self) -> list[dict[str, Any]]:
-        """Returns the standbys for the status page, with positions and lags in offsets.
+        """Returns the status of all standbys for the status page. Positions and lags are offsets.
 
         ``complete_at`` is in seconds since 1970.
         """
@@ -201,9 +202,9 @@ class Standbys:
     # -- choice of tasks -------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Chooses the standbys that this worker must have, from the group's members.
+        """Reads the group's members. Adds and removes standbys: this worker needs those for which it is an heir.
 
-        If Kafka fails, nothing changes.
+        If Kafka does not answer, nothing changes.
         """
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
@@ -240,7 +241,7 @@ class Standbys:
     def prepared(self, taken: Container[str]) -> bool | None:
         """Whether this worker has the state of all tasks that it will own after the planned change.
 
-        None if no change is in progress.
+        Returns None if no change is in progress.
         """
         if self._change is None:
             return None
@@ -252,7 +253,7 @@ class Standbys:
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
         known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
-        # During a deployment, members of another version may read topics that this version does not know.
+        # During a deployment, members with another version may read topics that this version does not know.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
@@ -289,7 +290,7 @@ class Standbys:
         task = standby.task
         if task is None:
             if self._first.seek(standby.name, facts, looked_at):
-                return  # the first replay starts when the fetch of the checkpoint has ended
+                return  # the first replay starts when the checkpoint is fetched
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -309,7 +310,7 @@ class Standbys:
         task.wipe()
 
     def _facts_of(self, standby: _Standby, ends: dict[str, Mapping[int, int]]) -> dict[str, ChangelogFacts]:
-        """The facts of one standby's changelogs, by store; ``ends`` caches the end offsets by topic."""
+        """Returns the facts of one standby's changelogs, by store. ``ends`` caches end offsets by topic."""
         if self._clock.monotonic() >= self._changelogs_until:
             self._changelogs.clear()
             self._young.clear()
@@ -329,7 +330,7 @@ class Standbys:
         return facts
 
     def _facts_of_source(self, log: SourceLog, number: int, ends: dict[str, Mapping[int, int]]) -> ChangelogFacts:
-        """The facts of a table's source topic, which a standby replays up to the group's committed offset."""
+        """Returns the facts of a table's source topic, which a standby replays up to the group's committed offset."""
         seen, starts = self._changelog(log.topic)
         if log.topic not in self._young:
             self._young[log.topic] = young_from(self._view(), seen, log.topic, self._clock.time())
@@ -369,7 +370,7 @@ class Standbys:
                 self._put_off(standby, failure)
 
     def _reached(self, standby: _Standby, restore: TaskRestore) -> None:
-        """Finish a replay: write ``complete_at``, and change the phase to FOLLOWING."""
+        """Finish a replay: store ``complete_at``, and change the standby's phase to FOLLOWING."""
         task = restore.task
         assert task.store is not None
         if restore.records:
@@ -388,7 +389,7 @@ class Standbys:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Stops all replays. The standbys that caused the failure are retried later; all others continue soon.
+        """Stops all replays after a failure. The standbys that caused it are retried later; all others continue soon.
 
         If the cause is unknown, all standbys that were replaying are retried later.
         """
@@ -446,7 +447,8 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Returns the offsets at which a standby continues: the first offset if the changelog was recreated.
+    """Returns the offsets from which a standby continues, and in ``wipe`` the reason if its local state must be
+    dropped.
 
     Raises:
         StateIncoherent: The local state does not match the changelog, but may be the only complete copy, because a task

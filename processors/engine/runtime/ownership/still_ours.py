@@ -1,7 +1,7 @@
-"""After a failed check of a new task, finds out whether the state is damaged or whether the process was frozen.
+"""After a failed check of a new task, finds out whether its state is wrong or whether the process was frozen.
 
-If the process freezes between reading the committed offsets and reading the changelog, another worker may own the task
-during the freeze. The changelog then has records that are newer than the committed offsets that this worker has read.
+If the process freezes between two requests, another worker may own the task during the freeze. The changelog then has
+records that are newer than the committed offsets that this worker has read before.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 
 
 def check_still_ours(member: GroupMember, committed: Mapping[Partition, int | None]) -> None:
-    """Compare the group's present offsets with ``committed``, which was read when the task was assigned.
+    """Compare the group's current offsets with ``committed``, which this worker has read before.
 
     Raises:
-        MembershipLost: The offsets moved, so another worker has the partitions.
+        MembershipLost: The offsets moved, so another worker owns the partitions.
     """
     now = member.committed(list(committed))
     moved = {f"{place.topic}[{place.number}]": place for place in committed if now[place] != committed[place]}

@@ -1,4 +1,4 @@
-"""The state of the replay of one changelog partition into one store."""
+"""The replay of one changelog partition into one store: its position, and what it has read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 class StoreReplay:
     """The replay of one changelog partition into one store.
 
-    ``position`` is the next changelog offset to replay. ``inputs`` has the input offsets of the last meta record.
+    ``position`` is the next changelog offset to replay. ``inputs`` has the input offsets of the last commit that was
+    replayed.
     """
 
     store: str
@@ -23,7 +24,7 @@ class StoreReplay:
     position: int
     inputs: Mapping[str, int]
     prefix: bytes
-    #: Text lines that describe how the store's keys are made, from the last meta record (``steps.meaning``).
+    #: Text lines that describe the store's keys, from the last commit that was replayed (module ``steps.meaning``).
     keys: KeyLines = msgspec.UNSET
 
     @property
@@ -32,11 +33,11 @@ class StoreReplay:
         return self.position >= self.facts.end
 
     def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
-        """The input offsets up to which the replayed store is complete.
+        """Returns the input offsets up to which the replayed store is complete.
 
-        For a changelog, these are the offsets of the last meta record. A table that is restored from its source topic
-        has no meta records. For the source topic, the result has the replay's position. For other inputs, it has their
-        committed offsets, because the table does not depend on these inputs.
+        For a changelog, these are the offsets of the last replayed commit. For a table that is restored from its source
+        topic, the replay's position is the offset of this topic. The table does not depend on other inputs, so their
+        offsets are the committed ones.
         """
         log = self.facts.source
         if log is None:
@@ -47,11 +48,11 @@ class StoreReplay:
 
     @property
     def noted(self) -> Mapping[str, int]:
-        """Returns the input offsets that are stored with the data at the present position.
+        """Returns the input offsets that are stored with the data at the current position.
 
         For a table that is restored from its source topic, the result is empty until the first replay has ended. After
-        a restart, the next replay recognizes an interrupted first replay by this, and misses no tombstones
-        (``doubt_of_tail``).
+        a restart, an empty result shows that the first replay was interrupted. The next replay then reads the topic
+        again, and misses no tombstones (``doubt_of_tail``).
         """
         if self.facts.source is None or not (self.done or self.inputs):
             return self.inputs

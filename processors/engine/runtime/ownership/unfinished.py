@@ -1,4 +1,4 @@
-"""Completes transactions that have ended although their markers are missing on some partitions.
+"""Writes the missing transaction markers of transactions that have ended.
 
 Kafka 4.1 to 4.4 can leave out markers when brokers crash (KAFKA-20734; `docs/changelogs.md`). The next commit of the
 same producer would then publish aborted records. A worker therefore checks for missing markers before it sends
@@ -20,7 +20,7 @@ Invariants:
 The worker that wrote the transaction may have been deleted. If a task can't be opened, or its restore makes no
 progress, the new owner searches for such transactions of all workers of the processor. These workers may be alive, so
 the order of requests is reversed. The same transaction must be open on the partition before and after the coordinator
-reports that it has ended. A live worker's open transaction never fulfils this.
+reports that it has ended. A live worker's open transaction never meets this condition.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ OTHERS_END_S = 2 * TRANSACTION_S
 
 
 class Held(NamedTuple):
-    """The last stable offset and the high watermark of a partition on which a transaction is open."""
+    """A partition on which a transaction is open: its last stable offset and its high watermark."""
 
     stable: int
     end: int
 
 
 def open_transactions(view: TopicView, topics: Iterable[str], group: str = "") -> dict[Partition, Held]:
-    """Returns the partitions with an open transaction: their last stable offset is less than their high watermark.
+    """Returns the partitions with an open transaction, whose last stable offset is below their high watermark.
 
-    If ``group`` is given, the result may include the partition of ``__consumer_offsets`` with the group's offsets, if
-    this client may describe it. Missing topics are ignored.
+    With ``group``, the result may include the partition of ``__consumer_offsets`` with the group's offsets, if this
+    client may describe it. Missing topics are ignored.
     """
     found = {}
     for topic in sorted(topics):
@@ -96,7 +96,7 @@ def _behind(view: TopicView, topic: str) -> dict[Partition, Held]:
 
 
 class Unfinished:
-    """Finds ended transactions whose markers are missing, and writes the markers.
+    """Finds transactions that have ended but whose markers are missing, and writes the markers.
 
     Args:
         cluster: The Kafka cluster.
@@ -136,7 +136,8 @@ class Unfinished:
                     if refusal is None:
                         return
                     if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
-                        # Open transactions of other producers end soon. If one stays open, it may be this producer's.
+                        # Open transactions of other producers end soon. A transaction that stays open may be this
+                        # producer's.
                         seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
@@ -173,7 +174,7 @@ class Unfinished:
                     _tell(left.transactional_id, left.partition, commit=left.committed)
 
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
-        """Write the missing markers of this transactional id on the partitions ``held``.
+        """Write the missing markers of this transactional id on ``held``, the partitions with an open transaction.
 
         Returns None if no marker is missing now; otherwise the error that prevented the check.
         """

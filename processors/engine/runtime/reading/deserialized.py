@@ -13,12 +13,12 @@ from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.infra.schemas.codecs import RegistryReader, without_value_id
 from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
-#: Exceptions that are not subclasses of Exception. If a user function raises one of these, the message fails, as with
-#: any other exception.
+#: Exceptions that do not inherit from Exception. If a user function raises one of them, the message fails, as with any
+#: other exception.
 ENDING = (SystemExit, GeneratorExit)
 
-#: Maximum records that are deserialized in one call. With more records, their data would leave the CPU caches before
-#: the steps process it. With much fewer records, the calls themselves would take noticeable time.
+#: Maximum records that are deserialized in one call. The data of more records would leave the CPU caches before the
+#: steps process it. With much fewer records, the calls themselves would take noticeable time.
 RECORDS_AT_ONCE = 100
 
 
@@ -26,7 +26,7 @@ RECORDS_AT_ONCE = 100
 class Readable:
     """The deserialized values and keys of consecutive messages.
 
-    ``failure`` is the error of the next message, if this message could not be deserialized; otherwise None.
+    ``failure`` is the error of the message after these, if this message could not be deserialized; otherwise None.
     """
 
     values: list[Any]
@@ -46,11 +46,11 @@ def read(
 ) -> Readable:
     """Deserialize records ``first`` to ``last`` - 1 of a batch, up to the first unreadable record.
 
-    Headers are read only if ``wants_headers`` is True, because reading them is slow.
+    ``headers`` of the result is filled only if ``wants_headers`` is True, because reading headers is slow.
     """
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
-    # a registry reader needs the headers, because they may contain the schema id
+    # A reader that uses a schema registry needs the headers, because they may contain the schema id.
     ids = isinstance(deserialize_value, RegistryReader)
     if wants_headers or ids:
         try:
@@ -69,7 +69,7 @@ def read(
         return Readable(
             _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
         )
-    # One of the records can't be deserialized. To find it, the records are deserialized one by one.
+    # One of the records can't be deserialized. To find this record, each record is deserialized separately.
     readable = Readable([], [], headers, unread)
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         part, shown = "value", raw
@@ -100,7 +100,7 @@ def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
 
 
 def _unreadable(batch: Batch, index: int, part: str, raw: bytes | None, failure: Exception) -> ValueUnreadable:
-    """The error for a record whose ``part``, key or value, can't be deserialized from ``raw``."""
+    """Returns the error for a record whose key or value (``part``) can't be deserialized from ``raw``."""
     partition, offset = batch.partition, batch.offsets[index]
     said = "The message" if part == "value" else "The key of the message"
     return ValueUnreadable(

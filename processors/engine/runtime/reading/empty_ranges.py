@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 
-#: A partition is checked if its position has not changed for this many seconds.
+#: A partition is checked after its position has not changed for this many seconds.
 QUIET_S = 0.5
 #: Maximum seconds that one check waits for records.
 LOOK_S = 0.05
@@ -19,7 +19,7 @@ LOOK_S = 0.05
 class EmptyRanges:
     """Finds partitions that have no record left before a given offset (the bound), for example the end offset.
 
-    The worker's group consumer can't see this by itself, because it receives nothing for transaction markers, aborted
+    The worker's group consumer can't find this out, because it receives nothing for transaction markers, aborted
     records and compacted records. A separate consumer without a group therefore reads the partition from the position
     until it gets a record or reaches the end.
     """
@@ -34,8 +34,8 @@ class EmptyRanges:
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
         """Returns those partitions of ``waiting`` that have no record between their position and their bound.
 
-        ``waiting`` maps a partition to (position, bound). The caller must call it repeatedly, because a partition is
-        checked only after ``QUIET_S`` seconds at the same position.
+        ``waiting`` maps a partition to (position, bound). The caller must call this method repeatedly, because a
+        partition is checked only after ``QUIET_S`` seconds at the same position.
         """
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():
@@ -62,7 +62,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # The group member will receive this record, so the next check must read the record again.
+                else:  # The group member will receive this record. The next check must read the record again.
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

@@ -1,10 +1,9 @@
-"""Requests the present end offsets of inputs.
+"""Requests the current end offsets of inputs from Kafka.
 
-Present end offsets are needed for the lags on the status page, and before a task reports that its inputs are read to
-their ends.
+They are needed for the lags on the status page, and before a task reports that its inputs are read to their ends.
 
-The consumer only knows the end offset at its last fetch. If the leader of a partition is unreachable, or the partition
-is paused, this offset is outdated. The partition then looks completely read.
+A consumer knows only the end offset at its last fetch. If the leader of a partition is unreachable, or the partition is
+paused, this offset is out of date. The partition then looks completely read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 
 _log = structlog.get_logger("runtime.fresh_ends")
 
-#: Timeout of one request, in seconds. It is short, because the worker's loop waits for the answer.
+#: Timeout of one request, in seconds. It is short, because the worker's main loop waits for the answer.
 REQUEST_TIMEOUT_S = 1.0
 #: Seconds until the next request after a failed request.
 AGAIN_S = 2.0
@@ -43,7 +42,7 @@ class FreshEnds:
             self._ends.clear()
 
     def end_of(self, place: Partition, member: GroupMember) -> int | None:
-        """Returns the present end offset of a partition; None if Kafka does not answer."""
+        """Returns the current end offset of a partition; None if Kafka does not answer."""
         if place.topic not in self._ends:
             if member.brokers_down_s or self._cluster.clock.monotonic() < self._again_at:
                 return None
@@ -64,7 +63,7 @@ class FreshEnds:
     def is_read(self, place: Partition, member: GroupMember) -> bool:
         """Whether the partition has no records after those that the consumer has fetched.
 
-        The end offset of its last fetch is compared with the present end offset.
+        The end offset of the consumer's last fetch is compared with the current end offset.
         """
         end, fetched = self.end_of(place, member), member.high_watermark(place)
         return end is not None and fetched is not None and fetched >= end

@@ -1,4 +1,4 @@
-"""The order in which a task processes its inputs, if repartition topics are among them: by event time, if possible.
+"""The order in which a task processes several inputs, some of them repartition topics: by event time, if possible.
 
     orders (source)      o50 o60                      o50 must wait, because task p1 may still send an older price
     prices (regrouped)   p51 p52 W(p0)=52 │ …         watermarks: p0 at 52, p1 at 20  ──► messages after 20 may come
@@ -9,15 +9,15 @@ smallest time of its buffered messages and of the messages that upstream tasks m
 *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
 If no head is safe, some topic has a younger message before an older message. The younger message must be processed
-first, because offsets are committed in order. But messages of the inputs with which it is joined (``rights``) are
-processed before it. A join can't find a row that was not processed yet. A row with a later time does no harm. An input
+first, because offsets are committed in order. Before it, older messages of the inputs with which it is joined
+(``rights``) are processed. Otherwise the join would not find their rows. A row with a later time does no harm. An input
 in ``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
 
-If each of two streams is joined with the other, no order is right for both. The head with the smallest time is then
-next. If each topic has one upstream task, the order is simply by the times of the heads.
+If each of two streams is joined with the other, no order fits both. The head with the smallest time is then next. If
+each topic has one upstream task, the order is simply by the times of the heads.
 
 Invariants:
     - Watermarks do not move stream time past the next message of an input that is not read to its end.
@@ -39,23 +39,24 @@ from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Pie
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 
-#: A time in milliseconds and the number of its input, which decides at equal times.
+#: A time in milliseconds, and the number of its input. At equal times, the input with the smaller number is next.
 _Place = tuple[int, int]
 _LAST: _Place = (NEVER + 1, 0)
-#: The lower bound for the next message of an input about which nothing is known yet; it is smaller than all times.
+#: The lower bound for the next message of an input about which nothing is known yet. It is less than all times.
 _UNKNOWN = NO_TIME - 1
 
 
 @dataclass(slots=True)
 class _Lows:
-    """Finds, for any record in an input's buffer, the smallest event time from this record to the end of the buffer.
+    """Finds the smallest event time from any record in an input's buffer to the end of the buffer.
 
-    A piece is one buffered batch of records.
+    The buffer consists of pieces. A piece is one batch of records.
     """
 
-    #: Maps a piece's number to a list: for each record, the smallest time from this record to the end of the piece.
+    #: Maps a piece's number to a list. For each record of the piece, the list has the smallest time from it to the
+    #: piece's end.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: For each piece whose smallest time is less than that of all later pieces: (number, smallest time).
+    #: For each piece whose smallest time is less than the times of all later pieces: (number, smallest time).
     chain: list[tuple[int, int]] = field(default_factory=list)
     #: The number of the first buffered piece. ``count`` is the number that the next added piece gets.
     first: int = 0
@@ -90,7 +91,7 @@ class _Bound(NamedTuple):
     """A lower bound for an input's messages that are not buffered yet: none of them is earlier than ``time_ms``."""
 
     time_ms: int
-    #: Whether other inputs must wait for these messages. False if they have waited ``wait_s`` seconds already.
+    #: Whether other inputs must wait for these messages. False after they have waited for ``wait_s`` seconds.
     holds: bool
 
 
@@ -122,9 +123,9 @@ class _Cursor:
 
     @property
     def buffered_low(self) -> int:
-        """The smallest time in the buffer.
+        """The smallest time of the buffered messages.
 
-        For a source topic, this is the time of the head, because a source is read in order.
+        For a source topic, this is the time of the first message, because the messages of a source keep their order.
         """
         if not self.has_head:
             return NEVER
@@ -142,9 +143,9 @@ class _Cursor:
 
     @property
     def next_ms(self) -> int:
-        """The smallest time in the buffer.
+        """The smallest time of the buffered messages.
 
-        For an empty buffer of a source topic, the lower bound of its next messages.
+        For a source topic with an empty buffer, it is the lower bound of the times of its next messages.
         """
         if self.lows is None and not self.has_head and self.bound.holds:
             return self.bound.time_ms
@@ -152,10 +153,10 @@ class _Cursor:
 
     @property
     def goes(self) -> bool:
-        """Whether the head may be processed although another input may still get an older message.
+        """Whether the head may be processed, although another input may still get an older message.
 
-        True for a source topic, for a full buffer, and if this input itself can get no message that is older than its
-        buffered ones.
+        True for a source topic, and for a full buffer. Also true if no message that is older than the buffered ones can
+        still arrive in this input.
         """
         if self.lows is None or not self.has_head:
             return self.has_head
@@ -170,9 +171,9 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """Returns the index up to which records must be taken, so that no buffered record is earlier than ``bound``.
+        """Returns the index up to which records must be taken, so that no later record is earlier than ``bound``.
 
-        If later pieces have such records, or if ``most`` records are not enough, returns the end of the piece or of the
+        If this needs records of later pieces, or more than ``most`` records, returns the end of the piece or of
         ``most`` records.
         """
         piece = self.piece
@@ -186,7 +187,10 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """Returns the index after the head and the next records that are earlier than ``bound``, at most ``most``."""
+        """Returns the index after the head and the directly following records that are earlier than ``bound``.
+
+        At most ``most`` records are included.
+        """
         return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
 
 
@@ -198,7 +202,7 @@ class GroupedOrder(ReadingOrder):
     Args:
         times_of: Maps each input topic to a function that returns the event times of a batch. At equal times, the topic
             that comes first in this mapping is next.
-        heard: Maps each repartition topic to the watermarks of its upstream tasks.
+        heard: Maps each repartition topic to the watermarks (stream times) of its upstream tasks.
         rights: Maps each input topic to the topics with which it is joined.
         wait_s: Maximum seconds to wait for an input; None waits without limit.
     """
@@ -214,10 +218,10 @@ class GroupedOrder(ReadingOrder):
         self.heard = heard
         self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
         self._lows = {topic: _Lows() for topic in heard}
-        #: The smallest times in the buffers, which ``runs`` and ``add`` update. They are unknown before the first call
+        #: The smallest times in the buffers. ``runs`` and ``add`` update them. They are unknown before the first call
         #: of ``runs``.
         self.in_hand = InHand(all_ms=_UNKNOWN)
-        #: The smallest time in the buffers, from the last call of ``runs``.
+        #: The smallest time of all buffered messages at the last call of ``runs``.
         self._oldest_ms = NEVER
         #: The largest event time that has arrived in any input.
         self.newest_ms = NO_TIME
@@ -272,9 +276,9 @@ class GroupedOrder(ReadingOrder):
         return runs
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """Maps repartition topics in ``topics`` to the upstream tasks that may still send older messages.
+        """Maps each repartition topic in ``topics`` to the upstream tasks for which buffered messages wait.
 
-        Older means: before the smallest time in all buffers.
+        These tasks may still send messages that are older than all buffered messages.
         """
         return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
 
@@ -293,7 +297,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Stores for each input the time since when other inputs wait for it; None if no other input waits for it."""
+        """Stores for each input since when other inputs wait for it; None if no input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -305,18 +309,18 @@ class GroupedOrder(ReadingOrder):
 
 
 class _Next(NamedTuple):
-    """A choice of the next records: their input, and the index after the last record to take."""
+    """The next records: their input, and the index after the last record to take."""
 
     cursor: _Cursor
     last: int
-    #: Whether no message of another input that is processed later can be older than these records.
+    #: Whether all messages that other inputs process later have later times than these records.
     in_order: bool
 
 
 def _next(cursors: list[_Cursor], most: int) -> _Next | None:
-    """Chooses the next records of one input.
+    """Chooses the next records, which are from one input.
 
-    Returns None while an input may still get older messages, so the task waits.
+    Returns None if the task must wait, because an input may still get older messages.
     """
     by_low = sorted(cursors, key=lambda each: each.low)
     first, second = by_low[0], by_low[1].low
@@ -332,7 +336,7 @@ def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, m
     """Chooses the next records if no head is safe: ``chosen`` has a message before ``bound``, but after its head.
 
     The head of ``chosen`` must be processed before that message. But messages with which the head is joined must be
-    processed before the head. Returns None if the task must wait for such a message.
+    processed before the head. Returns None if the task must wait for messages that the head is joined with.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

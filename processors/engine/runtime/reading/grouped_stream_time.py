@@ -1,4 +1,6 @@
-"""Computes the stream time of a task that reads a repartition topic, from watermarks of its upstream tasks.
+"""Computes the stream time of a task that reads a repartition topic.
+
+Stream time follows watermarks, which are records with the stream times of the upstream tasks, the writers of the topic.
 
 Invariants:
     - Stream time does not move before every upstream task of the repartition topic has sent a watermark.
@@ -33,22 +35,22 @@ class InHand:
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
-    #: The largest event time of source messages that were processed before an older message of another input.
+    #: The largest event time among source messages that were processed although another input had an older message.
     ahead_ms: int = NO_TIME
 
     @property
     def order_ms(self) -> int:
-        """The event time below which all messages are processed; ``EVENT_TIME_END_MS`` means no limit.
+        """The event time up to which all messages are processed; ``EVENT_TIME_END_MS`` for no limit.
 
-        There is no limit while all messages were processed in the order of their event times.
+        The limit exists only while a message was processed before an older message of another input.
         """
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
 class Upstream:
-    """The watermarks of all upstream tasks of a task.
+    """The watermarks (stream times) of all upstream tasks of a task.
 
-    These watermarks determine how far the task's stream time may advance.
+    They determine how far the task's own stream time may advance.
 
     Args:
         stream: The stream time of the task; the watermarks are committed with it.
@@ -59,30 +61,28 @@ class Upstream:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: The smallest times of unprocessed messages. Stream time must not pass them.
+        #: The smallest event times of unprocessed messages. Stream time must not pass them.
         self.in_hand = InHand()
 
     def begin(self) -> None:
         """Starts from the committed watermarks.
 
-        Watermarks of tasks that no longer exist are left out, because such watermarks would never advance.
+        Watermarks of tasks that no longer exist are left out, because they would hold stream time back forever.
         """
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
             before.begin(last_watermarks(self._stream, topic))
         self.reads_by(self.in_hand)
-        self._stream.let_go_to(NO_TIME)  # stream time stays unset until the first check of the watermarks
+        # The stream time may not advance before the watermarks are checked for the first time.
+        self._stream.let_go_to(NO_TIME)
 
     def reads_by(self, in_hand: InHand) -> None:
-        """Sets the object in which the reading order reports the smallest times of its buffered messages."""
+        """Sets the object into which the reading order writes the smallest times of its buffered messages."""
         self.in_hand = in_hand
         in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
     def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
-        """Applies a watermark to the progress of its upstream task.
-
-        ``value`` is the record's value, ``now`` monotonic seconds.
-        """
+        """Applies a watermark that the task has read. ``value`` is the record's value, ``now`` is monotonic seconds."""
         read = Watermark.read(value)
         if read is None:
             _log.warning(
@@ -98,7 +98,7 @@ class Upstream:
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """Returns the largest event time that has arrived in the inputs, without the watermarks of this topic."""
+        """Returns the largest event time that has arrived in the inputs. Watermarks of this topic do not count."""
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
     @property
@@ -112,14 +112,17 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Stores a topic's present end offset.
+        """Stores a topic's current end offset.
 
-        Messages that have arrived until now may wait for this topic. Only watermarks after this offset end their wait.
+        Messages that have arrived by now may wait for this topic. Only watermarks after this offset end their wait.
         """
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
-        """Must be called after records were processed. ``positions`` maps each topic to the next offset to process."""
+        """Applies the offsets that ``mark`` has stored. Must be called after records were processed.
+
+        ``positions`` maps each topic to the next offset to process.
+        """
         for topic, before in self._before.items():
             before.look(positions[topic])
 
@@ -129,17 +132,17 @@ class Upstream:
         return self._before.keys()
 
     def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """Returns the time up to which watermarks of these topics let stream time advance. None means all topics.
+        """Returns the time up to which the watermarks of these topics let stream time advance.
 
         The time is the minimum over the upstream tasks. It is ``NO_TIME`` until each upstream task has sent a
-        watermark.
+        watermark. If ``topics`` is None, all topics count.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """Returns the time of the slowest upstream task.
+        """Returns the maximum of stream time.
 
-        Messages of other inputs may advance stream time up to this time.
+        The minimum watermark of the upstream tasks limits it, and the smallest time of unprocessed messages.
         """
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
@@ -150,9 +153,9 @@ class Upstream:
         return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """Returns numbers that identify the upstream tasks' present idle period; None while one of them has input.
+        """Returns numbers that identify the upstream tasks' current idle period; None while one of them has input.
 
-        ``topics`` limits the result to the upstream tasks of these repartition topics. None means all topics.
+        ``topics`` limits this to the upstream tasks of these repartition topics. None means all topics.
         """
         befores = self._of(topics)
         if not all(before.ended for before in befores):
@@ -160,7 +163,7 @@ class Upstream:
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """Returns the number of watermarks that each upstream task of these topics has sent since it became idle."""
+        """Returns how many watermarks each upstream task of these topics has sent in its current idle period."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:

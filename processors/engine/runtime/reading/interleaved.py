@@ -1,4 +1,4 @@
-"""Records that a task processes in one call: of one input, or of several inputs in a common order.
+"""Groups of records that a task processes in one call. They are of one input, or of several inputs in a common order.
 
     parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
              right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
@@ -24,33 +24,30 @@ class Run(NamedTuple):
     last: int
 
     def place(self, index: int) -> tuple[Batch, int]:
-        """Returns the batch that contains record number ``index`` of this run, and the record's index in the batch."""
+        """Returns the batch with record number ``index`` of this run, and the record's index in the batch."""
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """Returns the topic's position after the first ``count`` of these records, by topic.
-
-        Empty if ``count`` is 0.
-        """
+        """Returns the position after the first ``count`` of these records, by topic; empty if ``count`` is 0."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
-        """Returns the largest timestamp, in milliseconds, of record number ``index`` and the records after it."""
+        """Returns the largest timestamp, in milliseconds, of record number ``index`` and all records after it."""
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all of these records are processed. ``positions`` maps the topic to the next offset to process."""
+        """Whether all records of this run are processed. ``positions`` maps the topic to the next offset to process."""
         return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property
     def size(self) -> int:
-        """The number of records."""
+        """The number of records in this run."""
         return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedRun:
-    """Records of several inputs in one common order. Each input has one part, in which its records keep their order."""
+    """Records of several inputs in one common order. Each input has one part, whose records keep their order."""
 
     parts: tuple[Run, ...]
     order: Sequence[int]
@@ -73,7 +70,7 @@ class InterleavedRun:
         return found
 
     def newest(self, index: int) -> int:
-        """Returns the largest timestamp in ms of record number ``index`` and later records of the same input."""
+        """Returns the largest timestamp, in ms, of record number ``index`` and later records of the same input."""
         part, at = self._part(self.order[index])
         return part.newest(at)
 
@@ -86,11 +83,11 @@ class InterleavedRun:
 
     @property
     def size(self) -> int:
-        """The number of records."""
+        """The number of records of all inputs."""
         return len(self.order)
 
     def runs(self) -> list[Run]:
-        """Returns the same records in the same order, as runs that each have records of one input only."""
+        """Returns the same records in the same order, split into runs (consecutive records of one input)."""
         found, at = [], [part.first for part in self.parts]
         ranks = [rank for rank, part in enumerate(self.parts) for _ in range(part.size)]
         for rank, group in groupby(ranks[index] for index in self.order):

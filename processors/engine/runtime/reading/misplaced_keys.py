@@ -1,7 +1,7 @@
-"""Counts messages whose key belongs to another partition, where another task processes the key's other messages.
+"""Counts misplaced messages. Their keys belong to another partition, whose task processes the keys' other messages.
 
-The two tasks share no state, so the key's state would be split. A task with several inputs infers each input's
-partitioner from the first keys that it reads::
+The two tasks share no state, so the key's state is split. A task with several inputs infers each input's partitioner
+from the first keys that it reads::
 
     keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
     keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
@@ -25,18 +25,18 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.same_partitioner import judged_topics
 from holdfast.processors.engine.topology import Topology
 
-#: Minimum number of different keys that are needed to infer an input's partitioner. Fewer keys could match both hashes
-#: by chance.
+#: Minimum number of different keys from which an input's partitioner is inferred. Fewer keys could fit both hashes by
+#: chance.
 SHOWN_BY = 32
-#: Minimum fraction of an input's keys that the partitioner must map to this partition. The fraction is below 1: if a
-#: producer's partitioner is corrected, the topic contains keys of both partitioners for a long time.
+#: Minimum fraction of an input's keys that a partitioner must map to this partition, to be inferred. It is below 1,
+#: because a topic contains keys of two partitioners for a long time after a producer was corrected.
 SHARE_MIN = 0.9
 #: Maximum number of keys that are collected before they are judged.
 PORTION = 4_096
 
 
 class Misplaced(NamedTuple):
-    """A message in ``partition`` whose key belongs to partition ``belongs``, by the partitioner's hash."""
+    """A message in ``partition``, although its key belongs to partition ``belongs`` by the partitioner's hash."""
 
     topic: str
     partition: int
@@ -48,9 +48,9 @@ class Misplaced(NamedTuple):
 def key_places(
     topology: Topology, inputs: Sequence[str], partition: int, facts: Mapping[str, TopicFacts]
 ) -> KeyPlaces | None:
-    """Returns the object that counts a task's misplaced keys. ``facts`` has the partition counts of its inputs.
+    """Returns an object that counts the misplaced messages of a task. ``facts`` has the partition counts of its inputs.
 
-    Returns None if no store of the task has several inputs, or if no input has several partitions.
+    Returns None if no store of the task has several inputs, or if each of these inputs has only one partition.
     """
     shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs} & set(inputs)
     counts = {name: count for name, count in judged_topics(topology, facts).items() if name in shared}
@@ -68,17 +68,17 @@ def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | N
 
 
 def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
-    """Returns the partitioner by which keys are judged, given those of the inputs; None if none is known."""
+    """Returns the partitioner by which keys are judged: murmur2 if an input uses it, else crc32, else None."""
     known = set(by_input)
     return next((name for name in (MURMUR2, CRC32) if name in known), None)
 
 
 class KeyPlaces:
-    """The misplaced messages of one task since it was opened.
+    """Counts the misplaced messages of one task since the task was opened.
 
     Args:
         partition: The number of the task's partition.
-        counts: The number of partitions by judged input.
+        counts: Maps each input whose keys are judged to its number of partitions.
         is_grouped: Whether an input is a repartition topic, whose keys Holdfast places by murmur2.
     """
 
@@ -90,11 +90,11 @@ class KeyPlaces:
         self._waiting: list[tuple[str, list[bytes | None]]] = []
         self._size = 0
         self.count = 0
-        #: The newest misplaced message; None if there was none.
+        #: The newest misplaced message; None if no message was misplaced.
         self.newest: Misplaced | None = None
 
     def saw(self, topic: str, keys: list[bytes | None]) -> None:
-        """Collects the keys of processed messages of one input, for ``judge``."""
+        """Collects the keys of processed messages of one input. ``judge`` counts the misplaced ones."""
         if topic in self._counts and keys:
             self._waiting.append((topic, keys))
             self._size += len(keys)
@@ -104,7 +104,7 @@ class KeyPlaces:
     def judge(self) -> None:
         """Counts the misplaced keys among the collected keys.
 
-        While no input's partitioner is known, up to ``PORTION`` keys stay collected.
+        Keys stay collected while the partitioner of no input is known, but at most ``PORTION`` keys.
         """
         for topic, keys in self._waiting if self._first else ():
             self._look(topic, keys)
@@ -116,7 +116,7 @@ class KeyPlaces:
             self.forget()
 
     def forget(self) -> None:
-        """Drops the collected keys, because their messages will be read again, or because the keys can't be judged."""
+        """Drops the collected keys: their messages will be read again, or their partitioner can't be found out."""
         self._waiting.clear()
         self._size = 0
 

@@ -1,8 +1,8 @@
 """Limits the offsets up to which a shadow reads its inputs. A shadow is a worker that only rebuilds a store.
 
 Invariants:
-    - A bounded worker processes no record at or after the bound, and no record of a partition without a bound.
-    - Bounds are kept in memory only: a restarted worker reads nothing until it gets bounds again.
+    - A shadow processes no record at or after a partition's bound, and no record of a partition without a bound.
+    - Bounds are kept in memory only: a restarted shadow reads nothing until it gets bounds again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class ReadBounds:
-    """End offsets (bounds) up to which a worker reads its inputs.
+    """The offsets (bounds) before which a worker must stop reading its inputs.
 
     If ``bounded`` is False, the worker reads without bounds.
     """

@@ -7,8 +7,8 @@
 A *head* is the first buffered record of an input. At equal times, the input that comes first in ``times_of`` is next.
 The task waits for an input with an empty buffer, because the input's next record may be older than all heads. The wait
 ends when the input is read to its end, or after ``wait_s`` seconds. Messages are therefore processed in the order of
-their times, even after a restart with a backlog, or in a rebuild. Kafka Streams reads its inputs in the same way
-(KIP-353, KIP-695).
+their times, even after a restart with a backlog, or when state is rebuilt. Kafka Streams reads its inputs in the same
+way (KIP-353, KIP-695).
 
 A run has consecutive records of one input. If the times of two inputs alternate, a run has only one or two records, and
 each run has a fixed cost. If a task's steps allow it, the task gets an ``InterleavedRun`` instead: records of all
@@ -30,16 +30,16 @@ from itertools import accumulate, chain
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-#: Records. An input is paused when its buffer has this many records. One poll returns fewer records, so a buffer is
-#: rarely empty while its input has more records. Pauses should be rare, because a resumed input is fetched again.
+#: Maximum records in the buffer of one input; then the input is paused. One poll returns fewer records, so a buffer is
+#: rarely empty while its input has more records. Pauses should be rare, because a resumed input must be fetched again.
 BUFFERED_MAX = 10_000
-#: An input is paused when the keys and values in its buffer have this many bytes.
+#: Maximum bytes of keys and values in the buffer of one input; then the input is paused.
 BUFFERED_BYTES_MAX = 16 << 20
-#: Maximum records and bytes in the buffers of all inputs of a worker. Each input may use an equal part.
+#: Maximum records and bytes in the buffers of all inputs of a worker. Each input may use an equal part of both.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Minimum and maximum records of an interleaved run. In a smaller run, the fixed cost of a run is too large for each
-#: record. The data of a larger run would leave the CPU caches.
+#: Minimum and maximum records of an ``InterleavedRun``. A smaller one would cost too much for each record. The data of
+#: a larger one would leave the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
 #: A function that returns the event time of each record of a batch, in milliseconds since 1970.
@@ -48,7 +48,10 @@ TimesOf = Callable[[Batch], Sequence[int]]
 
 @dataclass(slots=True)
 class Piece:
-    """A buffered batch whose records ``at`` to ``end`` - 1 are not processed yet. ``size`` is their bytes."""
+    """A buffered batch whose records ``at`` to ``end`` - 1 are not processed yet.
+
+    ``size`` is the bytes of the whole batch.
+    """
 
     batch: Batch
     times: Sequence[int]
@@ -59,7 +62,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Buffer:
-    """The records of one input that were polled and not yet processed; ``size`` is in bytes."""
+    """The records of one input that were polled but not processed yet. ``size`` is their bytes."""
 
     rank: int
     times_of: TimesOf
@@ -136,8 +139,8 @@ class ReadingOrder:
         Args:
             positions: Maps each topic to the next offset to process.
             most: Maximum number of records.
-            now: The present time, in monotonic seconds.
-            is_ended: A function that says whether a topic without buffered records is read to its end.
+            now: The current time, in monotonic seconds. is_ended: A function that returns whether a topic without
+                buffered records is read to its end.
         """
         heads: list[Buffer] = []
         for topic, buffer in self._buffers.items():
@@ -150,15 +153,15 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
-        # each input may give at least one record
+        # an interleaved run must have room for at least one record of each input
         if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):
             return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether the task can process records now, because it need not wait for an input with an empty buffer.
+        """Whether the task can process records now, and need not wait for an input with an empty buffer.
 
-        The task need not wait if each such input is read to its end, or if ``wait_s`` has passed.
+        The task does not wait for an input that is read to its end, or for which it has waited ``wait_s`` seconds.
         """
         complete = True
         for topic, buffer in self._buffers.items():
@@ -177,21 +180,24 @@ class ReadingOrder:
             buffer.awaited_since = None
 
     def awaited_for(self, now: float, seconds: float) -> list[str]:
-        """Returns the topics of inputs for which the task has waited at least this many seconds."""
+        """Returns the input topics for which the task has waited at least this many seconds."""
         since = {topic: buffer.awaited_since for topic, buffer in self._buffers.items()}
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """Maps each repartition topic in ``topics`` to the upstream tasks that may still send older messages."""
+        """Maps each repartition topic in ``topics`` to the upstream tasks for which buffered messages wait.
+
+        Empty in this class, which reads no repartition topics.
+        """
         return {}
 
     @property
     def buffered(self) -> int:
-        """Number of records in all buffers."""
+        """The number of records in all buffers."""
         return sum(buffer.records for buffer in self._buffers.values())
 
     def buffered_of(self, topics: Iterable[str]) -> int:
-        """Number of records in the buffers of these inputs."""
+        """Returns the number of records in the buffers of these inputs."""
         return sum(self._buffers[topic].records for topic in topics)
 
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
@@ -206,7 +212,7 @@ class ReadingOrder:
         return pause, resume
 
     def flows(self) -> None:
-        """Must be called after all inputs were resumed or paused together: forgets which ones were paused before."""
+        """Forgets which inputs were paused. Must be called after all inputs were resumed or paused together."""
         self.paused = frozenset()
 
     def clear(self) -> None:
@@ -219,7 +225,10 @@ class ReadingOrder:
 
 
 def _merged(heads: list[Buffer], most: int) -> list[Run]:
-    """Returns runs in the order of their times: at most ``most`` records, or until one buffer is empty."""
+    """Returns runs (consecutive records of one input) in the order of their times.
+
+    Ends after ``most`` records, or when one buffer is empty.
+    """
     cursors = {buffer.rank: (0, buffer.pieces[0].at) for buffer in heads}
     by_rank = {buffer.rank: buffer for buffer in heads}
     runs: list[Run] = []
@@ -243,7 +252,7 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
         elif index + 1 < len(by_rank[rank].pieces):
             cursors[rank] = (index + 1, by_rank[rank].pieces[index + 1].at)
         else:
-            break  # this input's next record is not polled yet, and may be older than all heads
+            break  # This input's next record is not polled yet. It may be older than all other records.
     return runs
 
 
@@ -251,8 +260,8 @@ def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
     """Returns the next records of all inputs, interleaved in the order of their times; at most ``most`` in total.
 
     Records of one input keep their order: if a record is earlier than its predecessor, it is sorted by the
-    predecessor's time. Each input may give an equal number of records. The result ends at the time of the last record
-    of an input that has given this number, because the input's next record may be older than later records of other
+    predecessor's time. Each input contributes at most an equal share of the records. The result ends at the last record
+    of an input that has used up its share. The next record of this input may be older than later records of other
     inputs.
     """
     share = most // len(heads)
@@ -279,8 +288,8 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
     """Returns the index after the last record of a piece that comes before ``bound``; at least one record is taken.
 
-    ``bound`` is the time of another input's next record, and the input's number, which decides at equal times. It is
-    None without such a record.
+    ``bound`` is the time of another input's next record, and that input's number, which decides at equal times. None if
+    no other input has a record.
     """
     if bound is None:
         return most

@@ -1,11 +1,11 @@
-"""Makes all later records wait for the next turn of the worker's loop, if a record can't be processed in this turn.
+"""If a record can't be processed in this turn of the worker's main loop, all later records wait for the next turn.
 
     turn 1    orders 0..4   │ prices 0..1   orders 5..9      the async calls of orders 0..2 take as long as a
                    └ cut at 3 └───── left ──────────┘        transaction may be open, so the task stops there
     turn 2    orders 3..4     prices 0..1   orders 5..9
 
-A task has one position for each input. If the task processed records after such a cut, its position would skip the
-unprocessed records. A watermark, or a message of another input, would also be processed too early.
+A task has one position for each input. If the task processed records after the cut, the position would skip the
+unprocessed records before them. A watermark, or a message of another input, would also be processed too early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):
-    """The interface of a task that ``in_turn`` uses: the task's positions."""
+    """The part of a task that ``in_turn`` uses: the positions in its inputs."""
 
     @property
     def positions(self) -> Mapping[str, int]:
@@ -29,7 +29,7 @@ class Positioned(Protocol):
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
-    """Yields groups of records to process.
+    """Yields groups of records for the caller to process.
 
     If the caller does not process a group completely, no further group is yielded.
     """
@@ -40,7 +40,10 @@ def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
 
 
 def without_watermarks(batch: Batch, first: int, last: int) -> Iterator[Run]:
-    """Splits records into runs: consecutive messages are one run, a watermark (no key) is a run by itself."""
+    """Splits records into runs.
+
+    Consecutive messages are one run. Each watermark (a record without a key) is a run by itself.
+    """
     keys = batch.keys
     for is_message, indices in groupby(range(first, last), key=lambda index: keys[index] is not None):
         of_run = list(indices)

@@ -3,13 +3,13 @@
     log of the topic     m m m W  m m W  m │ m m W ...
                                            └ buffered up to here: these watermarks are already applied
 
-A watermark is a record with the stream time of an upstream task. ``grouped_stream_time.Upstream`` advances stream time
-when a watermark is processed. The reading order needs watermarks earlier, because a message of another input must wait
-while an older message of this topic may still arrive.
+A watermark is a record with the stream time of an upstream task, which writes to the topic.
+``grouped_stream_time.Upstream`` advances stream time when a watermark is processed. The reading order needs watermarks
+earlier, because a message of another input must wait while an older message of this topic may still arrive.
 
 Invariants:
     - Messages of other inputs also wait for an upstream task that is at the end of its input. The wait ends when the
-      upstream task has been there for ``IDLE_S`` seconds (``watermarks``). When a message arrives, the topic's end
+      upstream task has been at the end for ``IDLE_S`` seconds (``watermarks``). When a message arrives, the topic's end
       offset is requested. Only watermarks after this offset end the wait. In a backlog, earlier watermarks may be older
       than the message.
 """
@@ -41,7 +41,7 @@ class WatermarkedTimes(NamedTuple):
 
 
 class WatermarksAhead:
-    """The watermarks that one task has polled from one repartition topic, including unprocessed watermarks.
+    """The watermarks that one task has polled from one repartition topic, even if they are not processed yet.
 
     Args:
         topic: The repartition topic.
@@ -52,23 +52,26 @@ class WatermarksAhead:
     def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
         self._topic, self._stream = topic, stream
         self._before = Before(tasks)
-        #: ``_next`` is the offset after the last polled record. Records before ``_again_to`` are polled for the second
-        #: time.
+        #: ``_next`` is the offset after the last polled record. Records before ``_again_to`` were polled before, and
+        #: are polled again.
         self._next = self._again_to = 0
         self.begin()
 
     def begin(self) -> None:
-        """Must be called when the task's records are polled again. Starts again from the committed watermarks."""
+        """Starts again from the committed watermarks. Must be called when the task's records are polled again."""
         heard, self._next = self._next, 0
         if self._stream is None:
             self._again_to = max(self._again_to, heard)
         self._before.begin(self._before.times if self._stream is None else last_watermarks(self._stream, self._topic))
 
     def hear(self, batch: Batch, end: int) -> WatermarkedTimes:
-        """Applies the watermarks among the first ``end`` records of a batch. Returns the times of these records."""
+        """Applies the watermarks among the first ``end`` records of a batch.
+
+        Returns the event times of these records.
+        """
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            # None if another program wrote the record, which ``Upstream.take`` logs
+            # None if another program wrote the record. ``Upstream.take`` logs this.
             read = Watermark.read(batch.values[index])
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
@@ -90,7 +93,7 @@ class WatermarksAhead:
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:
-        """Returns the event time below which no further message can arrive.
+        """Returns the event time below which no further message of this topic can arrive.
 
         ``position`` is the next offset to process.
         """

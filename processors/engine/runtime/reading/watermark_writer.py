@@ -8,9 +8,9 @@
 
 A *watermark* is a record without a key. A task writes a watermark after its messages, in the same transaction. The
 watermark contains the stream time of the task, and whether the task's inputs are read to their ends. A task whose
-inputs are read to their ends repeats its watermark (``watermarks``). Downstream stream time therefore waits for an
-upstream task that is slow or whose worker died. The messages of this task do not become late. Flink has watermarks and
-idle sources for the same reason.
+inputs are read to their ends repeats its watermark. Downstream stream time therefore waits for an upstream task that is
+slow or whose worker died, and the messages of this task are not late. Flink has watermarks and idle sources for the
+same reason.
 
 Invariants:
     - Each task writes a watermark when it starts.
@@ -40,13 +40,13 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Maximum watermarks per second that all upstream tasks of a topic write together. With 100 upstream tasks and 100
-#: partitions, each task writes a watermark to each partition every 5 seconds.
+#: Maximum watermarks per second that all upstream tasks of a topic write together. For example, each of 100 upstream
+#: tasks writes a watermark to each of 100 partitions every 5 seconds.
 WATERMARKS_PER_S = 2_000.0
-#: Seconds. If ``WATERMARKS_PER_S`` allows an interval up to this value, each commit writes watermarks. This is the case
-#: for topics with up to about 14 upstream tasks and 14 partitions.
+#: Seconds. If ``WATERMARKS_PER_S`` allows an interval of at most this length, each commit writes watermarks. This is
+#: the case for topics with up to about 14 upstream tasks and 14 partitions.
 EACH_COMMIT_S = 0.1
-#: The header of a watermark record. It lets a person who inspects the topic recognize watermarks.
+#: The header of a watermark record. A person who inspects the topic can recognize watermarks by it.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 
@@ -57,8 +57,8 @@ class Grouping:
     Attributes:
         partitions: The topic's number of partitions.
         tasks: The names of the tasks that write to the topic.
-        ordered: Whether, in the reading task, messages of other inputs wait for the watermarks of this topic. False if
-            the reading task has no other input, or if the topic is circular.
+        ordered: Whether the task that reads the topic lets messages of other inputs wait for the topic's watermarks.
+            False if this task has no other input, or if the topic is circular.
         circular: Whether a task that reads the topic, or a task downstream of it, also writes to the topic. Waiting for
             watermarks would then be a deadlock.
     """
@@ -83,7 +83,7 @@ class Groups:
 
 
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
-    """Maps the name of each repartition topic to its ``Grouping``.
+    """Maps the name of each repartition topic to its ``Grouping`` (its partitions and the tasks that write to it).
 
     ``facts`` must contain all topics of the processor.
     """
@@ -99,7 +99,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """Returns the subtopologies whose messages reach a repartition topic, directly or through other such topics."""
+    """Returns the subtopologies from which messages reach a repartition topic, directly or through other ones."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
@@ -108,11 +108,11 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
     return found
 
 
-#: The value for a processor without ``group_by``.
+#: The repartition topics of a processor without ``group_by``: none.
 NO_GROUPS = Groups({})
 
-#: The identity of one idle period of a task: the task's work counter, and the number of each upstream task's idle
-#: period.
+#: Numbers that identify one idle period of a task: the task's work counter, and the numbers of its upstream tasks' idle
+#: periods.
 Quiet = tuple[int, ...]
 
 
@@ -125,14 +125,14 @@ class _Told(NamedTuple):
 class WatermarkWriter:
     """Decides when a task writes watermarks, and makes their values.
 
-    A commit that advances the stream time writes watermarks at once, because downstream tasks wait for them.
-    Topics with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
+    A commit that advances the stream time writes watermarks at once, because downstream tasks wait for them. Topics
+    with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
 
     Args:
         task: The name of the task.
         topics: The repartition topics that the task writes to, by name.
         inputs: The task's inputs whose messages reach these topics.
-        hears: Whether one of these inputs is a repartition topic, so that this input's watermarks move the task's time.
+        hears: Whether one of these inputs is a repartition topic, whose watermarks move the task's stream time.
         own: Whether the task's own watermarks come back to it through these topics. Its watermarks then depend on
             ``inputs`` only.
     """
@@ -148,8 +148,9 @@ class WatermarkWriter:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: ``asked`` has the end offsets of the task's repartition topics and the time of the last request for them.
-        #: ``said`` has, for each idle upstream task, its number of watermarks when this task last wrote a watermark.
+        #: ``asked`` has the time of the last request for the end offsets of the task's repartition topics, and these
+        #: offsets. ``said`` has the number of watermarks of each idle upstream task, at the moment when this task last
+        #: wrote a watermark.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -159,12 +160,12 @@ class WatermarkWriter:
         self._told_at = 0.0
         #: Whether ``look`` was called since the start. A paused worker never calls it.
         self._looked = False
-        #: The present idle period: its identity (``_quiet``, None while there is input), its number, and its start in
-        #: monotonic seconds.
+        #: The current idle period: its identity (None while the task has input), its number, and its start in monotonic
+        #: seconds.
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: Monotonic seconds. A moment when the inputs were read to their ends; None if unknown or already written in a
-        #: watermark.
+        #: A moment at which the inputs were read to their ends, in monotonic seconds. None if unknown, or if a
+        #: watermark already reports it.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
@@ -174,10 +175,11 @@ class WatermarkWriter:
 
         Args:
             time_ms: The stream time of the task.
-            now: The present time, in monotonic seconds.
+            now: The current time, in monotonic seconds.
             quiet: Numbers that identify the idle period of the task; None while the task has input.
             confirm: A function that returns the last moment, in monotonic seconds, at which the inputs were certainly
-                read to their ends; None if a record is left. It is called only after ``REPEAT_S`` seconds of idle time.
+                read to their ends; None if an input has unread records. It is called only after ``REPEAT_S`` seconds of
+                idle time.
         """
         self._looked = True
         if quiet is not None and quiet != self._quiet:
@@ -188,7 +190,7 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # omitted, because this moment is not after the last watermark
+            self._ended_at = None  # left out, because this moment is not after the last watermark
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
@@ -219,16 +221,16 @@ class WatermarkWriter:
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:
-        """Must be called after the commit that wrote the last watermark of ``tell``."""
+        """Marks the last result of ``tell`` as committed. Must be called after the commit that wrote this watermark."""
         if self._pending is not None:
             self._told, self._pending = self._pending, None
 
     def restore(self) -> None:
-        """Must be called if the transaction with the last watermark of ``tell`` was aborted."""
+        """Forgets the last result of ``tell``. Must be called if the transaction with this watermark was aborted."""
         self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
-        """Must be called when the task starts: the next commit then writes a watermark."""
+        """Makes the next commit write a watermark. Must be called when the task starts."""
         self.restore()
         self._told, self._looked = None, False
         self.asked, self.said = None, ()

@@ -1,13 +1,14 @@
-"""The watermarks of the upstream tasks of one repartition topic, and the stream time that they allow downstream.
+"""The watermarks of one repartition topic, and the stream time that they allow in the task that reads the topic.
 
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
                         └ time 52 has arrived                                   └ 1.1 s later: time 52 is released
 
-The stream time of a downstream task does not pass the watermark of the slowest upstream task. Downstream stream time
-also waits for an upstream task that is at the end of its input. A message may just be on its way to that task. For
-example, a burst may reach one partition before another. The wait ends when the upstream task has been at the end of its
-input for ``IDLE_S`` more seconds. Event times that had already arrived downstream are then *released*: they no longer
-wait for this task. The upstream task measures these seconds by its own clock; the topic's log gives the order of
+A *watermark* is a record with the stream time of an upstream task, which writes to the topic. The stream time of the
+downstream task, which reads the topic, does not pass the watermark of the slowest upstream task. It also waits for an
+upstream task that is at the end of its input, because a message may just be on its way to that task. For example, a
+burst of messages may reach one partition before another. The wait ends when the upstream task has been at the end of
+its input for ``IDLE_S`` more seconds. Event times that had already arrived downstream are then *released*: they no
+longer wait for this task. The upstream task measures these seconds by its own clock; the topic's log gives the order of
 events.
 
 Invariants:
@@ -28,12 +29,12 @@ import msgspec
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-#: Seconds. If an upstream task has been at the end of its input this long, downstream tasks stop waiting for it.
+#: Seconds. After an upstream task has been at the end of its input this long, downstream tasks no longer wait for it.
 IDLE_S = 1.0
-#: Seconds after which a task at the end of its input repeats its watermark.
+#: Seconds after which a task that is at the end of its input repeats its watermark.
 REPEAT_S = 0.3
-#: In a long idle period, the interval between two watermarks is this fraction of the idle time so far, at most
-#: ``REPEAT_MOST_S`` seconds. With a constant interval, a slow reader would process nothing but watermarks.
+#: In a long idle period, the interval between two watermarks is this fraction of the idle time so far, but at most
+#: ``REPEAT_MOST_S`` seconds. With a short constant interval, a slow reader would read nothing but watermarks.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
 
@@ -47,7 +48,7 @@ class Watermark(msgspec.Struct, frozen=True):
         ended: Whether the task's inputs were read to their ends when the watermark was written.
         idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older Holdfast versions
             wrote 0, which releases nothing.
-        stretch: The number of the present idle period, which the worker counts.
+        stretch: The number of the current idle period. The worker counts the idle periods of a task.
     """
 
     task: str
@@ -67,7 +68,10 @@ class Watermark(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Word:
-    """The last watermark of one upstream task, and the event times that its next watermarks may release."""
+    """The last watermark of one upstream task, and the event times that its next watermarks may release.
+
+    If an event time is released, downstream tasks no longer wait for this task before they process it.
+    """
 
     time_ms: int
     ended: bool = False
@@ -89,9 +93,9 @@ class _Word:
         return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
 
     def go_on(self, read: Watermark, there_ms: int) -> None:
-        """Applies a further watermark of the same idle period.
+        """Applies another watermark of the same idle period.
 
-        ``there_ms`` is the largest event time that has arrived downstream until now.
+        ``there_ms`` is the largest event time that has arrived downstream by now.
         """
         self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
@@ -110,8 +114,7 @@ class Before:
         self._tasks = tasks
         self._words: dict[str, _Word] = {}
         self._newest_ms = NO_TIME
-        #: The topic's end offset that was last passed to ``mark``, and the largest event time that had arrived at that
-        #: moment.
+        #: The topic's end offset that was last passed to ``mark``, and the largest event time that had arrived by then.
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
@@ -123,9 +126,9 @@ class Before:
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
     def take(self, read: Watermark, now: float = 0.0) -> int | None:
-        """Applies the next watermark of the log; ``now`` is monotonic seconds.
+        """Applies the next watermark in the topic. ``now`` is monotonic seconds.
 
-        Returns the time that its upstream task has reached; None if that task no longer exists.
+        Returns the time that the watermark's task has reached; None if that task no longer exists.
         """
         if read.task not in self._tasks:
             return None
@@ -147,21 +150,21 @@ class Before:
     def wants_end(self, newest_ms: int) -> bool:
         """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
-        A new end offset is needed if event times up to ``newest_ms`` have arrived in other inputs, but the next
-        watermarks can't release these times yet.
+        This is the case if event times up to ``newest_ms`` have arrived in other inputs, and the next watermarks can't
+        release these times yet.
         """
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Stores the topic's present end offset, and the largest event time that has arrived in other inputs.
+        """Stores the topic's current end offset, and the largest event time that has arrived in other inputs.
 
-        Only watermarks after this offset may release these times, because earlier watermarks may be older than the
-        messages.
+        Only watermarks after this offset may release event times up to this time, because earlier watermarks may be
+        older than the messages.
         """
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Must be called after records were read. Completes the last ``mark`` if its offset is reached.
+        """Completes the last ``mark`` if its offset is reached. Must be called after records were read.
 
         ``read_to`` is the next offset to read.
         """
@@ -170,7 +173,7 @@ class Before:
 
     @property
     def newest_ms(self) -> int:
-        """The largest time of all watermarks and of the last completed ``mark``."""
+        """The largest time of the tasks' newest watermarks; ``NO_TIME`` without watermarks."""
         return max((word.time_ms for word in self._words.values()), default=NO_TIME)
 
     @property
@@ -193,7 +196,7 @@ class Before:
     def heard_at(self) -> float:
         """The earliest moment, in monotonic seconds, at which one of the tasks' last watermarks was read.
 
-        The moment is 0 until each task has sent a watermark.
+        The result is 0 until each task has sent a watermark.
         """
         if len(self._words) < len(self._tasks):
             return 0.0
@@ -201,12 +204,12 @@ class Before:
 
     @property
     def stretches(self) -> tuple[int, ...]:
-        """The number of each task's present idle period, in the order of the tasks' names."""
+        """The number of each task's current idle period, in the order of the tasks' names."""
         return tuple(self._words[task].stretch for task in sorted(self._words))
 
     @property
     def said(self) -> tuple[int, ...]:
-        """The number of watermarks that each task has sent in its present idle period; 0 for a task that has input."""
+        """The number of watermarks that each task has sent in its current idle period; 0 for a task that has input."""
         words = (self._words.get(task) for task in sorted(self._tasks))
         return tuple(word.said if word is not None and word.ended else 0 for word in words)
 

@@ -1,1 +1,1 @@
-"""One task of a processor: its offsets, its steps, its time and its failures. Imports ``reading``."""
+"""One task of a processor: its offsets, its steps, its stream time and its failed messages. May import ``reading``."""

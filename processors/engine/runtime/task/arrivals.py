@@ -3,7 +3,8 @@
     commit ──► counts in the metadata of the task's offsets ──► the next owner, or the same worker after a restart
 
 Invariants:
-    - Only committed messages are counted. A message that is processed again after an abort is counted once.
+    - The committed counts contain only committed messages. A message that is processed again after an abort is counted
+      once.
     - Normally processed messages are not counted. If all counts are 0, they are not stored.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-# Imported for types only, because a client of a worker reads counts without the engine that makes them.
+# Only for type hints: a client of a worker reads counts, and should not load the engine modules that make them.
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.reading.interleaved import Run
     from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
@@ -28,7 +29,7 @@ RATE_MINUTES = 10
 
 
 class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest counted message: ``kind`` is the name of its field in ``Counts``; ``at`` is seconds since 1970.
+    """The newest counted message. ``kind`` is the name of its count in ``Counts``, ``at`` is seconds since 1970.
 
     ``topic`` is the input of a misplaced message; otherwise it is empty.
     """
@@ -40,7 +41,7 @@ class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Counts since the first message of a task: ``late`` messages, dead letters (``put_aside``), and ``skipped`` ones.
+    """Counts since a task's first message: ``late`` messages, dead letters (``put_aside``), and ``skipped`` messages.
 
     A message that is late for several windows is counted once for each window. A ``misplaced`` message is in a
     partition to which its key does not belong. So it can't be joined with messages of its key that are in the right
@@ -63,7 +64,7 @@ NONE = Counts()
 
 
 def together(counts: Iterable[Counts]) -> Counts:
-    """The sum of the counts of several tasks, with the newest message of all of them."""
+    """Returns the sum of the counts of several tasks, with their newest counted message."""
     found = list(counts)
     newest = max((each.newest for each in found if each.newest is not None), key=lambda each: each.at, default=None)
     late, put_aside = sum(each.late for each in found), sum(each.put_aside for each in found)
@@ -72,7 +73,7 @@ def together(counts: Iterable[Counts]) -> Counts:
 
 
 class Counting(Protocol):
-    """Counts late messages for each store since the task was opened. A count never decreases."""
+    """An object that counts the late messages of each store since the task was opened. A count never decreases."""
 
     @property
     def late(self) -> Mapping[str, int]:
@@ -80,27 +81,26 @@ class Counting(Protocol):
 
 
 class Arrivals:
-    """The counts of one task. They include messages that are processed but not committed."""
+    """The counts of one task, including messages that are processed but not committed."""
 
     def __init__(self) -> None:
         self._put_aside = self._skipped = 0
-        #: Number of late messages that were counted before the task was opened. ``_time`` counts the later ones.
+        #: The number of late messages before the task was opened. ``_time`` counts the later ones.
         self._late = 0
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: Number to add to the count of ``_places``, which starts at 0 when the task is opened. It may be negative
-        #: after an abort.
+        #: Is added to the count of ``_places``, which starts at 0 when the task is opened. It may be negative after an
+        #: abort.
         self._misplaced = 0
         #: The counts at the last commit.
         self._kept = NONE
-        #: For the last ``RATE_MINUTES`` minutes: pairs of a minute (since 1970) and the total of the counts at its
-        #: start.
+        #: Pairs for the last ``RATE_MINUTES`` minutes: the minute since 1970, and the total of the counts at its start.
         self._before: tuple[tuple[int, int], ...] = ()
 
     def recall(self, counts: Counts) -> None:
-        """Must be called before ``begin``: continues from ``counts``, which the task's last owner has committed."""
+        """Continues from ``counts``, which the task's last owner has committed. Must be called before ``begin``."""
         self._kept = counts
         self.restore()
 
@@ -116,19 +116,22 @@ class Arrivals:
         self._places = places
 
     def saw_run(self, run: Run, positions: Mapping[str, int]) -> None:
-        """Must be called for a run of records: collects the keys of those before ``positions``, which are processed."""
+        """Collects the keys of processed records, to count misplaced ones. Must be called for each run of records.
+
+        ``positions`` has the next offset to process. Records of the run at or after this offset are left out.
+        """
         if self._places is not None:
             topic = run.batch.partition.topic
             reached = bisect_left(run.batch.offsets, positions[topic], run.first, run.last)
             self.saw(topic, run.batch.keys, run.first, reached)
 
     def saw(self, topic: str, keys: list[bytes | None], first: int, last: int) -> None:
-        """Must be called for processed messages: those with indexes ``first`` to ``last`` - 1 in ``keys``."""
+        """Collects the keys of processed messages, to count misplaced ones: ``keys[first:last]``."""
         if self._places is not None:
             self._places.saw(topic, keys[first:last])
 
     def failed(self, failed: FailedMessage, *, put_aside: bool) -> None:
-        """Count a failed message: a dead letter if ``put_aside``, otherwise a skipped message."""
+        """Count a failed message as a dead letter (``put_aside``) or as a skipped message."""
         self._put_aside += put_aside
         self._skipped += not put_aside
         topic, number = failed.partition
@@ -136,7 +139,7 @@ class Arrivals:
         self._newest = Newest("put_aside" if put_aside else "skipped", reason[:REASON_MAX], self._now_ms() / 1000)
 
     def counts(self) -> Counts:
-        """The present counts, including uncommitted messages."""
+        """Returns the current counts, including uncommitted messages."""
         late = {} if self._time is None else self._time.late
         total = self._late + sum(late.values())
         if total > self._kept.late and self._newest == self._kept.newest:
@@ -155,7 +158,7 @@ class Arrivals:
         return count
 
     def committed(self, counts: Counts) -> None:
-        """Must be called after a commit, with the counts that the commit has stored."""
+        """Stores ``counts`` as the committed counts. Must be called after the commit that contains them."""
         if counts.total != self._kept.total:
             minute = self._now_ms() // 60_000
             before = tuple(each for each in self._before if each[0] > minute - RATE_MINUTES)
@@ -165,7 +168,7 @@ class Arrivals:
         self._kept = counts
 
     def restore(self) -> None:
-        """Must be called after an aborted transaction: resets the counts to the last commit."""
+        """Resets the counts to the last commit. Must be called after an aborted transaction."""
         kept = self._kept
         self._put_aside, self._skipped, self._newest = kept.put_aside, kept.skipped, kept.newest
         self._late = kept.late - (0 if self._time is None else sum(self._time.late.values()))

@@ -1,13 +1,13 @@
 """Runs a stream with ``apply_async`` in one task: the async calls of several messages run at the same time.
 
     messages ──► earlier steps ──► calls, many at once ──► results in the order of the messages ──► later steps
-                                     └── a call fails: the failure policy decides when earlier messages are processed
+                                     └── a call fails: the failure policy decides, after the earlier messages
 
 The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
 before these changes. After an abort or a crash, a call may be repeated.
 
-All calls of one turn of the worker's loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). If a message's call would
-end later, the message waits for the next turn.
+All calls of one turn of the worker's main loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). If a message's call
+would end later, the message waits for the next turn.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFai
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
 
-#: A function that runs the later steps for messages. It returns the index after the last processed message.
+#: A function that runs the steps after the call for messages. It returns the index after the last processed message.
 RunBehind = Callable[[Batch, Readable], int]
 #: A function that applies the failure policy to a message. Its arguments are the message's index in the batch and the
 #: error.
 Fail = Callable[[int, BaseException], None]
 
-#: Maximum seconds for which the end of the process waits for calls that were cancelled.
+#: Maximum seconds for which the end of the process is delayed by cancelled calls that still run.
 ENDING_S = 1.0
 
 _of_thread = threading.local()
@@ -56,9 +56,8 @@ _of_thread = threading.local()
 class _Job:
     """A message between the steps before the async call and the steps after it.
 
-    ``value`` is first the result of the earlier steps, and then the call's answer. ``dropped`` is True if the earlier
-    steps filtered the message out. ``place`` is the call's lane and round in the schedule; None if the message needs no
-    call.
+    ``value`` is first the result of the steps before the call, and then the call's answer. ``dropped`` is True if these
+    steps filtered the message out. ``place`` is the call's place in the schedule; None if the message needs no call.
     """
 
     index: int
@@ -71,7 +70,7 @@ class _Job:
 
 
 class AwaitedStream:
-    """The steps of a stream up to and including its async call. ``behind`` has the steps after the call."""
+    """The part of a stream up to and including its async call. ``behind`` has the steps after the call."""
 
     def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
         call = node.call
@@ -79,10 +78,10 @@ class AwaitedStream:
         self._call = call
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
-        #: Whether a step before or after the call reads headers.
+        #: Whether a step of the stream reads headers.
         self.wants_headers = uses_headers(source)
         #: Whether the last ``process`` made calls. If so, the caller leaves all later messages for the next turn of the
-        #: loop.
+        #: main loop.
         self.called = False
         tail = Node("update", self._collect, metadata=True)
         for each in reversed(before):
@@ -103,8 +102,8 @@ class AwaitedStream:
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages. Returns the index after the last processed message.
 
-        Messages whose calls would not end within the time limit of a turn are not processed. ``called`` then says
-        whether calls were made.
+        Messages whose calls would not end within the time limit of a turn are left. ``called`` is then True if calls
+        were made.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -126,7 +125,10 @@ class AwaitedStream:
         return first + len(jobs)
 
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
-        """Runs the steps before the call. Returns the messages up to the first one whose call would not end in time."""
+        """Runs the steps before the call.
+
+        Returns the messages before the first one whose call would not end in time.
+        """
         jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
         for place, value in enumerate(readable.values):
             index = first + place
@@ -152,13 +154,13 @@ class AwaitedStream:
 
 
 def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
-    """Returns the steps of a stream up to its async call; None for a stream without an async call."""
+    """Returns the part of a stream up to its async call; None for a stream without an async call."""
     found = call_of(source)
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
 
 
 async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
-    """Makes the calls of these messages in the order of their schedule, and stores the answers in the jobs."""
+    """Makes the calls of these messages in the order of their schedule. Stores the answers or errors in the jobs."""
     over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
     for number, job in enumerate(jobs):
         assert job.place is not None
@@ -182,12 +184,16 @@ async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
 
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
-    """Calls the function for one message. Returns the answer in a tuple, or the error of a failed or timed-out call."""
+    """Calls the function for one message.
+
+    Returns the answer in a one-element tuple. If the call failed or timed out, returns the error.
+    """
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # not awaited, because a call that ignores its cancellation would block the worker
+        # The cancelled call is not awaited, because a call that ignores its cancellation would block the worker.
+        task.cancel()
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
@@ -206,9 +212,9 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
 
 
 def _forget(late: asyncio.Task[Any]) -> None:
-    """Reads the error of a call that ended after its timeout.
+    """Reads the error of a call that has ended after its timeout.
 
-    Otherwise, asyncio logs that the error was never retrieved.
+    Without this read, asyncio would log that the error was never retrieved.
     """
     if not late.cancelled():
         late.exception()
@@ -235,7 +241,7 @@ def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readab
 def _loop() -> asyncio.AbstractEventLoop:
     """Returns the event loop of this thread.
 
-    It is kept until the process ends, so that user functions can reuse connections.
+    The loop lives until the process ends, so that user functions can reuse connections.
     """
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
@@ -246,7 +252,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
     """Closes an event loop at the end of the process. Waits at most ``ENDING_S`` seconds for cancelled calls."""
-    # The event loop is still running on another thread. This thread is a daemon, so it ends with the process.
+    # A loop that still runs belongs to another thread. This thread is a daemon, so it ends with the process.
     if loop.is_running():
         return
     left = asyncio.all_tasks(loop)

@@ -1,10 +1,10 @@
-"""Gives each async call a lane and a round, so that all calls of one turn of the worker's loop end in time.
+"""Gives each async call a lane and a round, so that all calls of one turn of the worker's main loop end in time.
 
     lane 1    a1 ──► c1 ──► a3          letters are message keys. A call waits for the previous call of its lane, and
     lane 2    b1 ──► a2                 for the previous call of its key: a3 waits for c1 and a2
              round 1  round 2  round 3
 
-A call gets the first round with a free lane after the round of its key's last call. A call only waits for calls of
+A call gets the first round with a free lane after the round of its key's last call. A call waits only for calls of
 earlier rounds. A call of round n therefore ends after at most n timeouts, even if every call times out.
 """
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The lane and the round of a call.
+    """The place of a call in the schedule: its lane and its round.
 
-    ``after`` is the number of an earlier call with the same key, which must end first; None if there is none.
+    ``after`` is the number of an earlier call with the same key, which must end first; None without such a call.
     """
 
     lane: int
@@ -30,7 +30,7 @@ class CallSchedule:
     Args:
         width: Number of lanes, which is the maximum number of calls that run at the same time.
         rounds: Maximum number of rounds. This number of timeouts, one after another, fits into the time limit of a turn
-            of the worker's loop.
+            of the worker's main loop.
         by_key: Whether calls with the same key run one after another.
     """
 

@@ -48,36 +48,37 @@ RUN_MIN = 48
 #: Maximum number of messages that are processed together with numpy. The data of more messages would leave the CPU
 #: caches.
 RUN_MAX = 500
-#: Maximum number of slices in a row that are processed message by message, because numpy could not process most
-#: messages of an earlier slice.
+#: After numpy could not process most messages of a slice, the next slices are processed message by message, at most
+#: this many.
 REST_MAX = 64
-#: Bytes that are reserved for the headers of an output record. Messages with larger headers are processed one by one.
+#: Bytes of an output record that are reserved for headers. Messages with larger headers are processed one by one.
 HEADERS_ROOM = 4096
 
 
 class Leaves(Protocol):
-    """The interface of an object that keeps state in numpy arrays. A row of the arrays has the state of one key."""
+    """An object that keeps state in numpy arrays, with one row for each key."""
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Writes the state of these keys to the store, because the next messages are processed one by one."""
+        """Writes the state of these keys to the store, because their next messages are processed one by one."""
 
 
 class ColumnarStream:
-    """Base class: processes many messages of one stream at once with numpy.
+    """Base class for a stream that processes many messages at once with numpy.
 
-    The method ``_taken`` of a subclass does this.
+    A subclass defines how, in its method ``_taken``.
     """
 
     def __init__(self, columns: Leaves) -> None:
         self._leaves = columns
         self._rest, self._rested = 0, 0
-        #: Numbers of messages that were processed with numpy (``taken``), and one by one (``left``).
+        #: ``taken``: the number of messages that were processed with numpy. ``left``: the number that were processed
+        #: one by one.
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Splits messages ``first`` to ``last`` - 1 into parts that numpy may process.
 
-        After calls in which numpy could not process most messages, yields nothing for some time.
+        Yields nothing for some calls after numpy could not process most messages of a call.
         """
         if self._rest:
             self._rest -= 1
@@ -97,7 +98,10 @@ class ColumnarStream:
         yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Processes messages with numpy. Returns False, and changes nothing, if they must be processed one by one."""
+        """Processes messages with numpy.
+
+        Returns False if they must be processed one by one; then nothing has changed.
+        """
         done = last - first >= RUN_MIN and self._taken(batch, first, last)
         if done:
             self.taken += last - first
@@ -111,15 +115,15 @@ class ColumnarStream:
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
-        """Writes the state of these messages' keys to the store; the messages are then processed one by one."""
+        """Writes the state of these messages' keys to the store. The caller then processes the messages one by one."""
         self._leaves.leave(batch.keys[first:last])
         self.left += last - first
 
 
 class AggregationStream(ColumnarStream):
-    """A stream with one aggregation and outputs. ``boxes`` are the outboxes of the output topics.
+    """A stream with one aggregation and outputs. ``boxes`` are the outboxes (unsent records) of the output topics.
 
-    ``headers_room`` is the number of bytes that each output reserves for its message's headers. ``times`` has the range
+    ``headers_room`` is the number of bytes of each output record that are reserved for headers. ``times`` has the range
     of record timestamps that the output topics accept.
     """
 
@@ -164,7 +168,7 @@ class AggregationStream(ColumnarStream):
 class WindowedStream(ColumnarStream):
     """A stream with one window.
 
-    ``boxes`` are the outboxes for current results. ``boxes`` is empty if the window has final results.
+    ``boxes`` are the outboxes (unsent records) for current results; empty if the window has final results.
     """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
@@ -176,7 +180,7 @@ class WindowedStream(ColumnarStream):
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Splits consecutive messages after each message that may make a window due.
 
-        The window then closes before the next message.
+        A due window thus closes before the next message.
         """
         if self.meeting is None:
             yield first, last
@@ -228,15 +232,15 @@ def columnar_stream(  # tidy: allow-wide because the compilation of a stream's s
     if step is None or step.store is None:
         return None
     if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
-        return None  # refused, because timers or other windows act between the messages of this stream
+        return None  # refused: timers or other windows act between the messages of this stream
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
-        # refused, because several streams lead to this step (`concat`), and each would have its own columns
+        # refused: several streams lead to this step (`concat`), and each stream would have its own arrays
         return None
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
-        return None  # refused, because aggregation columns do not advance the task's stream time
+        return None  # refused: the numpy code of an aggregation does not advance the task's stream time
     if windows is not None and frame.source.max_ahead_ms is None:
-        return None  # refused, because after ``group_by`` watermarks advance stream time, and not messages
+        return None  # refused: after ``group_by``, watermarks and not messages advance stream time
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []

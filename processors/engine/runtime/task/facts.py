@@ -1,4 +1,4 @@
-"""The phase of one task, its meta record, and its input offsets.
+"""The phase of one task, its input offsets, and its meta record (the offsets that are stored in its RocksDB).
 
     CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
                           └───────────────close──────────────────►┘
@@ -13,7 +13,7 @@ Three offsets are kept for each input topic::
                          └─ where this task began to read; only a command with new positions changes it
                                              └─────── (1) ─────────┘
 
-    (1) These records are processed, but their changes are only in the overlay and in the open transaction. A commit
+    (1) These records are processed, but their changes are only in memory and in the open transaction. A commit
     moves ``committed`` up to ``positions``. An abort moves ``positions`` back to ``committed``. Before the first commit
     of an input, an abort moves ``positions`` back to ``began``.
 
@@ -50,7 +50,7 @@ _MOVES = {
 
 
 class TaskFacts:
-    """Phase, meta record and offsets of one task. The task's name is ``<subtopology>-<partition>``.
+    """The phase, the meta record and the offsets of one task. The task's name is ``<subtopology>-<partition>``.
 
     Attributes:
         restored: Number of changelog records that were replayed before the task ran.
@@ -76,7 +76,7 @@ class TaskFacts:
 
     @property
     def phase(self) -> TaskPhase:
-        """The present phase."""
+        """The current phase of the task."""
         return self._phase
 
     @property
@@ -111,7 +111,10 @@ class TaskFacts:
 
     @property
     def begun_empty(self) -> frozenset[str]:
-        """Stores that start without earlier state. The first commit writes a meta record to their changelogs."""
+        """Stores that start without data at the committed offsets.
+
+        The first commit writes a meta record to their changelogs.
+        """
         return self._begun_empty
 
     def move(self, to: TaskPhase) -> None:
@@ -136,9 +139,9 @@ class TaskFacts:
         self._meta = meta
 
     def write(self, changes: Iterable[Change] = (), **facts: Any) -> None:
-        """Writes data changes and the meta record in one RocksDB batch.
+        """Writes changes of data and the meta record to RocksDB in one batch.
 
-        ``facts`` are the changed fields of the record.
+        ``facts`` has the fields of the meta record that have changed.
         """
         assert self._store is not None
         self._meta = replace(self._meta, **facts)
@@ -151,26 +154,29 @@ class TaskFacts:
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the data and the meta record. If ``aside`` is True, moves both to another folder instead."""
+        """Deletes the data and the meta record. If ``aside`` is True, renames the database instead."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()
 
     def restored_by(self, records: int, seconds: float, begun_empty: frozenset[str]) -> None:
-        """Set the statistics of the restore, and the names of the stores that begin empty."""
+        """Stores the statistics of the restore, and the names of the stores that begin empty."""
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
-        """Sets the positions to ``began``, and the committed offsets to ``committed``. Called when the task starts."""
+        """Sets the positions to ``began``, and the committed offsets to ``committed``.
+
+        Must be called when the task starts.
+        """
         self._committed = dict(committed)
         self.moved_to(began)
 
     def committed_as(self, inputs: Mapping[str, int]) -> None:
-        """Must be called after a commit, with the input offsets that it has committed."""
+        """Stores the input offsets of a commit as the committed offsets. Must be called after the commit."""
         self._committed, self._begun_empty = dict(inputs), frozenset()
 
     def moved_to(self, positions: Mapping[str, int]) -> None:
-        """Sets the positions to other offsets, from which the task then reads."""
+        """Sets the positions, and ``began``, to other offsets. The task then reads from these offsets."""
         self._began, self._positions = dict(positions), dict(positions)
 
     def passed(self, offsets: Mapping[str, int]) -> None:

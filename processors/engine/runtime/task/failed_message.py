@@ -1,4 +1,4 @@
-"""A failed message, timer, slot of a schedule, or window result. *Failed* means that its processing raised an error."""
+"""A failed message, timer, schedule or window result. *Failed* means that its processing raised an error."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 class FunctionExits(HoldfastError):
     """A user function raised ``SystemExit`` or ``GeneratorExit``.
 
-    Unchanged, the exception would end the process within a message.
+    This error replaces the exception, which would end the process in the middle of a message.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message whose processing raised ``error``; its state writes and outputs are already undone."""
+    """A message whose processing raised ``error``. Its state writes and outputs are already undone."""
 
     partition: Partition
     offset: int
@@ -40,21 +40,22 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: A text about the timer or window whose processing raised the error. It is empty if the message itself raised the
-    #: error. For a timer or window, ``offset`` is the offset of the last message before it.
+    #: Describes the timer, window or schedule whose processing raised the error; empty if a message raised it. In the
+    #: former case, ``offset`` is the offset of the last message before it.
     made: str = ""
     #: The name of the timer whose call raised the error; None for other failures.
     timer: str | None = None
     #: The name of the schedule whose call raised the error; None for other failures.
     schedule: str | None = None
-    #: Whether the message is from a repartition topic. Its value is then an intermediate result, not a source message.
+    #: Whether the message is from a repartition topic. Then it is an intermediate result, and not a message of a
+    #: source.
     regrouped: bool = False
     #: Whether the message's headers can't be read; ``headers`` is then None.
     without_headers: bool = False
 
     @property
     def place(self) -> str:
-        """Topic, partition and offset of the message, as text."""
+        """A text with topic, partition and offset of the message."""
         return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
 
 
@@ -64,7 +65,7 @@ OnFailure = Callable[[FailedMessage], Output | None]
 
 
 def as_json(value: Any) -> bytes:
-    """Encodes a window's result or a timer as the JSON value of a dead letter.
+    """Encodes a window's result or a timer as JSON, for the value of a dead letter.
 
     A value that JSON can't express is replaced by the name of its type.
     """
@@ -83,7 +84,7 @@ def _writable(part: Any) -> Any:
 
 
 def exits(error: BaseException) -> FunctionExits:
-    """Returns the error that is reported instead of ``SystemExit`` or ``GeneratorExit``."""
+    """Returns the error that is reported in place of ``SystemExit`` or ``GeneratorExit``."""
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
         action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
@@ -92,7 +93,7 @@ def exits(error: BaseException) -> FunctionExits:
 
 
 def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
-    """Returns the failed message for a record of a batch. Its headers are None if they can't be read."""
+    """Returns the ``FailedMessage`` for a record of a batch. Its headers are None if they can't be read."""
     try:
         headers, unread = batch.headers[index], False
     except HeadersUnreadable:
@@ -111,14 +112,14 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
 
 
 def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
-    """Returns the failed message for a window's result. ``offset`` is the offset of the stream's last message."""
+    """Returns the ``FailedMessage`` for a window's result. ``offset`` is the offset of the stream's last message."""
     key, start = closing.message_key, closing.start
     words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
     return _made(place, offset, (key, closing.result, start), words, error)
 
 
 def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
-    """Returns the failed message for a timer. ``offset`` is the offset of the stream's last message."""
+    """Returns the ``FailedMessage`` for a timer. ``offset`` is the offset of the stream's last message."""
     (name, at, clock), key = due
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)
@@ -126,7 +127,10 @@ def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) 
 
 
 def failed_slot(place: Partition, offset: int, schedule: str, slot_ms: int, error: BaseException) -> FailedMessage:
-    """Makes a failed message from a failed slot of a schedule; ``offset`` is the offset of the task's last message."""
+    """Returns the ``FailedMessage`` for a schedule whose function failed at the time ``slot_ms``.
+
+    ``offset`` is the offset of the task's last message.
+    """
     words = f"Schedule {schedule!r}, slot {shown(slot_ms)}, fired"
     value = {"schedule": schedule, "slot": slot_ms}
     return replace(_made(place, offset, (schedule.encode(), value, slot_ms), words, error), schedule=schedule)

@@ -1,6 +1,6 @@
 """Decides about a failed message: stop the worker (default), write a dead letter, or skip the message.
 
-Also calls the other callbacks of an application for its messages.
+This module also calls the user's callbacks about messages, for example ``on_message_processed``.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from holdfast.processors.engine.steps.outbox import Output
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
 
-#: The user's callback: called with the error, the message and a logger; returns True to skip the message.
+#: A user's callback for a failed message. It gets the error, the message and a logger, and returns True to skip the
+#: message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
-#: The same for a message that can't be read; and for a message whose output can't be written.
+#: The same kind of callback: for a message that can't be read, and for a message whose output can't be written.
 OnConsumerError = Callable[[Exception, "UnreadMessage", logging.Logger], bool]
 OnProducerError = OnProcessingError
-#: Called with topic, partition and offset of each processed message.
+#: A user's callback that is called with topic, partition and offset of each processed message.
 OnMessageProcessed = Callable[[str, int, int], Any]
 
 #: Errors of a message that can't be read.
 UNREADABLE = ValueUnreadable, HeadersUnreadable
-#: Of the dead letters, the first ``LOG_FIRST`` are logged, and then only every ``LOG_EVERY``-th.
+#: The first ``LOG_FIRST`` dead letters are logged, then only every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: The suggested action for a dead letter from a repartition topic. It can't be replayed, because a replay sends to a
-#: source topic.
+#: Is added to a dead letter from a repartition topic. It can't be replayed, because a replay sends to a source topic.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
-#: A part of the error's text for a failed change of a table's row. Such a change never becomes a dead letter.
+#: Is added to the error if a change of a table's row for its group has failed. This change never becomes a dead letter.
 NOT_ASIDE = (
     "The message is a change of a table's row for its group. It is neither skipped nor put aside: the group would stay "
     "wrong, because the row is not sent again."
 )
 #: Maximum characters of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
-#: Names of all headers that a dead letter may have about its failure.
+#: The names of all headers that describe a failure in a dead letter.
 FAILURE_HEADERS = frozenset(
     f"holdfast.{name}"
     for name in (
@@ -66,14 +66,14 @@ FAILURE_HEADERS = frozenset(
 
 
 class ProcessingFailed(HoldfastError):
-    """A message can't be processed, no callback skips it, and no dead letter can be written; the worker stops."""
+    """A message failed, and it can't be skipped or become a dead letter. The worker stops."""
 
     cause = "poison-message"
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """The user's callbacks of an application; None for a callback that is not given."""
+    """The user's callbacks of an application. A callback that was not given is None."""
 
     processing: OnProcessingError | None = None
     consumer: OnConsumerError | None = None
@@ -87,7 +87,10 @@ class Callbacks:
 
 
 class UnreadMessage:
-    """A message that can't be read, for ``on_consumer_error``. It has the methods of a message of confluent-kafka."""
+    """A message that can't be read, as the argument of ``on_consumer_error``.
+
+    It has the methods of a message of confluent-kafka.
+    """
 
     def __init__(self, failed: FailedMessage) -> None:
         self._failed = failed
@@ -121,12 +124,15 @@ class UnreadMessage:
         return self._failed.timestamp_ms
 
     def __repr__(self) -> str:
-        """The place of the message."""
+        """Returns topic, partition and offset of the message as text."""
         return self._failed.place
 
 
 class CallbackFailed(ProcessingFailed):
-    """``on_message_processed`` raised an error. The worker stops; the message is processed and committed."""
+    """The user's callback ``on_message_processed`` raised an error.
+
+    The worker stops; the message is still committed.
+    """
 
     cause = ""
 
@@ -134,8 +140,8 @@ class CallbackFailed(ProcessingFailed):
 class ProcessedCalls:
     """Calls the user's function for each message that was processed, skipped or put aside.
 
-    A worker with this function processes one message at a time, so that ``app.stop()`` in it ends behind the message.
-    Without it, there is no cost.
+    A worker with such a function processes one message at a time. If the function calls ``app.stop()``, the worker thus
+    ends directly after this message. Without a function, calls cost nothing.
     """
 
     def __init__(self, function: OnMessageProcessed | None = None) -> None:
@@ -146,7 +152,10 @@ class ProcessedCalls:
         return most if self._function is None else 1
 
     def __call__(self, run: Run | InterleavedRun, before: Mapping[str, int], positions: Mapping[str, int]) -> None:
-        """Must be called after a run of records, with the positions before and behind it."""
+        """Calls the user's function for the processed records of a run.
+
+        ``before`` and ``positions`` are the task's positions before and after the run.
+        """
         if self._function is None:
             return
         for number in range(run.size):
@@ -177,7 +186,7 @@ class FailurePolicy:
     is grouped by another key sends each change of a row to the row's group. If such a change fails, the worker always
     stops. The group would stay wrong without the change, and the row is not sent again.
 
-    If the dead-letter topic does not accept the timestamp of a message, the dead letter gets the present time. The
+    If the dead-letter topic does not accept the timestamp of a message, the dead letter gets the current time. The
     header ``holdfast.timestamp`` has the original timestamp.
     """
 
@@ -193,7 +202,7 @@ class FailurePolicy:
     ) -> None:
         self._topic = dead_letter_topic
         self._callbacks = callbacks or Callbacks()
-        #: Calls ``on_message_processed``.
+        #: Calls the user's ``on_message_processed``.
         self.on_processed = ProcessedCalls(self._callbacks.processed)
         self._processor = processor
         self._code_version = code_version
@@ -242,7 +251,7 @@ class FailurePolicy:
         return Output(self._topic, failed.key, failed.value, time_ms, headers)
 
     def _is_skipped(self, failed: FailedMessage) -> bool:
-        """Asks the callback for the kind of the error first, and then ``on_processing_error``."""
+        """Asks the user's callbacks whether to skip the message: first the one for this error, then the general one."""
         given = self._callbacks
         asked: list[tuple[str, Callable[..., bool] | None, Any]] = []
         if isinstance(failed.error, UNREADABLE) and not failed.made:
@@ -280,13 +289,13 @@ class FailurePolicy:
         }
         # The text of an error may contain any characters, even surrogates, which UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A replayed dead letter has the headers of its earlier failure. They are removed, because otherwise each
-        # failure would add ten more headers.
+        # A dead letter that was replayed has the headers of its earlier failure. They are removed. Otherwise each
+        # failure would add about ten more headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Whether an output of the message can't be written, and not a value of its state."""
+    """Whether the error means that an output of the message can't be written."""
     if isinstance(error, RecordTooLarge):
         return not str(error.fields.get("topic", "")).endswith(CHANGELOG_SUFFIX)
     return isinstance(error, (ValueUnwritable, RecordTimeRefused))
@@ -299,7 +308,7 @@ def _reason(error: Exception) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return masked(str(error))  # secrets are masked, because the text goes into logs and into the dead-letter topic
+        return masked(str(error))  # secrets are masked, because the text is logged and sent to the dead-letter topic
     except Exception as failure:
         return f"(its text can't be made: {type(failure).__name__})"
 
@@ -311,7 +320,7 @@ def _kind(failed: FailedMessage) -> str:
 
 
 def _action(failed: FailedMessage) -> str:
-    """Returns the suggested action for a failed message. A HoldfastError has its own action, which is used."""
+    """Returns the suggested action for a failed message. If the error has its own action, the result contains it."""
     kind, error = _kind(failed), failed.error
     steps = {"timer": "`on_timer` or a step behind it", "schedule": "the function of the schedule"}
     code = {**steps, "result": "the steps behind the window"}.get(kind)
@@ -330,9 +339,9 @@ def _group_action(failed: FailedMessage) -> str:
     """Returns the suggested action for a failed change of a table's row, which can't be skipped or put aside."""
     own = failed.error.action if isinstance(failed.error, HoldfastError) else ""
     if "dead_letter_topic" in own:
-        own = ""  # it is no way out for a change of a group
+        own = ""  # a dead-letter topic does not help, because such a change can't be put aside
     if own and isinstance(failed.error, AggregationFailed):
-        return own  # no function makes the total of a built-in column smaller: the items are in the record
+        return own  # the error's own action is enough, because the column is built in and has no user function
     return (
         f"{own and own + ' '}Correct the function of the column, or the step behind the groups, so that it takes this "
         "change. A function of `Reduce` keeps its name. Then deploy it: processing resumes at this offset."

@@ -1,4 +1,4 @@
-"""Chooses the next records of tasks with several inputs, pauses inputs with full buffers, and decides on watermarks."""
+"""Chooses the next records of tasks with several inputs, pauses full inputs, and decides when watermarks are due."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from holdfast.processors.engine.steps.topic import TimestampType
 
 _log = structlog.get_logger("runtime.inputs_in_order")
 
-#: Seconds. If a task has waited this long for an input, a log line names the input.
+#: Seconds. If a task has waited this long for an input, the input's name is logged.
 TOLD_AFTER_S = 10.0
 
-#: Seconds by which the timeout of ``Worker.run`` is extended while messages wait for watermarks. After several
-#: ``group_by`` steps in a row, several watermarks must arrive before the next message.
+#: Seconds by which the timeout of ``Worker.run`` is extended while messages wait for watermarks. A message that passes
+#: several ``group_by`` steps must wait for several watermarks in a row.
 WORDS_S = 10.0
-#: Seconds after a wait for watermarks during which the timeout of ``Worker.run`` is still extended.
+#: Seconds. After messages have waited for watermarks, the timeout of ``Worker.run`` stays extended for this time.
 HEARD_S = 1.0
 
 #: A function that returns the next records to process, at most the given number; empty if there are none.
@@ -45,7 +45,7 @@ NextRuns = Callable[[int], Sequence[Run | InterleavedRun]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
-    """Returns the next unprocessed records of a batch, at most ``most``, and only records before the index ``end``."""
+    """Returns the next unprocessed records of a batch: at most ``most``, and only those before the index ``end``."""
     first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
     return [Run(batch, first, min(end, first + most))] if first < end else []
 
@@ -58,7 +58,7 @@ def has_messages(task: Task, batch: Batch) -> bool:
 class InputsInOrder:
     """Chooses the next records of tasks with several inputs, and decides when watermarks are due.
 
-    ``reach`` has the end offsets of a shadow. A shadow only rebuilds a store, and may not read past these offsets.
+    ``reach`` has the offsets up to which a shadow (a worker that only rebuilds a store) may read.
     """
 
     def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:
@@ -110,14 +110,14 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """If buffered messages wait for watermarks of repartition topics, requests the end offsets of these topics."""
+        """Requests the end offsets of repartition topics for whose watermarks buffered messages wait."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """If stream time waits for watermarks of repartition topics, requests the end offsets of these topics."""
+        """Requests the end offsets of repartition topics for whose watermarks the stream time waits."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
@@ -134,7 +134,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
-        """Returns numbers that identify the idle period of the writer's inputs; None while they have messages."""
+        """Returns numbers that identify the writer's current idle period; None while its inputs have messages."""
         heard = writer.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
@@ -144,10 +144,10 @@ class InputsInOrder:
     def _ended_at(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> float | None:
         """Returns a moment (monotonic seconds) when an idle task had read all inputs to their ends; None if unknown.
 
-        A source topic is at its end now if the task has read it up to the end offset that Kafka reports now. A
-        repartition topic is never at its end now, because upstream tasks write watermarks all the time. The method
-        therefore requests the end offset of a repartition topic, and stores the moment. When the task has processed the
-        topic up to that offset, the method returns the stored moment.
+        A source topic is at its end if the task has read it up to the end offset that Kafka reports now. This is never
+        true for a repartition topic, because upstream tasks write watermarks all the time. The method therefore
+        requests the end offset of a repartition topic, and stores the moment of the request. When the task has
+        processed the topic up to that offset, the method returns the stored moment.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in writer.inputs]
@@ -169,7 +169,7 @@ class InputsInOrder:
         return before[0]
 
     def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
-        """Whether these inputs are processed to their ends: no records are buffered, and Kafka has no more."""
+        """Whether these inputs are processed to their ends: no record is buffered, and Kafka has no further record."""
         kept = 0 if task.order is None else task.order.buffered_of(topics)
         return not kept and all(self._is_ended(task, topic, member) for topic in topics)
 
@@ -178,9 +178,9 @@ class InputsInOrder:
         return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
 
     def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
-        """Pauses the task's inputs whose buffers are full, and resumes those with space.
+        """Pauses the task's inputs whose buffers are full, and resumes inputs whose buffers have space again.
 
-        ``tasks`` share the memory limit.
+        The inputs of all ``tasks`` share the memory limit.
         """
         assert task.order is not None
         full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
@@ -218,7 +218,7 @@ def order_of(
     options: RuntimeOptions,
     groups: Groups = NO_GROUPS,
 ) -> ReadingOrder | None:
-    """Returns the reading order of a task; None for a task with one input, which needs none.
+    """Returns the object that orders the inputs of a task; None for a task with one input.
 
     ``declared`` has the input topics in the order of their declaration, which decides at equal event times.
     """
@@ -244,9 +244,9 @@ def order_of(
 
 
 def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
-    """Maps each topic to the topics that must be processed first: right sides of as-of joins, and joined tables.
+    """Maps each topic to the topics with which it is joined: right sides of as-of joins, and joined tables.
 
-    A table that is joined only with other tables is left out.
+    At equal event times, messages of these topics must be processed first. A topic without such joins has no entry.
     """
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
@@ -262,13 +262,14 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """Returns the topics in the order that decides at equal event times. Right sides of joins come first.
+    """Returns the topics in the order that decides at equal event times.
 
-    A row is thus processed before the messages that are joined with it. All other topics keep the order of ``topics``.
+    Right sides of joins come first, so that a row is processed before the messages that are joined with it. All other
+    topics keep the order of ``topics``.
     """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
-    while left:  # If all remaining topics are joined in a circle, the first of them is taken.
+    while left:  # If each remaining topic is joined with another remaining topic, the first of them is taken.
         free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
         ranked.append((free or left)[0])
         left.remove(ranked[-1])
@@ -307,10 +308,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
-    """Whether each idle upstream task has sent at least one watermark since this function last returned True."""
+    """Whether each idle upstream task has sent a watermark since this function last returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
-    # A smaller count than before belongs to a new idle period, so it is compared with 0.
+    # A smaller count than before belongs to a new idle period. It is therefore compared with 0.
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
         writer.said = said
@@ -318,7 +319,7 @@ def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
 
 
 def _with_watermarks(batch: Batch) -> Sequence[int]:
-    """The event times of a batch. A watermark has no event time, and gets the time of the message before it."""
+    """Returns the event times of a batch. A watermark has no event time, and gets the time of the message before it."""
     times, last = [], NO_TIME
     for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
         last = last if key is None else time_ms

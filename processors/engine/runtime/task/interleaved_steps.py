@@ -25,7 +25,7 @@ WIDTH = 5
 
 @dataclass(frozen=True, slots=True)
 class InterleavedStreams:
-    """The compiled function of all streams of a task, which processes records of all inputs in one call.
+    """The compiled function of all streams of a task. One call processes records of all inputs.
 
     ``inputs`` has for each topic its number, the deserializers of value and key, and whether a step reads headers.
     """
@@ -57,7 +57,7 @@ def interleaved_streams(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> InterleavedStreams | None:
-    """Compiles the streams into one function; None if a stream has a window, or if an input is a repartition topic.
+    """Compiles the streams of a task into one function; None if one has a window or reads a repartition topic.
 
     ``sources`` has the steps of each stream, and ``timings`` the stream time and windows of each stream.
     """

@@ -1,4 +1,4 @@
-"""Writes a task's stream time and message counts as text (a *note*) into the metadata of its committed offsets.
+"""Stores a task's stream time and message counts as text (a *note*) in the metadata of its committed offsets.
 
     commit of flights-0:  messages, watermarks 10:00, offset 812 with the note {"task":"flights-0","time_ms":…}
     the next owner:       offset 812 ──► stream time 10:00 ──► watermark 10:00
@@ -9,8 +9,8 @@ times in the same place. The note also contains the counts of late, dead-lettere
 
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
-    - All inputs of a task have the same note. If another tool sets the offset of one input, this input no longer has
-      a note. The stream time in the notes of the other inputs is then ignored.
+    - All inputs of a task have the same note. If another tool sets the offset of one input, this input no longer has a
+      note. The stream time in the notes of the other inputs is then ignored.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """The content of a task's notes: its stream time (None if a store contains it), and its message counts."""
+    """What the notes of a task contain: its stream time (None if a store contains it), and its message counts."""
 
     time: Remembered | None
     arrivals: Counts
 
 
 def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
-    """Returns the note for the next commit of a task; empty if there is neither a stream time nor a count to store.
+    """Returns the note for the next commit of a task; empty without a stream time and counts to store.
 
     If ``timed`` is False, the note does not contain the stream time.
     """
@@ -66,7 +66,7 @@ def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
 def noted(task: str, committed: Sequence[int | None]) -> Noted:
     """Reads the notes from the committed offsets of all inputs of a task.
 
-    If tasks with other names have read some of these inputs before, the result includes the counts of those tasks.
+    If tasks with other names have read some of these inputs before, the result also includes the counts of those tasks.
     """
     texts = {offset.note if isinstance(offset, NotedOffset) else "" for offset in committed}
     notes = [note for note in map(_read, sorted(texts)) if note is not None]

@@ -1,7 +1,6 @@
-"""Keeps stream time in stores of user functions, and deletes expired values from these stores.
+"""Saves stream time in the stores of user functions, and deletes expired values from these stores.
 
-The module ``task_timers`` has the timers. A task creates these objects from the application's declared stores before it
-compiles its steps.
+A task creates the objects of this module from the application's declared stores, before it compiles its steps.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from holdfast.processors.engine.steps.store_options import StoreOptions
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import CodedModels, TypedValues
 
-#: Maps each store to its object and its declaration; the declaration is None for a store that only has timers.
+#: Maps each store to its object and its declaration. The declaration is None for a store that has only timers.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
@@ -60,7 +59,10 @@ class StoreTime:
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
-        """Whether the value of a committed record had expired at the last commit, so that it must not be read."""
+        """Whether a committed record contains a value that had expired at the last commit.
+
+        Readers must not return this value.
+        """
         ends, now_ms = self._expiries, self._clock.saved_ms
         if ends is None or isinstance(ends, KeyTimes) or is_own(key):
             return False
@@ -70,17 +72,20 @@ class StoreTime:
         return ends.has_ended(message_key, name, look, now_ms)
 
     def load(self) -> Remembered:
-        """Reads the committed stream time, and event times in the future; raises FormatUnknown."""
+        """Reads the committed stream time, and event times in the future. Raises FormatUnknown."""
         self._look_again()
         return self._clock.load()
 
     def restore(self) -> Remembered:
-        """Must be called after an aborted transaction: returns to the committed stream time, which is the result."""
+        """Drops the uncommitted stream time, and returns the committed one.
+
+        Must be called after an aborted transaction.
+        """
         self._look_again()
         return self._clock.restore()
 
     def remove(self, limit: int) -> int:
-        """Deletes expired values. Checks at most ``limit`` values, and returns the number of checks."""
+        """Deletes expired values. Checks at most ``limit`` values, and returns how many values were checked."""
         if self._expiries is None:
             return 0
         removed = self._expiries.remove(limit)
@@ -92,7 +97,7 @@ class StoreTime:
         return self._clock.save()
 
     def committed(self) -> None:
-        """Must be called after the commit that contains the last ``save``."""
+        """Marks the last ``save`` as committed. Must be called after the commit that contains it."""
         self._clock.committed()
 
     def _look_again(self) -> None:
@@ -101,7 +106,7 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """The stores among ``states`` that have timers, models, another codec than JSON, or expiring values."""
+    """Returns the stores among ``states`` that have timers, models, another codec than JSON, or expiring values."""
     declared = frames[0].declared if frames else {}
     timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
     found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}

@@ -1,8 +1,8 @@
 """A task is a processor's work on one partition of a subtopology, the input topics that share stores.
 
-``_run`` finds the message that raised an error without a counter in the hot loop. The generated function takes messages
-from iterators. When it raises, it has taken the failed message, but no later message. ``length_hint`` returns the
-number of items that are left in an iterator::
+``_run`` finds the message that raised an error without a counter in the hot loop. A generated function with the
+compiled steps takes messages from iterators. When it raises, it has taken the failed message, but no later message.
+``length_hint`` returns the number of items that are left in an iterator::
 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
@@ -87,13 +87,13 @@ class _Stream:
 
 
 class Task(TaskFacts):
-    """The stores, compiled steps, input positions and pending outputs of one task."""
+    """One task: its stores, its compiled steps, its input positions, and its outputs that are not sent yet."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether a commit must run before the next messages, because a commit allows no more timers
+        self.held = False  # whether a commit must come first, because its limit of timers or windows is reached
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -119,7 +119,7 @@ class Task(TaskFacts):
         """Opens the task: attaches its RocksDB (None for a task without stores), and changes the phase to RESTORING.
 
         ``changelogs`` maps a store to its changelog topic. ``record_bytes_max`` has the maximum bytes of a record by
-        topic. ``times`` has the range of record timestamps that the topics accept.
+        topic. ``times`` has the range of record timestamps that the written topics accept.
         """
         self._times = times
         self._record_bytes_max = record_bytes_max
@@ -190,7 +190,7 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close due windows, fire due timers and schedules, take units of sources, and make watermarks.
+        """Close due windows, fire due timers and schedules, take messages of sources, and make watermarks.
 
         If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
         error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
@@ -205,7 +205,7 @@ class Task(TaskFacts):
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # without progress, the restored stores stay unchanged
+            self.time.keep() if self.progressed else None  # without progress, the stores must stay as restored
             return
 
         self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
@@ -248,7 +248,7 @@ class Task(TaskFacts):
 
         Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
         records before the failed record are processed. If not all records were processed, the caller must call the
-        method again with the same records. If ``held`` is True, it must commit before that.
+        method again with the same records. If ``held`` is True, the caller must commit before that.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
@@ -257,7 +257,7 @@ class Task(TaskFacts):
         if topic not in self.regrouped:
             try:
                 return self._process(batch, first, last, on_failure)
-            finally:  # messages before a message that stops the worker are committed
+            finally:  # if a message stops the worker, the messages before it are committed
                 self.arrivals.saw_run(Run(batch, first, last), self._positions)
         if None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
@@ -276,7 +276,7 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Processes records that are not processed yet and are no watermarks; returns how many were processed."""
+        """Processes records that are not processed yet and are no watermarks. Returns how many were processed."""
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -321,7 +321,7 @@ class Task(TaskFacts):
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
-        """Closes windows and fires timers due before the next message; returns False if a commit must come first."""
+        """Closes windows and fires timers that are due now. Returns False if a commit must come first."""
         between = self._between
         if between is None or not between.stop_messages():
             return True
@@ -352,7 +352,7 @@ class Task(TaskFacts):
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Reads the state of these records' keys from RocksDB in one call. Only for stores where this saves time."""
+        """Reads the state of these records' keys from RocksDB in one call, for stores whose cache lacks values."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -378,7 +378,7 @@ class Task(TaskFacts):
                 self.arrivals.saw_run(part, self._positions)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Makes the async calls of these records, then processes their results. Returns the same as ``_run``."""
+        """Makes the async calls of these records, and then processes their results. Returns the same as ``_run``."""
         assert stream.awaited is not None
         batch, first = records.batch, records.first
 
@@ -431,7 +431,7 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # only errors of the message go to the failure policy; here, the state itself can't be read
+                    raise  # an unreadable state is not an error of the message, so the failure policy does not decide
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
@@ -467,7 +467,7 @@ class Task(TaskFacts):
         return moved or any(each is not None and each.dirty for each in (self.time, self.schedules, self.sources))
 
     def dirty_bytes(self) -> int:
-        """Estimated bytes of the uncommitted writes."""
+        """Returns the estimated bytes of the uncommitted writes."""
         return sum(state.dirty_bytes() for state in self.states.values()) + waiting_bytes(self.outboxes.values())
 
     def drop(self) -> dict[str, int]:

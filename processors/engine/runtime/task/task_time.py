@@ -1,4 +1,4 @@
-"""The stream time of one task, and the windows and timers that become due by it before each commit.
+"""The stream time of one task. Before each commit, due windows close and due timers fire.
 
     before_commit ──► outputs of closed windows ──► commit (stream time and offsets together) ──► committed
           ▲                                           └──────── aborted ──► restore: back to the last commit
@@ -33,11 +33,12 @@ from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Maximum number of windows of a store that one commit closes, and maximum number of entries that it removes.
+#: Limits for one commit and one store: the number of windows that it closes, and of expired entries that it removes.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
-#: The failure policy for windows. Arguments: the input topic, the window, and the error that a later step raised.
+#: The failure policy for windows. Its arguments are the input topic, the window, and the error that a later step
+#: raised.
 OnWindowError = Callable[[str, Closing, BaseException], None]
 
 
@@ -49,15 +50,15 @@ class WindowSteps:
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
-    #: A function that says whether a window is due at a stream time. It is set only if a later step, such as a join,
-    #: also gets messages. Windows then close between messages, so that the join's results do not depend on the moment
-    #: of a commit. If it is None, windows close at the commit, which is cheaper.
+    #: A function that returns whether a window is due at a stream time. It is set only if a later step, such as a join,
+    #: also gets messages. The windows then close between messages, so that the join's results do not depend on the
+    #: moment of a commit. If it is None, the windows close at the commit, which is cheaper.
     due_at: Callable[[int], bool] | None = None
 
 
 @contextmanager
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
-    """Inside this context, windows close and values expire only up to the time for which all timers have fired.
+    """A context in which windows close and values expire only up to the time for which all timers have fired.
 
     Otherwise, a timer that has not fired yet could no longer read a value of its own time.
     """
@@ -77,28 +78,27 @@ class TaskTime:
         #: Topic, partition and offset of the current message, for log lines and errors.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
-        #: Maps names to stores of user functions whose values expire or that have timers.
+        #: The stores of user functions whose values expire or that have timers, by name.
         self.stores: dict[str, StoreTime] = {}
         #: The timers of the task; None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: For steps with ``suppress``: maps the store of the window to the object that limits how often results are
-        #: sent.
+        #: For steps with ``suppress``: maps the window's store to the object that limits how often results are sent.
         self.held: dict[str, FewerResults] = {}
-        #: Objects that close windows by the times of their keys, when the worker's clock reaches future event times.
+        #: Objects that close windows by the event times of their keys. They act when the worker's clock reaches event
+        #: times that were in the future.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: Objects that write watermarks for downstream tasks; empty if no task needs this task's watermarks.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: A counter that grows when messages are processed or positions are set back. While it is constant, the task is
-        #: idle.
+        #: Grows when messages are processed or positions are set back. While the number is constant, the task is idle.
         self.work = 0
-        #: The stream time at the last commit, if no store contains it.
+        #: The stream time at the last commit; used only if no store contains the stream time.
         self._then = Remembered()
         self.closings = Closings(self, states)
         #: Whether more windows are due than the last commit could close.
         self.more = False
-        #: Whether a commit is needed although no input position moved.
+        #: Whether a commit is needed even if no input position has moved.
         self.dirty = False
         self._reached_ms = NO_TIME
 
@@ -110,9 +110,8 @@ class TaskTime:
     def load(self, *, anew: bool = True) -> None:
         """Reads the stream time from the stores.
 
-        Must be called at the start, and after a command has changed the stores.
-
-        If ``anew`` is True, a stream time that no store contains is reset.
+        Must be called when the task starts, and after a command has changed the stores. If ``anew`` is True, a stream
+        time that no store contains is reset.
         """
         if anew:
             self._then = Remembered()
@@ -121,22 +120,19 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Must be called after ``load``.
-
-        Sets stream time to the value ``then``, unless a store contains stream time.
-        """
+        """Sets the stream time to ``then``, unless a store contains stream time. Must be called after ``load``."""
         if not self.is_kept:
             self._then = then
             self._go_to([then])
 
     def restore(self) -> None:
-        """Must be called after an aborted transaction: sets the stream time back to the last commit."""
+        """Sets the stream time back to the last commit. Must be called after an aborted transaction."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])
         for writer in self.watermark_writers:
             writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
-        # All stores of a task have the same input offsets. But a store that a command has cleared has no stream time.
+        # All stores of a task are at the same input offsets. But a store that a command has cleared has no stream time.
         then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:
@@ -157,7 +153,7 @@ class TaskTime:
 
     @property
     def clock_keys(self) -> dict[str, bytes]:
-        """Maps each store to the changelog key of its record with the stream time."""
+        """Maps each store to the changelog key of the record that contains its stream time."""
         return {
             **dict.fromkeys(self.windows, clock_key()),
             **{name: each.clock_key for name, each in self.stores.items()},
@@ -169,7 +165,7 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """Milliseconds without messages after which stream time follows the worker's clock; None means never."""
+        """Milliseconds without messages after which stream time advances with the worker's clock; None means never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
@@ -178,7 +174,7 @@ class TaskTime:
         return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close if stream time were ``time_ms`` (but not after the worker's clock)."""
+        """Whether a window would close if stream time advanced to ``time_ms``, at most to the worker's clock."""
         self.look()
         reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
@@ -191,7 +187,7 @@ class TaskTime:
     def watermark_ms(self, writer: WatermarkWriter) -> int:
         """Returns the stream time that the next watermark of this writer must contain.
 
-        If no input of the writer is a repartition topic, watermarks of upstream tasks do not limit this time.
+        If no input of the writer is a repartition topic, the result is not limited by watermarks of upstream tasks.
         """
         if self.timers is not None and self.timers.are_due():
             return self.timers.reached_ms  # a later watermark would make the outputs of the due timers late downstream
@@ -213,7 +209,7 @@ class TaskTime:
 
     @property
     def waits(self) -> bool:
-        """Whether stream time waits for watermarks of upstream tasks, or a later watermark must be written."""
+        """Whether stream time waits for watermarks of upstream tasks, or this task must write a later watermark."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
@@ -232,7 +228,7 @@ class TaskTime:
         self.more = True
 
     def look(self) -> None:
-        """Must be called before messages are processed: reads the worker's clock, which limits stream time."""
+        """Reads the worker's clock, which limits stream time. Must be called before messages are processed."""
         self.stream.look(self._times.now_ms())
 
     def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
@@ -269,7 +265,10 @@ class TaskTime:
         self.dirty |= self.timers is not None and self.timers.fired
 
     def committed(self) -> None:
-        """Must be called after each successful commit."""
+        """Marks the stream time and the progress of windows and timers as committed.
+
+        Must be called after each commit.
+        """
         self.dirty = False
         self.closings.committed()
         if not self.is_kept:
@@ -282,7 +281,10 @@ class TaskTime:
             writer.committed()
 
     def hear(self) -> bool:
-        """Advances the stream time to the time that all upstream tasks have reached. Returns True if it has changed."""
+        """Advances the stream time to the time that all upstream tasks have reached.
+
+        Returns True if the stream time has changed.
+        """
         before = self.stream.time_ms
         if self.upstream is None:
             return False
@@ -302,11 +304,11 @@ class Closings:
 
     def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
         self._time, self._states = time, states
-        #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
+        #: The stores of the windows that close between messages. ``timed_steps.meeting_windows`` finds them.
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
         #: The steps whose windows close between messages. ``_since`` is the number of windows that these steps have
-        #: closed after the last commit.
+        #: closed since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The last stream time at which no window of ``_between`` was found due.
@@ -319,17 +321,20 @@ class Closings:
             self._between.append((steps, steps.due_at))
 
     def begin(self) -> None:
-        """Must be called after an aborted transaction, and after a command has changed the stores."""
+        """Resets the counts.
+
+        Must be called after an aborted transaction, and after a command has changed the stores.
+        """
         self._since, self._looked_ms = 0, NO_TIME
 
     def committed(self) -> None:
-        """Must be called after each successful commit."""
+        """Resets the count of windows that closed since the last commit. Must be called after each commit."""
         self._since = 0
 
     def close(self, on_error: OnWindowError) -> bool:
         """Closes the due windows, up to the limit of a commit.
 
-        Returns True if the limit was reached, so more may be due.
+        Returns True if the limit was reached, so that more windows may be due.
         """
         closed = [self._close(steps, on_error) for steps in self._steps]
         return CLOSED_AT_ONCE in closed
@@ -354,7 +359,7 @@ class Closings:
         return False
 
     def act(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> bool:
-        """Fires due timers, and closes the due windows of ``meeting``; called between two messages.
+        """Fires due timers, and closes the due windows that must close between messages. Called between two messages.
 
         Returns False if the limits of one commit are reached, so that a commit must come before the next message.
         Raises the errors of ``on_error`` and ``on_timer_error``.
@@ -400,7 +405,7 @@ class Closings:
                 if failed > 0:
                     steps.windows.closed(live[failed - 1])
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # only errors of the window go to the failure policy; here, the state itself can't be read
+                    raise  # an unreadable state is not an error of the window, so the failure policy does not decide
                 on_error(steps.topic, live[failed], error)
             else:
                 break

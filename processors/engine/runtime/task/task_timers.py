@@ -32,18 +32,18 @@ from holdfast.processors.engine.state.time.timers import Due, Pending, TimerCloc
 
 #: Maximum number of timers that fire before one commit.
 FIRED_AT_ONCE = 5_000
-#: Maximum number of timers that are set before one commit. Only a single message may exceed it.
+#: Maximum number of timers that are set before one commit. Only one message that sets many timers may exceed it.
 SET_AT_ONCE = 10_000
 #: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
 
-#: The failure policy for timers. Arguments: the input topic, the timer, and the error that it raised.
+#: The failure policy for timers. Its arguments are the input topic, the timer, and the error that it raised.
 OnTimerError = Callable[[str, Due, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSteps:
-    """The timers of a step, with the compiled function that runs ``on_timer`` and the later steps."""
+    """The timers of one step, with the compiled function that runs the step's ``on_timer`` and the later steps."""
 
     topic: str
     timers: Timers
@@ -54,7 +54,7 @@ class TimerSteps:
 class Until:
     """An iterator that stops early if ``ended()`` returns True.
 
-    ``length_hint`` gives the number of items that are left.
+    ``length_hint`` of this iterator is the number of items that are left.
     """
 
     def __init__(self, items: Iterable[Any], ended: Callable[[], bool]) -> None:
@@ -79,7 +79,7 @@ class TaskTimers:
         self._states, self._stream = states, stream
         self._steps: list[TimerSteps] = []
         self._fired = 0
-        #: The present time for processing timers: the worker's clock at the last ``look``. It does not change while the
+        #: The current time for processing timers: the worker's clock at the last ``look``. It stays the same while the
         #: worker is paused.
         self._now_ms = NO_TIME
 
@@ -92,13 +92,13 @@ class TaskTimers:
         return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
 
     def look(self, now_ms: int) -> bool:
-        """Sets the present time for processing timers. Returns True if such a timer may be due."""
+        """Sets the current time for processing timers. Returns True if such a timer may be due."""
         self._now_ms = now_ms
         return any(steps.timers.is_due("processing", now_ms) for steps in self._steps)
 
     def are_due(self) -> bool:
-        """Whether stream timers may be due, which must fire before the next message."""
-        # A list is used, because this runs before each message, and a generator takes twice as long.
+        """Whether stream timers may be due. They must fire before the next message."""
+        # a list, because this runs before each message, and a generator takes twice as long
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         if next_ms <= self._stream.time_ms:
             return True
@@ -142,17 +142,20 @@ class TaskTimers:
 
     @property
     def fired(self) -> bool:
-        """Whether, since the last commit, a timer has fired, was set, or was found deleted."""
+        """Whether a timer has fired, was set, or was found deleted since the last commit."""
         return self._fired > 0 or any(steps.timers.set_since for steps in self._steps)
 
     def begin(self) -> None:
-        """Must be called after a commit or an aborted transaction: resets the counts of fired and set timers."""
+        """Resets the counts of fired and set timers. Must be called after a commit or an aborted transaction."""
         self._fired = 0
         for steps in self._steps:
             steps.timers.set_since = 0
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: due timers are then read from the stores again."""
+        """Makes due timers be read from the stores again.
+
+        Must be called after an aborted transaction or an owner command.
+        """
         self.begin()
         for steps in self._steps:
             steps.timers.look_again()
@@ -177,7 +180,7 @@ class TaskTimers:
             self._fire(first, "stream", min(self._stream.time_ms, self._first_upto_ms(first)), on_error)
 
     def _first_upto_ms(self, of: TimerSteps) -> int:
-        """Returns the time up to which timers of this step must fire before the timers of all other steps.
+        """Returns the time up to which this step's timers may fire before other steps' timers must fire.
 
         At equal times, the step that was declared first fires first.
         """
@@ -237,7 +240,7 @@ class TaskTimers:
         for state in self._states.values():
             state.undo_message()
         if isinstance(error, (StateFailed, FormatUnknown)):
-            raise error  # only errors of the timer go to the failure policy; here, the state itself can't be read
+            raise error  # an unreadable state is not an error of the timer, so the failure policy does not decide
         on_error(steps.topic, failed, error)
         steps.timers.give_up(failed)
         for state in self._states.values():

@@ -81,7 +81,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
     for window in nodes:
         spec = window_of(window)
         if spec is None or window.store is None or not (spec.final or spec.every_ms is not None):
-            continue  # this window sends its result directly for each message
+            continue  # such a window sends its result at once for each message
         behind = {id(node): node for child in window.children for node in child.walk()}
         apart = _reached_without(window, sources)
         others = {node.store for node in apart.values()}
@@ -93,7 +93,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
 
 
 def _reached_without(window: Node, sources: Sequence[Node]) -> dict[int, Node]:
-    """Maps ``id(step)`` to each step that messages can reach without passing this window."""
+    """Maps ``id(step)`` to each step that messages can reach without passing through this window."""
     found: dict[int, Node] = {}
     waiting = list(sources)
     while waiting:
@@ -141,7 +141,7 @@ def watermark_writers_of(
 def watermark_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """Returns the inputs of a task that are repartition topics with watermarks, by name."""
+    """Returns the inputs of a task that are repartition topics with watermarks, as a map from names to ``Grouping``."""
     regrouped = [frame for frame in frames if frame.topic.repartitions]
     return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
 
@@ -149,7 +149,7 @@ def watermark_topics(
 def _needs_time(
     frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> bool:
-    """Whether a stream, or a stream downstream of it, needs stream time, so that its topic needs watermarks."""
+    """Whether this stream, or a stream downstream of it, needs stream time. Its topic then needs watermarks."""
     known = groupings.get(frame.topic.name)
     if known is not None and known.ordered:
         return True
@@ -172,7 +172,7 @@ def processors_of(
     time: TaskTime | None,
     times: RecordTimes,
 ) -> dict[int, Processor]:
-    """Maps ``id(step)`` to the processor object, for each step with timers.
+    """Maps ``id(step)`` of each step with timers to the processor object (of the user's class) in this task.
 
     If a processor can set timers, also creates ``time.timers``.
 
@@ -197,7 +197,7 @@ def add_steps(
     timing: Timing,
     seen: set[int],
 ) -> None:
-    """Compiles the steps after each window and timer, and adds them to ``time``; skips nodes whose id is in ``seen``.
+    """Compiles the steps after each window and timer, and adds them to ``time``. Skips steps whose id is in ``seen``.
 
     ``source`` is the root of the stream's steps, bound to the task's processors.
     """
@@ -211,7 +211,7 @@ def add_steps(
             windows = time.windows[node.store or ""]
             held, meets = time.held.get(node.store or ""), node.store in time.closings.meeting
             # ``keys_ahead`` has no ``due_at``, because the worker's clock makes its windows due, and not a message.
-            # They therefore close at a commit.
+            # These windows therefore close at a commit.
             for closes, due_at in (
                 (windows, windows.due_at),
                 (windows.keys_ahead, None),
@@ -236,9 +236,9 @@ def schedules_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSchedules | None:
-    """Returns the schedules of a task; None if it has none. Replaces the stores of schedules in ``states``.
+    """Returns the schedules of a task; None without a schedule. Replaces the objects of their stores in ``states``.
 
-    The new store objects also hold the schedules' records. A schedule of the whole processor runs in the task of
+    The new store objects can also store the schedules' records. A schedule of the whole processor runs in the task of
     partition 0.
     """
     known = schedules_by_store(frames[0]) if backend is not None else {}
@@ -271,7 +271,7 @@ def sources_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSources | None:
-    """The sources of a task; None if it has none. Replaces the stores of sources in ``states``.
+    """Returns the sources of a task; None without a source. Replaces the objects of their stores in ``states``.
 
     A source runs in the task of partition 0 of its topic.
     """

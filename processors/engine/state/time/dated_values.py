@@ -39,12 +39,12 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor by which the time is multiplied in a moment. The factor is larger than any number of values of one key at one
-#: time.
+#: Factor of the time in a moment (``time * NUMBERS + number``). The factor is larger than any number of values of one
+#: key at one time.
 NUMBERS = 10**9
-#: Estimated bytes in memory: of one moment, and of the list and dict entry for one message key and side.
+#: Estimated bytes in memory: of one moment, and of an empty list of moments for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: Minimum number of moments that stay in memory for one message key and side when old moments are removed.
+#: Minimum number of moments in memory, for one message key and side, from which on old moments are removed.
 TRIM_FROM = 64
 
 #: Estimated bytes of a decoded value in memory, in addition to twice the bytes of its stored form.
@@ -52,9 +52,9 @@ READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The part of a stored value that has not expired, and the time of the next expiry check.
+    """Result of an expiry check: the part of a stored value that has not expired, and the time of the next check.
 
-    ``raw`` is None if nothing remains. ``look_ms`` is in milliseconds; None means no further check.
+    ``raw`` is None if all of the value has expired. ``look_ms`` is in milliseconds; None means no further check.
     """
 
     raw: bytes | None
@@ -62,7 +62,7 @@ class Rest(NamedTuple):
 
 
 #: A function that returns the part of a value that has not expired. Its arguments are the state key, the stored value,
-#: the time of the due index entry, and the present time.
+#: the time of the due index entry, and the current stream time.
 RestOf = Callable[[str, bytes, int, int], Rest]
 
 
@@ -72,8 +72,10 @@ class Dating(NamedTuple):
     Attributes:
         sides: The prefixes of the state keys that end with a time, for example ``l/`` and ``r/``.
         rest_of: A function that returns the part of a value that has not expired at a given time.
-        slack_ms: Milliseconds. Moments up to this much before the earliest requested time are also kept in memory.
-        numbered: Whether a time may have several values. If so, older versions of Holdfast must not read the store.
+        slack_ms: Milliseconds. Memory also keeps the moments (times of values) up to this much before the requested
+            time.
+        numbered: Whether a key may have several values of one time. If so, older versions of Holdfast must not read the
+            store.
     """
 
     sides: tuple[str, ...]
@@ -83,9 +85,9 @@ class Dating(NamedTuple):
 
 
 class PlacedRecords(OwnRecords, Protocol):
-    """A store that can access values by their changelog keys; ``DeclaredState`` implements it.
+    """The methods of a store to access values by their changelog keys; ``DeclaredState`` implements them.
 
-    A scattered state key is a state key that occurs with one message key only.
+    ``scattered`` has prefixes of state keys. A state key with such a prefix occurs with one message key only.
     """
 
     scattered: tuple[str, ...]
@@ -101,10 +103,16 @@ class PlacedRecords(OwnRecords, Protocol):
         """Sets the stored value of a message key and a state key; None deletes it."""
 
     def read_place(self, place: bytes) -> bytes | None:
-        """Returns the stored value of a changelog key (of a scattered state key); None if there is no value."""
+        """Returns the stored value of a changelog key; None without a value.
+
+        The state key's prefix must be in ``scattered``.
+        """
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key (of a scattered state key); None deletes the value."""
+        """Sets the stored value of a changelog key; None deletes it.
+
+        The state key's prefix must be in ``scattered``.
+        """
 
 
 def time_text(time_ms: int) -> str:
@@ -113,22 +121,22 @@ def time_text(time_ms: int) -> str:
 
 
 def time_of(name: str, side: str) -> int:
-    """Returns the event time in the state key of a value, without the value's number."""
+    """Returns the event time from the state key of a value, ``<side><time>`` or ``<side><time>/<number>``."""
     return int(name[len(side) : len(side) + DIGITS])
 
 
 def line_of(message_key: bytes, side: bytes) -> bytes:
-    """Returns the common prefix of the changelog keys of one message key and one side."""
+    """Returns the prefix of the changelog keys of all values of one message key and one side (left or right input)."""
     return key_prefix(message_key) + side
 
 
 def place_of(line: bytes, time_ms: int) -> bytes:
-    """Returns the changelog key of the first value at ``time_ms``. ``line`` is the prefix that ``line_of`` returned."""
+    """Returns the changelog key of the first value at ``time_ms``. ``line`` is a prefix from ``line_of``."""
     return line + b"%015d" % time_ms
 
 
 def place_at(line: bytes, moment: int) -> bytes:
-    """Returns the changelog key of the value at ``moment``. ``line`` is the prefix that ``line_of`` returned."""
+    """Returns the changelog key of the value at ``moment`` (time and number). ``line`` is a prefix from ``line_of``."""
     time_ms, number = divmod(moment, NUMBERS)
     return b"%b%015d/%09d" % (line, time_ms, number) if number else b"%b%015d" % (line, time_ms)
 
@@ -139,7 +147,7 @@ def _moment_in(text: bytes) -> int:
 
 
 class DatedValues:
-    """The values of one store in one task that have a time in their state keys, or that expire.
+    """The values of one store in one task whose state keys end with an event time, and the expiry of all values.
 
     Args:
         state: The store.
@@ -154,8 +162,8 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: The moments in memory of each line (prefix of one message key and one side), as a pair. The pair has the time
-        #: in milliseconds from which all moments are in memory, and the ascending moments.
+        #: Maps each line (prefix of one message key and one side) to a pair: the time in milliseconds from which on all
+        #: moments (times and numbers of values) are in memory, and these moments, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: Maps message keys to decoded values that a step has read or set. If the dict is too large, the next commit
@@ -163,10 +171,10 @@ class DatedValues:
         self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
-        """Returns the larger of stream time and the message's event time, in milliseconds.
+        """Returns the time that decides for the current message what has expired, in milliseconds.
 
-        An event time after the worker's clock is ignored. If ``by_stream`` is True, returns the stream time. During a
-        timer's call, returns the timer's time.
+        It is the larger of stream time and the message's event time. If ``by_stream`` is True, or the event time is
+        after the worker's clock, it is the stream time. During a timer's call, it is the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
         if stream.call_ms is not None:
@@ -182,9 +190,9 @@ class DatedValues:
         return self.stream.ends_ms
 
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
-        """Returns the moments with values from ``first_ms`` to ``last_ms`` inclusive.
+        """Returns the moments (times and numbers) of the values from ``first_ms`` to ``last_ms`` inclusive.
 
-        ``line`` is the prefix that ``line_of`` returned for the current message's key.
+        ``line`` is a prefix that ``line_of`` returned, for the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -198,9 +206,10 @@ class DatedValues:
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
     def last(self, line: bytes, time_ms: int) -> int | None:
-        """Returns the last moment at ``time_ms`` that may have a value. None means that there is certainly no value.
+        """Returns the last moment (time and number) at ``time_ms`` that may have a value.
 
-        ``line`` is the prefix that ``line_of`` returned for the current message's key.
+        None means that there is certainly no value at this time. ``line`` is a prefix that ``line_of`` returned, for
+        the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -215,9 +224,9 @@ class DatedValues:
         return moments[at - 1] if at and moments[at - 1] >= first else None
 
     def put(self, line: bytes, moment: int, raw: bytes) -> str:
-        """Stores a value at a moment that has no value yet, and returns its state key.
+        """Stores a value at a moment (time and number) that has no value yet, and returns the value's state key.
 
-        ``line`` is the prefix that ``line_of`` returned for the current message's key.
+        ``line`` is a prefix that ``line_of`` returned, for the current message's key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.
@@ -235,9 +244,9 @@ class DatedValues:
         self._index.enter(Entry(min(end_ms, EVENT_TIME_END_MS - 1), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes values that expired by stream time.
+        """Deletes values that have expired by stream time.
 
-        Checks at most ``limit`` index entries, and returns the number of checks.
+        Checks at most ``limit`` index entries, and returns how many entries were checked.
         """
         state, now_ms = self._state, self.stream.ends_ms
         if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
@@ -267,14 +276,14 @@ class DatedValues:
         return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: drops all moments and values in memory."""
+        """Drops all moments and values in memory. Must be called after an aborted transaction or an owner command."""
         self._index.look_again()
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """Must be called after a message of the key failed: drops the key's moments and value in memory.
+        """Drops the moments and the value of one key in memory. Must be called after a message of the key failed.
 
-        The key's next message reads moments and value from the store again.
+        The key's next message reads them from the store again.
         """
         self.read.pop(message_key, None)
         if self._near:

@@ -48,9 +48,9 @@ class DeclaredState(StoreState):
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values with a time in their state keys. The attribute exists only after a call of ``keep_dated``.
+    #: The values whose state keys end with a time. The attribute exists only after a call of ``keep_dated``.
     dated: DatedValues
-    #: The event times of the keys. The attribute exists only after a call of ``keep_by_key``.
+    #: Decides by the event times of each key when its values expire. The attribute exists only after ``keep_by_key``.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
@@ -62,20 +62,23 @@ class DeclaredState(StoreState):
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
     def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
-        """Must be called if values of the store expire by a TTL.
+        """Sets the object that stores expiry times. Must be called if values of the store expire by a TTL.
 
-        ``read_ttl`` validates the argument ``ttl`` of ``set``.
+        ``read_ttl`` converts and checks the argument ``ttl`` of ``set``.
         """
         self._expiries, self._read_ttl = expiries, read_ttl
         return expiries
 
     def keep_dated(self, dated: DatedValues) -> DatedValues:
-        """Must be called if the store has values with a time in their state keys, as joins store them."""
+        """Sets the object for values whose state keys end with a time. Must be called for the store of a join."""
         self.dated = dated
         return dated
 
     def keep_by_key(self, times: KeyTimes) -> KeyTimes:
-        """Must be called if values of the store expire by the event times of their own message keys."""
+        """Sets the object that stores the event times of keys.
+
+        Must be called if values of the store expire by the event times of their own message keys.
+        """
         self.key_times = times
         return times
 
@@ -95,7 +98,7 @@ class DeclaredState(StoreState):
             self._store(key, None)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key`` after validation by its model, if it has one."""
+        """Sets the value of ``key``. If the key has a model, the value is validated first."""
         if self._typed is not None and self._typed.has(key):
             value = self._typed.written(key, value)
         self._put(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"), ttl)
@@ -146,7 +149,8 @@ class DeclaredState(StoreState):
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
         """Sets the value of an internal record; None deletes the record."""
         raw = None
-        if value is not None:  # The value has only whole numbers and texts, so JSON preserves it.
+        # The value has only whole numbers and texts, so it needs no check whether JSON preserves it.
+        if value is not None:
             raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
@@ -178,14 +182,14 @@ class DeclaredState(StoreState):
         dirty, place, before = self._undo[-1]
         if isinstance(before, bytes) or before is None:
             raw = before
-        else:  # the replaced value was committed, so it is in the cache or in the database
+        else:  # The replaced value was committed, so it is in the cache or in the database.
             cell = self._cells.get(state_key) or self._place(state_key)[0]
             assert cell.dirty is dirty
             raw = cell.young[place] if place in cell.young else self._read(cell, place)
         return None if raw is None else event_time_ms(raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value that a user function has set. Holdfast's internal records about the value stay."""
+        """Deletes a value that a user function has set. Holdfast's internal records about the value are not deleted."""
         self.write_value(message_key, state_key, None)
 
     # -- values with a time in their state keys --------------------------------------------------------------------
@@ -204,17 +208,19 @@ class DeclaredState(StoreState):
         self.message_key = former
 
     def neighbour(self, prefix: str, bound: str, *, before: bool) -> tuple[str, bytes] | None:
-        """Returns the nearest state key before or after ``bound``, with its value, of those that begin with ``prefix``.
+        """Returns the state key with this prefix that is nearest to ``bound``, and its value; None without such a key.
 
         If ``before`` is True, this is the last key before ``bound``; otherwise, the first key at or after ``bound``.
-        None if there is no such key.
         """
         start, end = (None, bound) if before else (bound, None)
         found = self._range(prefix, start, end, before, 1)
         return found[0] if found else None
 
     def check_room(self, state_key: str, size: int) -> None:
-        """Raises RecordTooLarge if ``size`` bytes under this state key exceed the changelog's record size."""
+        """Raises RecordTooLarge if a record with this state key would exceed the changelog's maximum size.
+
+        ``size`` is the bytes of the record without the message key.
+        """
         size += len(self.message_key)
         if size > self.record_bytes_max:
             what = f"The value of key {state_key!r} in store {self.name!r}"
@@ -241,7 +247,7 @@ class DeclaredState(StoreState):
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: Methods that read or write the stored bytes of a state key (None: no value), without checks for expiry.
+    #: Read or write the stored bytes of a state key (None: no value), without a check for expiry.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:
@@ -260,7 +266,7 @@ class DeclaredState(StoreState):
 class CodedState(DeclaredState):
     """One store of one task whose values are written with another codec than JSON.
 
-    Every read takes the codec from the stored value, so values of former codecs stay readable.
+    The codec of a stored value is recorded with the value, so values that an earlier codec wrote stay readable.
 
     Args:
         plain: The store that this object replaces.
@@ -275,7 +281,7 @@ class CodedState(DeclaredState):
         self._codec, self._models = codec, typed
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key``; raises ValueNotStorable for a value that the codec can't return unchanged."""
+        """Sets the value of ``key``; raises ValueNotStorable if the codec would change the value."""
         models = self._models
         if models is not None and models.has(key):
             raw = pack_head(VALUE_VERSION, self._codec.number, self.timestamp_ms) + models.payload(key, value)

@@ -4,8 +4,8 @@
     the message's   <state key>                                                         the value that the step stores
     OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<state key>  1
 
-A state key is ``<side><time>`` or ``<side><time>/<number>``, the format of ``dated_values``. The state key is also the
-timer's name, so no separate timer record is stored for the message key.
+A state key is ``<side><time>`` or ``<side><time>/<number>``: the join's input (left or right), and the value's time.
+The state key is also the timer's name, so no separate timer record is stored for the message key.
 
 Invariants:
     - Each value has one index entry, at its expiry time. A due entry without a value is deleted, and no function is
@@ -28,7 +28,8 @@ class EndTimers(Timers):
 
     Args:
         state: The store.
-        is_settled: A function that returns True for a stored value that can be deleted at its expiry without a call.
+        is_settled: A function that returns True if the stored value needs no call at its expiry, for example because it
+            had a match. The value is then only deleted.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:
@@ -46,8 +47,8 @@ class EndTimers(Timers):
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns at most ``limit`` due timers whose function must be called.
 
-        If a due value needs no call, this method deletes the value itself. ``set_since`` then increases by 1, so that
-        the task commits the deletion.
+        If the value of a due timer needs no call, this method deletes the value itself. ``set_since`` then increases by
+        1, so that the task commits the deletion.
         """
         found = []
         for due in super().due(clock, now_ms, limit):
@@ -64,16 +65,19 @@ class EndTimers(Timers):
         return found
 
     def take(self, due: Due) -> bool:
-        """Deletes the index entry of a due timer. The value stays, because the called function deletes it."""
+        """Deletes the index entry of a due timer, and returns True.
+
+        The value stays, because the function that is called deletes it.
+        """
         self._indexes[due.timer.clock].leave(due.entry)
         return True
 
     def give_up(self, due: Due) -> None:
-        """Deletes a timer whose call failed, together with its value."""
+        """Deletes a timer whose function call failed, together with its value."""
         self.take(due)
         self._values.write_place(_place_of(due), None)
 
 
 def _place_of(due: Due) -> bytes:
-    """Returns the changelog key of the timer's value."""
+    """Returns the changelog key of the value that belongs to the timer."""
     return key_prefix(due.message_key) + due.timer.name.encode()

@@ -1,4 +1,4 @@
-"""The expiry of values of a store: a record with the expiry time (end) of each value, and an index by time.
+"""The expiry of values. Each value has a record with its expiry time (end), and an entry in an index by time.
 
     message key     state key                                                      value
     the message's   __holdfast/ends/<state key>                                    [end, time of the index entry]
@@ -44,7 +44,7 @@ class Expiries:
         self._index = TimeIndex(state, EXPIRES)
 
     def are_over(self, key: str) -> bool:
-        """Whether the value of this state key has expired, for the current message's key."""
+        """Whether the current message's key has a value of this state key that has expired."""
         held = self._state.read_own(self._state.message_key, ENDS + key)
         return held is not None and held[0] <= self._now_ms()
 
@@ -80,7 +80,7 @@ class Expiries:
         return True
 
     def forget(self, key: str) -> None:
-        """Removes the expiry time of a value. Called if the value was deleted, or no longer expires."""
+        """Removes the expiry time of a value. Must be called if the value was deleted, or no longer expires."""
         state = self._state
         held = state.read_own(state.message_key, ENDS + key)
         if held is not None:
@@ -88,9 +88,9 @@ class Expiries:
             self._index.leave(Entry(held[1], state.message_key, key))
 
     def remove(self, limit: int) -> int:
-        """Deletes values that expired by stream time.
+        """Deletes values that have expired by stream time.
 
-        Checks at most ``limit`` index entries, and returns the number of checks.
+        Checks at most ``limit`` index entries, and returns how many entries were checked.
         """
         state, now_ms = self._state, self._stream.ends_ms
         if now_ms == NO_TIME:
@@ -101,7 +101,7 @@ class Expiries:
             self._index.leave(entry)
             if held is None or held[1] != entry.time_ms:
                 continue  # a command has cleared the key since the index entry was added
-            if held[0] > now_ms:  # The value was set again, with a later end.
+            if held[0] > now_ms:  # The value was set again after the index entry was written, and expires later.
                 self._index.enter(entry._replace(time_ms=held[0]))
                 state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])
             else:
@@ -111,20 +111,24 @@ class Expiries:
 
     @staticmethod
     def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
-        """Whether a committed value, or the record with its expiry time, has expired at ``now_ms``."""
+        """Whether a committed record has expired at ``now_ms``.
+
+        The record is a value, or the expiry time of a value.
+        """
         if name.startswith(RESERVED) and not name.startswith(ENDS):
             return False
         held = look(message_key, ENDS + name.removeprefix(ENDS))
         return held is not None and bool(decode_value(held)[0] <= now_ms)
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
+        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
         self._index.look_again()
 
     def _now_ms(self) -> int:
-        """Returns the larger of stream time and the message's event time, in milliseconds.
+        """Returns the time that decides for the current message what has expired, in milliseconds.
 
-        An event time after the worker's clock is ignored. During a timer's call, returns the timer's time.
+        It is the larger of stream time and the message's event time. If ``by_stream`` is True, or the event time is
+        after the worker's clock, it is the stream time. During a timer's call, it is the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self._stream
         if stream.call_ms is not None:

@@ -1,18 +1,17 @@
 """Values that expire by the event times of their own message key, independent of other keys.
 
     message key     state key                                                      value
-    the message's   <prefix><text>                                                 the step's value (event time in its
-    head)
+    the message's   <prefix><text>                                                 the step's value, with its event time
     the message's   __holdfast/newest                                              [newest, seen, place, ahead]
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
 ``newest`` is the largest event time of the key's messages. ``seen`` is the stream time at one of the key's last
-messages. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after the worker's
-clock, or null.
+messages. ``place`` is the time in the index entry of this record. ``ahead`` is the key's smallest event time that the
+worker's clock has not reached yet, or null.
 
 A message is late if its event time is ``within_ms`` or more before ``newest``. A message may use a value if its event
 time is less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the value's
-event time, every such message is late, so the value is deleted.
+event time, every message that may use the value is late, so the value is deleted.
 
 After ``group_by``, a key's messages come from several partitions, and one partition may be read hours ahead of another.
 A value with the prefix is then kept until stream time has also reached the value's end, because stream time follows the
@@ -40,8 +39,8 @@ from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
-#: Within ``remember_ms``, a value that has not expired is checked at most this many times, and ``seen`` is updated at
-#: most this many times.
+#: Within ``remember_ms``, a value is checked for expiry at most this many times, and ``seen`` is updated at most this
+#: many times.
 LOOKS = 16
 #: Maximum number of values of a forgotten key that one check deletes.
 FORGOTTEN_AT_ONCE = 1_000
@@ -65,7 +64,7 @@ class Keeping(NamedTuple):
 
 
 class KeyTimes:
-    """The values of one store in one task that expire by the event times of their own keys."""
+    """Decides when the values of one store in one task expire, by the event times of their own message keys."""
 
     def __init__(self, state: PlacedRecords, stream: StreamTime, keeping: Keeping, *, regrouped: bool = False) -> None:
         self._state, self._stream, self._keeping = state, stream, keeping
@@ -73,20 +72,17 @@ class KeyTimes:
         self._waits = regrouped and bool(keeping.prefix)
         #: The number of late messages since the task started.
         self.late = 0
-        #: The newest event time of the key for which ``admits`` was called last.
+        #: The newest event time of the message key for which ``admits`` was called last.
         self.newest_ms = NO_TIME
         if keeping.prefix:
             state.scattered = (keeping.prefix,)
 
     def admits(self) -> bool:
-        """Updates the key's newest time by the current message.
-
-        Returns True if the message is in time, False if it is late.
-        """
+        """Returns True if the current message is in time, False if it is late. Updates the key's newest event time."""
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
-        # The key should be forgotten by now, but no commit has removed its values yet.
+        # The time to forget the key has come, but no commit has removed its values yet.
         if held is not None and self._end_ms(held) <= self._stream.time_ms:
             while not self._forget(state.message_key):
                 pass
@@ -100,7 +96,8 @@ class KeyTimes:
         cap_ms = self._stream.cap_ms
         if ahead_ms is not None and ahead_ms <= cap_ms:
             newest_ms, ahead_ms = max(newest_ms, ahead_ms), None
-        if at_ms > cap_ms:  # A future event time makes no message late until the clock reaches that time.
+        # An event time in the future makes no message late until the worker's clock has reached this time.
+        if at_ms > cap_ms:
             ahead_ms = at_ms if ahead_ms is None else min(ahead_ms, at_ms)
         elif at_ms > newest_ms:
             newest_ms = at_ms
@@ -116,23 +113,26 @@ class KeyTimes:
         return False
 
     def time_of(self, name: str) -> int | None:
-        """Returns the event time of the value of a state key with the prefix; None without a value."""
+        """Returns the event time of the value with this state key; None without a value.
+
+        The state key must have the prefix.
+        """
         raw = self._state.read_place(key_prefix(self._state.message_key) + name.encode())
         return None if raw is None else event_time_ms(raw)
 
     def enter(self, name: str) -> None:
-        """Adds an index entry for a new value of the current message's key, so that its expiry is checked."""
+        """Adds an index entry for a new value of the current message's key, so that its expiry is checked later."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # If stream time has already passed ``end_ms``, the check is scheduled later, because the key's own time may
-        # reach ``end_ms`` much later.
+        # If stream time has already passed ``end_ms``, the check is scheduled later, because the key's newest event
+        # time may reach ``end_ms`` much later than stream time.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
         """Deletes expired values and forgotten keys.
 
-        Checks at most ``limit`` index entries, and returns the number of checks.
+        Checks at most ``limit`` index entries, and returns how many entries were checked.
         """
         now_ms = self._stream.time_ms
         if now_ms == NO_TIME:
@@ -145,13 +145,13 @@ class KeyTimes:
         return len(found)
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
+        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
         self._index.look_again()
 
     def _left_until(self, entry: Entry, now_ms: int) -> int | None:
         """Checks the value of a due entry, and deletes the value if it has expired.
 
-        Returns the time of the next check; None if the value is gone, so that no check is needed.
+        Returns the time of the next check; None if the value was deleted, and no check is needed.
         """
         state, keeping, message_key = self._state, self._keeping, entry.message_key
         held = state.read_own(message_key, NEWEST)
@@ -166,7 +166,7 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # By the key's own time, the value has not expired. The key's own time may be far behind stream time, or may
+            # By the key's newest event time, the value has not expired. This time may be far behind stream time, or may
             # never advance again. The next check is therefore scheduled by stream time.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
@@ -194,16 +194,16 @@ class KeyTimes:
         return True
 
     def _judged_by(self, newest_ms: int) -> int:
-        """Returns the time that decides whether a message of a key is late.
+        """Returns the time that decides whether a message of a key is late: the newest event time of the key.
 
-        It is the newest event time of the key. After ``group_by``, stream time is the maximum.
+        After ``group_by``, the returned time is limited to stream time.
         """
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
     def _end_ms(self, held: list[Any]) -> int:
         """Returns the stream time, in milliseconds, at which the key of the record ``held`` is forgotten.
 
-        A message with a future event time is considered only after the clock has reached that time.
+        A message with a future event time prolongs this only after the worker's clock has reached its event time.
         """
         _, seen_ms, _, ahead_ms = held
         if ahead_ms is not None and ahead_ms <= self._stream.cap_ms:
@@ -213,14 +213,15 @@ class KeyTimes:
     def _forgotten_ms(self, seen_ms: int) -> int:
         """Returns the stream time, in milliseconds, at which a key is forgotten.
 
-        ``seen_ms`` may be up to ``remember_ms // LOOKS`` before the key's last message, so this duration is added.
+        ``seen_ms`` may be up to ``remember_ms // LOOKS`` before the key's last message, so ``remember_ms // LOOKS`` is
+        added.
         """
         return seen_ms + self._keeping.remember_ms + self._keeping.remember_ms // LOOKS
 
     def _now_ms(self) -> int:
-        """Returns the larger of stream time and the message's event time.
+        """Returns the larger of stream time and the current message's event time, in milliseconds.
 
-        Ignores an event time after the worker's clock.
+        An event time after the worker's clock is ignored.
         """
         at_ms, stream = self._state.timestamp_ms, self._stream
         return stream.time_ms if at_ms > stream.cap_ms else max(stream.time_ms, at_ms)

@@ -1,6 +1,7 @@
 """Stores a task's stream time as a record in each store whose values expire or whose keys have timers.
 
-The record is committed with the store. Changelog, checkpoint, restore, standby and snapshot therefore contain it.
+The record is committed with the store's data. So it is also in the store's changelog, checkpoints, standbys (copies in
+other processes) and snapshots.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Must be called after an aborted transaction. Drops the uncommitted record, and returns the committed record.
+        """Drops the uncommitted record, and returns the committed record. Must be called after an aborted transaction.
 
         The result has the same form as the result of ``load``.
         """
@@ -56,7 +57,10 @@ class StoreClock:
         return Remembered.of(record)
 
     def save(self) -> bool:
-        """Writes the stream time into the store. Returns False if it equals the committed time."""
+        """Writes the stream time into the store as an uncommitted record.
+
+        Returns False if it equals the committed time.
+        """
         stream = self._stream
         record = {"format": self._version, **stream.record()}
         if record == self._saved or (self._saved is None and not stream.known):
@@ -68,9 +72,6 @@ class StoreClock:
         return True
 
     def committed(self) -> None:
-        """Must be called after the commit of the record that ``save`` wrote.
-
-        This record is then the last committed record.
-        """
+        """Marks the record that ``save`` wrote as the committed record. Must be called after the commit."""
         if self._pending is not None:
             self._saved, self._pending = self._pending, None

@@ -25,20 +25,20 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 
-#: Milliseconds. This value means that there is no event time yet. It is less than every event time.
+#: Stands for "no event time yet". Less than every event time, which is in milliseconds since 1970.
 NO_TIME = -1
 #: Event times must be less than this number of milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of future event times that are remembered. If there are more, every second one is dropped. Stream time
-#: then waits for the next remembered time.
+#: Maximum number of future event times that are remembered. If more arrive, every second remembered time is dropped.
+#: Stream time then waits for the next remembered time.
 AHEAD_KEPT = 64
 #: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
 #: Whole numbers in this range are probably seconds (2001 to 2100). As milliseconds, they would be times in early 1970.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
-#: Triples for units of time: the name, the number per second, and the Python expression that converts a value to
-#: milliseconds.
+#: Units of time, as triples: the name, how many of them are one second, and the Python expression that converts a value
+#: to milliseconds.
 _UNITS = (
     ("seconds", 1, "int(time * 1000)"),
     ("milliseconds", 10**3, "int(time)"),
@@ -47,7 +47,7 @@ _UNITS = (
 )
 
 _log = structlog.get_logger("runtime.time")
-#: The functions for which the warning "seems to be in seconds" was already logged.
+#: Names of the functions for which the warning about event times in seconds was already logged.
 _told_of_seconds: set[str] = set()
 
 
@@ -89,26 +89,26 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: The time that decides which values and windows have ended. None means stream time. During a timer's call, it
-        #: is the timer's time. During a commit, it is the time of the fired timers.
+        #: During a timer's call, the timer's time: it decides which values and windows have ended. During a commit, the
+        #: time of the fired timers. None at other times, when stream time decides.
         self.call_ms: int | None = None
         #: The stream time up to which all timers have fired. In a task without timers: ``EVENT_TIME_END_MS``.
         self.settled_ms = EVENT_TIME_END_MS
-        #: Milliseconds that the worker's clock showed at the last call of ``look``.
+        #: The time of the worker's clock, in milliseconds, at the last call of ``look``.
         self.cap_ms = NO_TIME
-        #: The minimum watermark of the upstream tasks. A task's watermark is the minimum event time of its next
-        #: messages.
+        #: Limit of stream time: the minimum watermark of the upstream tasks. A task's watermark is the minimum event
+        #: time that its next messages can have.
         self._limit_ms = EVENT_TIME_END_MS
         #: Milliseconds. An event time up to this time advances stream time at once. A later event time is kept until
         #: the worker's clock reaches it.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
-        #: Maps topic and upstream task to the task's watermark, and to whether the task has read all of its input.
+        #: Maps each upstream task (topic and task) to its watermark, and to whether the task has read all of its input.
         self.told: dict[str, tuple[int, bool]] = {}
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to store: a stream time, a future event time, or a watermark."""
+        """Whether this object has anything to store: a stream time, a future event time, or a watermark."""
         return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
 
     def record(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class StreamTime:
         return tuple(self._ahead)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether stream time may advance to a future event time if the worker's clock shows ``now_ms``."""
+        """Whether stream time can advance to a future event time, because the worker's clock shows ``now_ms``."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
     @property
@@ -152,9 +152,9 @@ class StreamTime:
         return self.time_ms if self.call_ms is None else self.call_ms
 
     def begin_call(self, timer_ms: int | None) -> None:
-        """Marks the start of a timer's call: during the call, ``timer_ms`` decides which values and windows have ended.
+        """Begins a timer's call. During the call, ``timer_ms`` decides which values and windows have ended.
 
-        The argument None marks the end of the call.
+        The argument None ends the call.
 
         Values that ended before the message that made the timer due stay ended, because they may be deleted already.
         Values that ended at the time of an earlier timer stay ended, too. A timer that is set in the past does not
@@ -177,16 +177,15 @@ class StreamTime:
             del self._ahead[:reached]
 
     def let_go_to(self, limit_ms: int) -> None:
-        """Limits stream time to ``limit_ms``: the minimum watermark of the tasks that write the repartition topics."""
+        """Limits stream time to ``limit_ms``, the minimum watermark of the tasks that write the repartition topics."""
         if limit_ms != self._limit_ms:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
 
     def after(self, time_ms: int) -> int:
-        """Returns the stream time that a message with event time ``time_ms`` would lead to, in milliseconds.
+        """Returns the stream time that would follow a message with event time ``time_ms``. Does not change it.
 
-        The method does not change the stream time. An event time after ``reach_ms`` does not advance stream time.
-        During a timer's call, the method returns the timer's time.
+        An event time after ``reach_ms`` does not advance stream time. During a timer's call, returns the timer's time.
         """
         if self.call_ms is not None:
             return self.call_ms
@@ -210,9 +209,9 @@ class StreamTime:
                 del self._ahead[-2::-2]
 
     def go_on(self, time_ms: int) -> None:
-        """Advances stream time without a message, while this task and its upstream tasks get no messages.
+        """Advances stream time without a message. Called while neither this task nor its upstream tasks get messages.
 
-        It advances at most to the worker's clock.
+        Stream time advances to ``time_ms``, but at most to the worker's clock.
         """
         if self.time_ms != NO_TIME:
             self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
@@ -238,7 +237,7 @@ class StreamTime:
 
 
 def time_invalid(time_ms: int) -> EventTimeInvalid:
-    """The error for a message whose event time is out of range."""
+    """Returns the error for a message whose event time is out of range."""
     none = " (-1: the record has no timestamp)" if time_ms == -1 else ""
     return EventTimeInvalid(
         f"The message's event time is {time_ms} ms{none}, expected 0 to {EVENT_TIME_END_MS - 1} ms since 1970.",
@@ -256,7 +255,7 @@ def event_time(made: object, function: object) -> int:
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.
     """
-    # most values are times of today, which need no further check
+    # most values are current times in milliseconds, which need no further check
     if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:
         return made
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -283,7 +282,7 @@ def event_time(made: object, function: object) -> int:
 def _conversion(made: object) -> str:
     """Returns a hint for the error: how to convert the function's result to milliseconds.
 
-    The unit is guessed: in this unit, the result is a time from 2001 to 2100.
+    The unit is guessed: it is the unit in which the result is a time from 2001 to 2100.
     """
     if isinstance(made, datetime):
         return ": `int(time.timestamp() * 1000)`"

@@ -1,6 +1,7 @@
 """An index by time in a store. It finds the message keys whose values expire, or whose timers fire, up to a given time.
 
-Its entries are internal records under the message key ``OWN_KEY``, sorted by time, message key and name.
+The entries of the index are internal records of the store. They have the message key ``OWN_KEY``, and are sorted by
+time, message key and name.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from holdfast.processors.engine.state.ranges import Ranged, state_keys_between
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: Minimum number of index entries that are read into memory at once.
+#: How many index entries are read from the store into memory at once, at least.
 NEAR = 1_000
 
 
 class OwnRecords(Ranged, Protocol):
-    """The methods of a store that read and write Holdfast's internal records; ``DeclaredState`` implements them."""
+    """The methods of a store to read and write Holdfast's internal records; ``DeclaredState`` implements them."""
 
     name: str
     message_key: bytes
@@ -40,11 +41,11 @@ class OwnRecords(Ranged, Protocol):
         """Returns the event time of the value that the last write replaced; None if it replaced nothing."""
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value that a user function has set. Holdfast's internal records about the value stay."""
+        """Deletes a value that a user function has set. Holdfast's internal records about the value are not deleted."""
 
 
 class Entry(NamedTuple):
-    """An entry of an index by time: time in milliseconds, message key, and name (state key or timer's name)."""
+    """An entry of an index by time: time in milliseconds, message key, and name (a state key or a timer's name)."""
 
     time_ms: int
     message_key: bytes
@@ -54,9 +55,8 @@ class Entry(NamedTuple):
 class TimeIndex:
     """The index entries of one kind (for example of expiry times) in one store.
 
-    The earliest entries are also in memory. A check for due entries therefore needs no range read, even after many
-    writes since the last commit. An entry in memory may be deleted from the store, so ``take`` and ``due`` check the
-    store::
+    The earliest entries are also in memory, so a check for due entries needs no range read of the store. An entry in
+    memory may be deleted from the store, so ``take`` and ``due`` check the store::
 
         entries   ──x──x─x────x──┬──x──x──x────► time
                   in memory      │  in the store only
@@ -65,13 +65,13 @@ class TimeIndex:
 
     def __init__(self, state: OwnRecords, kind: str) -> None:
         self._state, self._kind, self._kind_bytes = state, kind, kind.encode()
-        #: Milliseconds. All entries of the index are at this time or later.
+        #: Milliseconds. No entry of the index has an earlier time.
         self.next_ms = 0
-        #: A heap of all entries up to the horizon, including some that are already deleted. If the horizon is None, it
-        #: has all entries.
+        #: A heap with all entries up to the horizon, and some entries that are already deleted from the store. If the
+        #: horizon is None, the heap has all entries of the index.
         self._near: list[Entry] = []
         self._horizon: str | None = index_key(kind)
-        #: The time of the horizon in milliseconds. Most entries are later, and are not in memory.
+        #: The time of the horizon in milliseconds; entries with a later time are only in the store.
         self._horizon_ms = -1
 
     def enter(self, entry: Entry) -> None:
@@ -84,7 +84,7 @@ class TimeIndex:
         self._state.write_own(OWN_KEY, self.place(entry), None)
 
     def take(self, time_ms: int, limit: int) -> list[Entry]:
-        """Deletes the earliest entries up to ``time_ms``, at most ``limit``, and returns them in order."""
+        """Deletes at most ``limit`` entries with a time up to ``time_ms``, earliest first, and returns them."""
         found: list[Entry] = []
         delete, kind = self._state.delete_entry, self._kind_bytes
         while len(found) < limit and (entry := self._next(time_ms, limit)) is not None:
@@ -93,7 +93,7 @@ class TimeIndex:
         return found
 
     def due(self, time_ms: int, limit: int) -> list[Entry]:
-        """Returns the earliest entries up to ``time_ms``, at most ``limit``, in order.
+        """Returns at most ``limit`` entries with a time up to ``time_ms``, earliest first.
 
         The entries stay in the store but are removed from memory. The caller must call ``put_back`` for each entry that
         it does not delete.
@@ -107,9 +107,9 @@ class TimeIndex:
         return found
 
     def _next(self, time_ms: int, most: int) -> Entry | None:
-        """Removes the first entry up to ``time_ms`` from memory and returns it; None if there is none.
+        """Removes the first entry from memory and returns it; None if no entry has a time up to ``time_ms``.
 
-        If memory is empty, reads up to ``most`` entries first.
+        If memory has no entries, reads up to ``most`` entries first.
         """
         if not self._near and not self._read_on(max(NEAR, most)):
             self.next_ms = EVENT_TIME_END_MS
@@ -140,9 +140,9 @@ class TimeIndex:
             self._horizon, self._horizon_ms = self.place(self._near[-1]), self._near[-1].time_ms
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or an owner command. Discards the entries in memory.
+        """Drops the entries in memory, so that the next access reads the store again.
 
-        The next access then reads the store again.
+        Must be called after an aborted transaction or an owner command.
         """
         self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
         self._horizon_ms = -1
@@ -152,7 +152,7 @@ class TimeIndex:
         return index_key(self._kind, *entry)
 
     def _read_on(self, most: int) -> bool:
-        """Reads the next entries from the store into memory. Returns False if there are none."""
+        """Reads the next entries from the store into memory. Returns False if the store has no more entries."""
         if self._horizon is None:
             return False
         found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), most)

@@ -1,6 +1,7 @@
-"""Finds out to which window or message key a record of a store belongs, from the record's key and value.
+"""Finds the window or message key to which a record of a store belongs, from the record's key and value.
 
-Commands that read a store record by record use these functions. ``window_keys`` and ``own_keys`` define the formats.
+Owner commands that read a store record by record use these functions, for example to clear the windows of one day. The
+modules ``window_keys`` and ``own_keys`` define the formats of the keys.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from holdfast.processors.engine.state.time.window_keys import (
 
 #: The prefix of the changelog keys of all internal records of a store.
 OWN = key_prefix(OWN_KEY)
-#: The state keys of the internal records that hold a stream time.
+#: The state keys of the internal records that contain a stream time.
 CLOCKS_OF_STORES = (CLOCK, CLOCK_OF_STORE)
 _INDEXES = (*(f"{TIMERS_BY_CLOCK}{clock}/" for clock in CLOCKS), EXPIRES)
 
@@ -56,14 +57,14 @@ class Span(NamedTuple):
     end_ms: int
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether the window from ``start`` to ``end`` overlaps these times."""
+        """Whether the window from ``start`` to ``end`` overlaps this time span."""
         return start < self.end_ms and end > self.start_ms
 
 
 class Part(NamedTuple):
-    """Says whether a command has selected a record or a part of its value, and which value remains without that part.
+    """What a command has selected of a record: nothing, a part of the value, or all of it.
 
-    ``left`` is None if nothing remains.
+    ``left`` is the value without the selected part; None if nothing remains.
     """
 
     selected: bool
@@ -71,7 +72,7 @@ class Part(NamedTuple):
 
 
 def is_own(key: bytes) -> bool:
-    """Whether this changelog key belongs to an internal record of the store, not to a record of a message key."""
+    """Whether this changelog key belongs to an internal record of the store, not to a message key."""
     if not key.startswith(OWN):
         return False
     state = key[len(OWN) :].decode()
@@ -79,7 +80,7 @@ def is_own(key: bytes) -> bool:
 
 
 def owner_of(state_key: str) -> bytes | None:
-    """Returns the message key of an index entry; None for records of other kinds."""
+    """Returns the message key that an index entry points to; None for other records."""
     with suppress(ValueError):  # A user function may have set a state key that looks like an index entry.
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
@@ -93,9 +94,9 @@ def owner_of(state_key: str) -> bytes | None:
 
 
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
-    """Finds the part of a message key's record that belongs to windows that overlap ``span``.
+    """Finds the part of a message key's record that belongs to windows that overlap the times in ``span``.
 
-    ``others`` are the opening times of the key's open sessions that do not overlap ``span``.
+    ``others`` has, for each open session of the key that does not overlap ``span``, the event time that opened it.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -116,7 +117,7 @@ def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], 
 
 
 def session_of(state_key: str, stored: bytes) -> tuple[int, int] | None:
-    """Returns the start and the end of an open session; None for other records."""
+    """Returns the start and the end of an open session; None if the record is no open session."""
     return session_of_value(decode_value(stored)) if is_session(state_key) else None
 
 
@@ -135,22 +136,28 @@ def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
 
 
 def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bool:
-    """Whether an index entry belongs to a window that overlaps ``span``. ``look`` returns records of the store."""
+    """Whether an index entry belongs to a window that overlaps the times in ``span``.
+
+    ``look`` reads a record of the store.
+    """
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
-    if span.meets(entry.start, entry.end):  # the times in a session's index entry are a part of the session
+    if span.meets(entry.start, entry.end):  # The times in a session's index entry are within the session.
         return True
     if not sessions:
         return False
     stored = look(entry.message_key, session_key(entry.start))
-    if stored is None:  # The session was deleted before its entry, or it is closed.
+    if stored is None:  # The session was deleted before its index entry, or it is closed.
         return look(entry.message_key, window_key(entry.start, entry.end)) is None
     about: dict[str, Any] = decode_value(stored)[SESSION]
     return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])
 
 
 def opened_in(state_key: str, stored: bytes, span: Span) -> int | None:
-    """Returns the opening time of an open session that does not overlap ``span``; None for all other records."""
+    """Returns the event time that opened the session of a record.
+
+    Returns None if the record is no open session, or if the session overlaps ``span``.
+    """
     window = session_of(state_key, stored)
     return None if window is None or span.meets(*window) else opened_of(state_key)

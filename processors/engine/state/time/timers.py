@@ -38,14 +38,14 @@ class Timer(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A timer that is due, with its message key."""
+    """A timer that is due, and the message key to which it belongs."""
 
     timer: Timer
     message_key: bytes
 
     @property
     def entry(self) -> Entry:
-        """The timer's entry in the index."""
+        """The timer's entry in the index of its clock."""
         return Entry(self.timer.time, self.message_key, self.timer.name)
 
 
@@ -69,12 +69,12 @@ class Timers:
     def __init__(self, state: OwnRecords) -> None:
         self._state = state
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
-        #: The index of the timers that follow stream time.
+        #: The index of the timers that fire by stream time.
         self.on_stream = self._indexes["stream"]
-        #: Maps each clock to the earliest index entry that was added since the last call of ``due``; None if none was
-        #: added.
+        #: Maps each clock to the earliest index entry that was added since the last call of ``due``; None without such
+        #: an entry.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
-        #: The number of timers that were set since the last commit, including timers of failed messages.
+        #: The number of timers that were set since the last commit, including those set by failed messages.
         self.set_since = 0
 
     @property
@@ -127,13 +127,16 @@ class Timers:
         return Pending(sum(min(count, limit) for count in counts), max(counts) > limit, firsts)
 
     def is_due(self, clock: TimerClock, now_ms: int) -> bool:
-        """Whether a timer may be due at ``now_ms``, judged from memory: False is certain, True may be wrong."""
+        """Whether a timer may be due at ``now_ms``.
+
+        False is certain. True may be wrong, because only memory is checked.
+        """
         return self._indexes[clock].next_ms <= now_ms
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns at most ``limit`` due timers, sorted by time, message key and name.
 
-        The caller must either fire each of them, or pass it to ``put_back``.
+        The caller must fire each returned timer, or pass it to ``put_back``.
         """
         self._added[clock] = None
         found = self._indexes[clock].due(now_ms, limit)
@@ -157,7 +160,7 @@ class Timers:
         return True
 
     def give_up(self, due: Due) -> None:
-        """Deletes a timer for which the call of the user's function failed."""
+        """Deletes a timer whose function call failed."""
         self.take(due)
 
     def comes_first(self, due: Due) -> bool:
@@ -166,7 +169,7 @@ class Timers:
         return added is None or added > due.entry
 
     def look_again(self) -> None:
-        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
+        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
         self._added = dict.fromkeys(CLOCKS)
         for index in self._indexes.values():
             index.look_again()

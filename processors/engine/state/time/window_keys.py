@@ -1,4 +1,4 @@
-"""The state keys of the records in a window store. Other modules must build and parse these keys with this module.
+"""The state keys of the records in a window store. Only this module builds and parses these keys.
 
     message key     state key                                         value
     the message's   w/<start>/<end>                                   aggregates of a window, or of a closed session
@@ -15,8 +15,9 @@
     OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of held-back results
     OWN_KEY         clock                                             stream time, and the end of closed windows
 
-Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are stored in
-the order of their starts. The index entries are stored in the order in which windows end.
+Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a message key are
+stored in the order of their starts. The index entries are stored in the order in which windows end. A held-back result
+is a result of a window that is sent later (``suppress``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import NamedTuple
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 
-#: The message key of a store's internal records. If a message has this key by chance, its records still have other
+#: The message key of a store's internal records. If a message has the same key by chance, its records still have other
 #: state keys.
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
@@ -35,20 +36,21 @@ KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD, _AHEAD = "w/", "s/", "m/", "due/", "hold/", "ahead/"
-#: Prefix of the state keys that mark those open windows that are not listed in the key's record ``time``.
+#: Prefix of state keys that mark a window as open. They are needed for open windows that are not in the key's record
+#: ``time``.
 OPENS = "o/"
 #: Prefixes of the state keys of all index entries.
 INDEXES = (_DUE, _HOLD, _AHEAD)
 #: Prefixes of the state keys of open and closed sessions.
 SESSIONS = (_SESSION, _WINDOW)
-#: In an open session's record: the name of the field with its times. All other fields are aggregates.
+#: In the value of an open session: the name of the field with the session's times. All other fields are aggregates.
 SESSION = "session"
 #: Prefixes of the state keys of all windows and sessions, open and closed.
 WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index of window ends: its state key (``place``), its time, and the window with its key."""
+    """An entry of the index of window ends: state key (``place``), time, window start, window end, and message key."""
 
     place: str
     time_ms: int
@@ -86,7 +88,7 @@ def open_before(end: int) -> str:
 
 
 def open_window_of(state_key: str) -> tuple[int, int] | None:
-    """Returns start and end of the window, for a state key that ``open_key`` returned; None for other records."""
+    """Returns the start and end of the window that a state key from ``open_key`` marks; None for other state keys."""
     if not state_key.startswith(OPENS):
         return None
     _, end, start = state_key.split("/")
@@ -104,7 +106,7 @@ def is_session(state_key: str) -> bool:
 
 
 def opened_of(state_key: str) -> int:
-    """Returns the event time that opened the session with this state key."""
+    """Returns the event time of the message that opened the session with this state key."""
     return int(state_key[len(_SESSION) :])
 
 
@@ -114,7 +116,10 @@ def chunk_key(start: int, end: int) -> str:
 
 
 def counted_key(number: int) -> str:
-    """Returns the state key of the messages of count windows, beginning with the message of this number."""
+    """Returns the state key of a record with messages of count windows.
+
+    ``number`` is the number of its first message.
+    """
     return f"n/{number:015d}"
 
 
@@ -134,12 +139,12 @@ def first_hold() -> str:
 
 
 def hold_before(time_ms: int) -> str:
-    """Returns a state key that sorts after all entries for held-back results up to this time."""
+    """Returns a state key that sorts after all index entries of held-back results up to this time."""
     return f"{_HOLD}{time_ms + 1:015d}"
 
 
 def held_of(place: str) -> tuple[int, bytes]:
-    """Returns the time and the message key of an entry for a held-back result."""
+    """Returns the time and the message key from the state key of an index entry for a held-back result."""
     _, time_ms, key = place.split("/")
     return int(time_ms), bytes.fromhex(key)
 
@@ -160,13 +165,13 @@ def first_ahead() -> str:
 
 
 def ahead_of(place: str) -> tuple[int, bytes]:
-    """Returns the time and the message key of an entry ``ahead/`` (a key with a future event time)."""
+    """Returns the time and the message key from the state key of an entry ``ahead/`` (a future event time)."""
     _, time_ms, key = place.split("/")
     return int(time_ms), bytes.fromhex(key)
 
 
 def due_before(time_ms: int) -> str:
-    """Returns a state key that sorts after all index entries of window ends up to this time."""
+    """Returns a state key that sorts after all entries of the index of window ends up to this time."""
     return f"{_DUE}{time_ms + 1:015d}"
 
 
@@ -176,7 +181,7 @@ def last_due(time_ms: int) -> str:
 
 
 def first_due() -> str:
-    """Returns a state key that sorts before all index entries of window ends."""
+    """Returns a state key that sorts before all entries of the index of window ends."""
     return _DUE
 
 
@@ -187,9 +192,9 @@ def due_entry(place: str) -> DueEntry:
 
 @lru_cache(maxsize=64)
 def _due_times(before: str) -> tuple[int, int, int]:
-    """Parses the times at the start of an entry's state key.
+    """Parses the times at the start of a state key in the index of window ends.
 
-    The result is cached, because windows with the same end have the same beginning of the state key.
+    The result is cached, because entries of windows with the same start and end have the same beginning.
     """
     _, time_ms, start, end, _ = before.split("/")
     return int(time_ms), int(start), int(end)
