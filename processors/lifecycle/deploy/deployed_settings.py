@@ -32,7 +32,7 @@ _NONE: Mapping[str, int | None] = MappingProxyType({})
 
 
 class DeployedSettings:
-    """Reads and writes the recorded settings of all releases in this home folder."""
+    """Reads and writes the settings with which each release (copy of the code) in this home folder was deployed."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -40,7 +40,7 @@ class DeployedSettings:
     def read(self, processor: str, release: str) -> Recorded | None:
         """The settings that a release was deployed with; None if no settings are recorded.
 
-        For example, earlier versions of Holdfast recorded no settings.
+        Earlier versions of Holdfast did not record settings.
         """
         return read_json(self._file(processor, release), Recorded)
 
@@ -74,7 +74,7 @@ class DeployedSettings:
         it replaced the process. If the system does not show the environment of the process, the result is ``of_slot``.
         """
         started = None if pid is None else environment_of(pid)
-        # A process of another home, or another program that has this id now, is not the worker.
+        # A process with another home folder is not this worker: the worker ended, and another program got its id.
         if started is None or Path(started.get(_HOME, "")) != self._paths.home:
             return self.of_slot(processor, slot)
         return self.recorded(started)

@@ -1,6 +1,7 @@
-"""Writes marks, and detects a registry that is outdated, for example because a backup was restored.
+"""Writes marks, and detects a registry (database of deployments) that was replaced by an older backup.
 
-A mark is a file with a copy of a processor's deployment row in the registry."""
+A mark is a file with a copy of a processor's deployment row in the registry.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """A deployment in the mark file or the changelogs that is missing in the registry; None if none is missing.
+    """Returns a deployment that the mark file or the changelogs record, but the registry lacks; otherwise None.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -65,7 +66,10 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """Returns the same as ``behind``, for a deployment ``known`` that the caller has just read from the registry."""
+    """Returns the same as ``behind`` (a deployment that the registry lacks).
+
+    ``known`` is the registry's deployment, which the caller has just read.
+    """
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:

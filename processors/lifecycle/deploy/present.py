@@ -1,7 +1,8 @@
 """Finds all existing workers of a processor, whether the registry lists them or not.
 
-The registry lists only the desired workers. An interrupted apply can leave further running workers, which own
-partitions, too. To reach every owner of state, use ``slots_at_work`` instead of the registry.
+The registry lists only the workers that should run. An interrupted apply (execution of a plan) can leave further
+running workers, which also own partitions. To reach every owner of state, use ``slots_at_work`` instead of the
+registry.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ RELEASE = "--release"
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Describes how to run a processor: version, slots and settings.
+    """Describes how to run a processor: version, slots (one for each worker) and settings.
 
     Args:
         inputs: Input topic -> number of partitions.

@@ -87,7 +87,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The processors that the records of a topic name, and the high watermark of each partition."""
+    """The processors that the records of a topic name as their writers, and the high watermark of each partition."""
 
     writers: frozenset[str] = frozenset()
     ends: Mapping[int, int] | None = None
@@ -127,7 +127,7 @@ class Known:
     doubtful: bool = False
 
     def owner(self, name: str) -> Owner | None:
-        """The registered processor of that name; None if there is none."""
+        """The registered processor with this name; None if no processor has it."""
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
@@ -135,10 +135,10 @@ class Known:
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:
-        """The reason why a processor cannot own any resource.
+        """Why a resource with this processor's name has no owner, as text.
 
-        Empty if it can own resources: it is registered, or has an open apply, or a definition that failed to import
-        could be this processor's.
+        Empty if the processor may own resources: it is registered, or has an open apply (execution of a plan), or its
+        definition may be one that failed to import.
         """
         processor = _processor(name)
         if processor in self.busy or self.owner(name) is not None:
@@ -181,9 +181,9 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
 def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
     """The reason why a running group forbids a change of a topic, as a sentence; empty without such a group.
 
-    ``groups`` maps each group to the topics that it reads. The name of a group can be a longer prefix of the topic's
-    name than the name of the orphan's processor. The topic may then belong to that group, which is a processor of
-    another installation.
+    ``groups`` maps each group to the topics that it reads. Example: the topic ``orders-eu-totals-changelog`` looks like
+    an orphan of processor ``orders``, but a group ``orders-eu`` runs. The topic may then belong to processor
+    ``orders-eu`` of another installation.
     """
     if orphan.kind != "topic":
         return ""
@@ -200,8 +200,8 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind whose name contains the name of a processor of this installation.
-# If a resource has an owner, its field ``why`` is empty.
+# Each function below yields resources of one kind whose name contains the name of a processor of this installation. The
+# field ``why`` says why the resource is an orphan; it is empty for a resource with an owner.
 
 
 def _processor(name: str) -> str:

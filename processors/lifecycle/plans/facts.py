@@ -1,7 +1,7 @@
-"""The facts that plans are made from: one frozen snapshot of a processor's deployment, workers, topics and state.
+"""The facts that plans are made from: one frozen view of a processor's deployment, workers, topics and state.
 
-The facts are read in this order: the recorded deployment, running instances, the group, topics with their offsets,
-local state. This order is needed, because later facts are judged with earlier ones.
+The facts are read in this order: the recorded deployment, running instances (workers), the group, topics with their
+offsets, local state. Each fact is judged with the facts that were read before it.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
@@ -223,7 +223,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """The slots (workers) with a process that the recorded deployment lacks; an interrupted apply left them."""
+        """The slots (places of workers) that have a process, but are not in the recorded deployment.
+
+        An interrupted apply (execution of a plan) left these processes.
+        """
         recorded = () if self.deployment is None else self.deployment.slots
         return tuple(each.slot for each in self.instances if each.slot not in recorded)
 
@@ -247,7 +250,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """Two values: the expected seconds for ``units`` of work, and a text about the measured or assumed rate."""
+        """Returns the expected seconds for ``units`` of work, and a text about the measured or assumed rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -294,7 +297,7 @@ class FactSource(Protocol):
         """Partition -> high watermark; with ``committed``, the last stable offset."""
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
-        """The state of all tasks of the processor that is stored on this machine."""
+        """The state of all tasks of the processor on this machine."""
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection; None if neither workers nor local state can count them."""
@@ -318,7 +321,7 @@ class FactSource(Protocol):
         """The release that worked before the present version was deployed; None if there is none."""
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
-        """The files of the processor's definition, whose version is ``code_version``."""
+        """The facts about the files of the processor's definition, whose version is ``code_version``."""
 
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The table of a store in the warehouse, with its snapshots."""
@@ -354,7 +357,7 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """Reads the facts of one processor that most verbs need; the function ``read`` of each verb adds more facts.
+    """Reads the facts of one processor that most commands need; the function ``read`` of each command adds more facts.
 
     Args:
         topology: The processor's present definition.
@@ -418,7 +421,7 @@ def read_facts(
 def _with_worked_instead(
     name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None
 ) -> DeploymentFacts | None:
-    """The deployment. If its version never worked, the field ``worked_instead`` names the version that worked last."""
+    """The recorded deployment. If its version never worked, ``worked_instead`` is the version that worked last."""
     if deployed is None or last is None or last.code_version == deployed.code_version:
         return deployed
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
@@ -448,7 +451,7 @@ def _is_whole(
 ) -> bool:
     """Whether local state contains all input that is committed for a store.
 
-    Otherwise, a count of keys in local state would be too low.
+    If it lacks input, a count of keys in local state would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:

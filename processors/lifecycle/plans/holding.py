@@ -54,14 +54,17 @@ TRANSACTIONS = frozenset({"abort_hanging"})
 
 
 class Hold:
-    """The lease of one run on one apply or incident; there is no lease until ``take`` is called."""
+    """The lease of one run (process) on one apply (execution of a plan) or incident.
+
+    There is no lease until ``take`` is called.
+    """
 
     def __init__(self) -> None:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the stage that is executed now; each stage of an apply has another name. A run that repeats a
-        #: stage uses the same name for it.
+        #: The name of the stage that is executed now. Each stage of an apply has its own name; a run that repeats the
+        #: stage uses the same name.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
@@ -128,7 +131,7 @@ class Hold:
 
 
 class _Fenced:
-    """Wraps an object so that its methods in ``changing`` first verify the lease, by a call of ``check``."""
+    """Wraps an object: before each call of a method in ``changing``, the wrapper verifies the lease with ``check``."""
 
     def __init__(self, port: object, changing: frozenset[str], check: Callable[[], None]) -> None:
         self._port, self._changing, self._check = port, changing, check

@@ -51,7 +51,7 @@ class Letter:
     """The content of a dead letter's headers; a missing header gives an empty text.
 
     ``kind`` is ``message``, ``result`` (of a window), ``timer`` or ``schedule``. ``partition``, ``offset`` and
-    ``timestamp_ms`` are those of the failed message, or None if their header is not a number.
+    ``timestamp_ms`` are those of the failed message; each is None if its header is not a number.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Letter:
     reason: str
     action: str
     version: str
-    #: The original headers of the message.
+    #: The original headers of the failed message.
     headers: Headers
 
     def goes_to(self, inputs: Collection[str]) -> bool:
@@ -73,7 +73,7 @@ class Letter:
 
 def read_letter(record: Record) -> Letter:
     """Parses a record of a dead-letter topic."""
-    # imported late because every plan loads this module, and hardly any plan reads letters, whose writer is the engine
+    # imported here, because every plan imports this module, and only plans of `replay` read letters
     from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
     headers = record.headers or []

@@ -62,9 +62,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the deletion of an original.
+    """The progress of the deletion of an original resource after its copy was archived.
 
-    ``leftovers`` are the parts that an interrupted deletion can leave.
+    ``leftovers`` are the parts that remain if the deletion is interrupted.
     """
 
     begun_at: datetime
@@ -94,7 +94,7 @@ class Archived:
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted. A resource that has the same name now is then a new resource."""
+        """Whether the original was deleted. A resource with the same name then was created later."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 

@@ -1,4 +1,7 @@
-"""Names of a processor's slots on one machine. A slot is the place of one worker: its number, state folder and lock."""
+"""Names the slots of a processor on one machine.
+
+A slot is the place of one worker: its number, state folder and lock.
+"""
 
 from __future__ import annotations
 
