@@ -1,6 +1,6 @@
 """An exchange: paused workers change a store until it equals a given changelog.
 
-The class ``Exchange`` has the request and the results so far.
+The class ``Exchange`` contains the request, and the results so far.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text: numbers of set, deleted and unchanged entries, the export files, and commands to undo."""
+        """The result as text: numbers of set, deleted and unchanged entries, export files, and undo commands."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

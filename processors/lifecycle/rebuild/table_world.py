@@ -1,4 +1,4 @@
-"""The ports (warehouse, topics, cluster, workers) of the stages that write table rows or file entries to stores."""
+"""Access to warehouse, topics, cluster and workers, for the stages that write table rows or file entries to stores."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run; ``alive`` is true if it nevertheless has a process.
+    """The instance (worker) should not run; ``alive`` is true if it nevertheless has a process.
 
-    ``hangs`` is the action that ends a silent supervisor; empty while the supervisor answers.
+    ``hangs`` is the action for a supervisor that does not answer; empty while the supervisor answers.
     """
 
     alive: bool = False
@@ -87,7 +87,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The instance should run but has no process."""
+    """The instance (worker) should run but has no process."""
 
     exit_status: int | None
     signal: str | None
@@ -157,7 +157,7 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs but does not answer, so the only facts are the answers of the worker itself.
+    """The supervisor runs but does not answer, so only the worker's own answers are known.
 
     ``phase`` is the worker's phase, None if the worker does not answer. ``action`` says how to make the supervisor
     answer again.
@@ -204,7 +204,10 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The most serious diagnosis of all instances, which names the incident; ``NotDeployed`` if there are none."""
+    """The most serious diagnosis of all instances (workers); an incident is named after it.
+
+    ``NotDeployed`` without instances.
+    """
     return min(diagnoses.values(), key=_gravity, default=NotDeployed())
 
 
@@ -303,7 +306,7 @@ def admits_incident(
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
     """Whether restarts must stop, because too many incidents were opened in the last ``limits.retry_s`` seconds.
 
-    ``admits_incident`` explains the arguments.
+    The arguments are those of ``admits_incident``.
     """
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
@@ -342,8 +345,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # A time that the worker itself measured is preferred. A time difference is wrong after the clock was changed, and a
-    # live worker would then look stuck.
+    # A silence that the worker itself measured is preferred. The difference of two recorded times is wrong after the
+    # clock was changed, and a live worker would then count as stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)

@@ -1,7 +1,7 @@
-"""The present state of a processor with the texts of its check ``working``, for commands and checks on demand.
+"""The present state of a processor, with the texts of its asset check ``working``, for commands and checks on demand.
 
 Invariants:
-    - All texts about a processor are in module ``working_check``. This module only selects the applicable judgement.
+    - All texts about a processor are in module ``working_check``. This module only selects the text that applies.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def processor_now(
 ) -> ProcessorNow:
     """Reads and judges the present state of a processor.
 
-    A processor that was never deployed counts as one that should not run. ``before`` is the lag of the caller's last
-    look; without it, a lag counts as new.
+    A processor that was never deployed is judged like a processor that should not run. ``before`` is the lag that the
+    caller measured last; without it, a lag counts as new.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -78,7 +78,8 @@ def judge(
     apply (``last``). ``lag`` is the result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
-    # If the registry was replaced by a backup, it may list an ended apply as open. So applies are not judged.
+    # If the registry was replaced by an older backup, it may list an apply (execution of a plan) as open that has
+    # ended. So applies are not judged.
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
@@ -90,7 +91,7 @@ def judge(
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """Workers of another installation in the group, if they would make the check's advised action useless, as texts.
+    """Workers of another installation in the group, as texts, if the advised action would start workers here.
 
     Empty for a processor that was stopped here, because it may be intended to run in the other installation.
     """
@@ -110,7 +111,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # The answer describes only the most serious fault, so the faults of all other workers are added.
+    # The check's answer describes only the most serious fault. The faults of the other workers are added.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"
@@ -124,7 +125,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
 
 
 def last_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The newest apply of a processor, open or ended; None if there was none."""
+    """The newest apply (execution of a plan) of a processor, open or ended; None if there was none."""
     return next(iter(world.registry.journal.applies(1, processor=processor)), None)
 
 

@@ -20,7 +20,8 @@ from typing import Literal, NoReturn
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.rollout import WORKER
 
-#: The verb of adoptions in the registry's list of actions.
+#: The name of adoptions in the registry's list of actions (field ``verb``). An adoption records a discovered
+#: deployment.
 ADOPT = "adopt"
 #: Seconds for which ``holdfast status`` reports an adoption.
 TOLD_S = 3_600.0
@@ -58,7 +59,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """The adopted processor and the source of its facts, as a sentence."""
+        """A sentence about the adopted processor, and about the source of its facts."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (

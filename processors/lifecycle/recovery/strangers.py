@@ -43,16 +43,16 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
 
 def may_start(begun: ApplyRecord) -> bool:
-    """Whether the stages that an open apply has not done yet may start workers."""
+    """Whether the remaining stages of an open apply (execution of a plan) may start workers."""
     plan = way_on.read(begun)
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
 def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
-    """Returns ``begun``, the open apply, unless workers of another installation are in the processor's group.
+    """Returns ``begun``, the open apply (execution of a plan), after a check for workers of another installation.
 
     Raises:
-        PlanRefused: Workers of another installation are in the group, and the apply may start workers.
+        PlanRefused: Workers of another installation are in the processor's group, and the apply may start workers.
     """
     name = begun.processor
     others = world.strangers(name) if may_start(begun) else ()

@@ -63,8 +63,8 @@ class Entry:
 class Series(msgspec.Struct):
     """The progress of reporting the records of one registry table to Dagster.
 
-    All events of records up to the number ``low`` are reported. ``above`` has the events that are already reported of
-    later records, and of records that may still change.
+    The events of all records up to the number ``low`` are reported. Two kinds of records are listed in ``above`` with
+    their reported events: records after ``low``, and records that may still change.
     """
 
     low: int = 0
@@ -73,7 +73,7 @@ class Series(msgspec.Struct):
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
-    """The timeline entry of an apply that has ended; empty while the apply is open."""
+    """The timeline entry of an apply (execution of a plan) that has ended; empty while the apply is open."""
     if record.finished_at is None or record.outcome is None:
         return []
     try:
@@ -163,12 +163,12 @@ def of_action(action: Action) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A timeline entry for one Dagster asset; ``identity`` is unique over all events."""
+    """A timeline entry for one Dagster asset; ``identity`` is different for every event."""
 
     identity: str
     entry: Entry
     layer: Layer
-    #: The store of a changelog or state asset; empty for processor and installation.
+    #: The store, for an event of a changelog or state asset; empty for an event of a processor or of the installation.
     store: str = ""
 
     @property
@@ -218,15 +218,15 @@ def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Eve
 
 
 def reported(series: Series, number: int, identity: str) -> Series:
-    """A copy of ``series`` in which one more event of record ``number`` counts as reported."""
+    """A copy of ``series`` in which the event ``identity`` of record ``number`` is marked as reported."""
     return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """A copy of ``series`` after its records were reported, without entries in ``above`` that are no longer needed.
+    """A copy of ``series`` after its records were reported. Entries in ``above`` that are no longer needed are removed.
 
-    ``low`` can be greater than the number of a record that may still change. Such a record stays in ``above``, so that
-    it is read again.
+    ``low`` can become greater than the number of a record that may still change. Such a record stays in ``above``, so
+    that it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

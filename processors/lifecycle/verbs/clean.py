@@ -1,5 +1,7 @@
 """Plan ``clean``: archives orphans, and deletes orphans whose archived copy is older than the grace period.
 
+An orphan is a resource without an owner. The states of an orphan, and the next step:
+
     never archived, or changed since ──► archive ──grace──► delete
     a deletion was interrupted       ──► finish
     in use                           ──► blocked
@@ -23,7 +25,7 @@ from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
 Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
-#: The next steps for which a plan has a stage, in the order in which the plan executes them.
+#: The next steps (of an orphan) for which a plan has a stage, in the order in which the plan executes them.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
 #: The order of deletions by kind. Groups come first, because Kafka reports a group's offsets only for existing topics.
 _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")
@@ -60,7 +62,10 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
 
 
 def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> Step:
-    """The next step for one orphan, for example ``archive`` or ``delete``; ``only`` is the selection of the request."""
+    """The next step for one orphan (resource without an owner), for example ``archive`` or ``delete``.
+
+    ``only`` is the selection of the request.
+    """
     copy = subject.archived
     if subject.look.blocked:
         return "blocked"

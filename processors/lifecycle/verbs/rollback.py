@@ -77,14 +77,17 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A killed apply resumes this plan, because a new plan might go back one more release.
-        # The registry may already record that the earlier release works.
+        # A killed apply (execution of a plan) resumes this plan. A new plan might go back one more release, because the
+        # registry may already record that the earlier release works.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with the id ``name``; otherwise one with the code version ``name``, preferably one that worked."""
+    """The release with the id ``name``.
+
+    If none has this id, a release of code version ``name``, preferably one that worked.
+    """
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]
     return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)

@@ -5,9 +5,9 @@
     stage 2  ─► …-users-1c59.jsonl  ─┘
 
 Invariants:
-    - An entry is never lost: a part is deleted after the whole file is on the disk.
+    - An entry is never lost: a part is deleted only after the whole joined file is on the disk.
     - If two parts have different values of one entry, they are not joined. An interrupted apply can write such parts,
-      because the key got a new value between its two attempts.
+      if the key got a new value between the two attempts of the apply.
     - A repeated join gives the same file, because a line that the joined file already has is not written again.
 """
 

@@ -1,5 +1,7 @@
 """Reads, renames and deletes the state folders of a processor on this machine while no process uses them.
 
+A slot is the place of one worker, with its own folder and lock.
+
 Invariants:
     - Folders are renamed only while this process has the slot's lock, which no live worker can have at the same time.
     - Reading takes no lock (module ``reading_beside``).
@@ -71,11 +73,12 @@ class LocalFolders:
         return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection in local state.
+        """Counts keys and bytes of a selection in local state.
 
         If a task has several copies, the copy with the greatest offsets is counted.
 
-        Returns None if a live process uses a slot, if state cannot be read, or if there is no state.
+        Returns None if a live process uses a slot (place of one worker), if state cannot be read, or if there is no
+        state.
         """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
@@ -205,7 +208,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """Returns the progress of a copy of a task: the offset in the store's changelog, and the sum of input offsets."""
+    """The progress of a copy of a task: the offset in the store's changelog, and the sum of the input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

@@ -1,8 +1,8 @@
 """Reads local state without a lock.
 
 Invariants:
-    - Reading takes neither the slot's lock nor RocksDB's lock, so a worker may start during the read. If the worker
-      changes the state during the read, the state counts as in use.
+    - Reading takes neither the lock of the slot (place of one worker) nor RocksDB's lock. So a worker may start during
+      the read. If the worker changes the state during the read, the state counts as in use.
 """
 
 from __future__ import annotations
