@@ -1,7 +1,7 @@
 """Reads the three copies of a store's partition that an audit compares.
 
-The copies are a RocksDB checkpoint, the changelog reduced to the newest value of each key (folded), and a version
-(Iceberg snapshot) of the store's table.
+The copies are a RocksDB checkpoint, the folded changelog, and a version (Iceberg snapshot) of the store's table. To
+fold a changelog means to reduce it to the newest value of each key.
 
 Each kind of copy is read by separate code, so that an error in one reader shows as a difference.
 

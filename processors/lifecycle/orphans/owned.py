@@ -7,8 +7,9 @@ Invariants:
       programs cannot.
     - A changelog's processor is known from its records, because the topic name can be ambiguous. For example
       ``orders-eu-totals-changelog`` fits processor ``orders`` and processor ``orders-eu`` of another installation.
-    - If the owner is uncertain, the resource counts as owned. This is the case while the resource is in use, while an
-      apply (change) of its processor is open, or if its definition may be one that cannot be imported.
+    - If the owner is uncertain, the resource counts as owned. The owner is uncertain while the resource is in use, or
+      while an apply (change) of its processor is open. It is also uncertain if the processor's definition may be one
+      that cannot be imported.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ class Exchange:
     Args:
         processor: The processor that owns the store.
         keep: Whether message keys that are only in the store, not in the changelog, stay unchanged.
-        export: Selection of present entries that owners write to files before the first change; None for no file.
-        once: The name of the stage. With this name, a repeated stage does not export a task whose change has already
-            begun, because the file of an earlier attempt contains its entries.
+        export: Selection of present entries that owners (workers) write to files before the first change; None for no
+            file.
+        once: The name of the stage. A repeated stage sends the same name, and then does not export a task whose change
+            has begun. The file of an earlier attempt already contains the task's entries.
     """
 
     processor: str

@@ -7,8 +7,8 @@ Each message is sent exactly once, even if the process is killed.
 Invariants:
     - A message and the offset after its letter are in one transaction, so a repeated stage sends no message again.
     - Letters are deleted only up to the committed offsets of the replay group.
-    - If the topic of a letter is no input of the processor, the letter is written again to the end of the dead-letter
-      topic, with all its headers, in the same transaction.
+    - A letter whose topic is no input of the processor is kept: it is written again to the end of the dead-letter
+      topic, with all its headers. This write is in the same transaction.
 """
 
 from __future__ import annotations
