@@ -106,7 +106,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         dead_letter_topic: The topic for messages that fail; None stops the worker at the first failure.
         loglevel: The log level as text; None leaves logging to the caller.
         broker_availability_timeout: Maximum seconds without any broker before the worker stops with an error.
-        slot: The worker's slot on this machine; None takes the first free slot.
+        slot: The worker's slot (its number, state folder and lock) on this machine; None takes the first free slot.
         standby_replicas: The number of other processes that follow each task's changelogs, so that a failover replays
             only the newest records. None uses the settings.
         state_backend: ``rocksdb`` keeps state on disk. ``memory`` keeps it in the process, and each start restores it
@@ -383,7 +383,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
 
         Raises:
             CommandRefused: The group has a live member on some host.
-            StateFolderTaken: A live process holds a slot of this machine.
+            StateFolderTaken: A live worker process uses local state on this machine.
             HoldfastError: The error of the worker that clears the state; a part of the state is cleared.
         """
         with private_files(settings := self._settings()):

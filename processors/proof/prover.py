@@ -59,7 +59,7 @@ class Prover:
         rollout: Function of processor and release id that returns how to run the processor (rollout). Release None
             means the deployed release.
         scratch: Function of a processor that returns a folder for temporary files of the processor's functions. Only
-            one apply uses the folder at a time.
+            one apply (execution of a plan) uses the folder at a time.
     """
 
     topics: Topics

@@ -63,7 +63,10 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker."""
+        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker.
+
+        A slot is the place of one worker.
+        """
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
@@ -80,7 +83,7 @@ class DeployedSettings:
         return self.recorded(started)
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the supervisor starts the worker in a slot with the code of this release.
+        """Whether the supervisor starts the worker in a slot (place of one worker) with the code of this release.
 
         Also true if the supervisor has no program for the slot.
         """
@@ -112,8 +115,9 @@ class DeployedSettings:
     ) -> tuple[str, ...]:
         """Texts, one for each setting that differs between ``present`` and the release or its running ``workers``.
 
-        ``workers`` maps a slot to the process id of its worker, or to None. The settings of running workers are
-        compared, too. An interrupted deploy can record new settings while some workers still run with the old ones.
+        ``workers`` maps a slot (place of one worker) to the process id of its worker, or to None. The settings of
+        running workers are compared, too. An interrupted deploy can record new settings while some workers still run
+        with the old ones.
         """
         own = (self.of_worker(processor, slot, pid) for slot, pid in workers.items())
         known = (self.read(processor, release), *own)

@@ -1,7 +1,8 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-Decisions use two inputs: the supervisor's state of each program, and the status that each worker reports. The module
-``keep_or_replace`` and the function ``what_is_missing`` make the decisions. The other functions act and wait.
+A slot is the place of one worker. Decisions use two inputs: the supervisor's state of each program, and the status that
+each worker reports. The module ``keep_or_replace`` and the function ``what_is_missing`` make the decisions. The other
+functions act and wait.
 
 Invariants:
     - An instance (worker) that already runs the version is not restarted.
@@ -111,7 +112,7 @@ def deploy(
     """Run a processor, and wait until it processes every input partition.
 
     Args:
-        rollout: Version, slots and settings that the processor has to run with.
+        rollout: Version, slots (places of workers) and settings that the processor has to run with.
         world: Access to the supervisor, the registry and the workers.
         timeout_s: Maximum seconds from the start of the instances until they are ready.
         who: Name of the user or Dagster run, for the registry.
@@ -204,7 +205,7 @@ def wait_ready(
 ) -> dict[str, ProcessorStatus]:
     """Wait until every instance runs and every input partition is processed; returns the status of each slot.
 
-    Every instance must report ``code_version``; None accepts any version.
+    A slot is the place of one worker. Every instance must report ``code_version``; None accepts any version.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
@@ -293,8 +294,8 @@ def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) 
 def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
     """Start every instance (worker) of the processor that does not run yet; returns the slots that were started.
 
-    A live instance is replaced only after the instances started earlier are running, so that most partitions always
-    have an owner.
+    A slot is the place of one worker. A live instance is replaced only after the instances started earlier are running,
+    so that most partitions always have an owner.
     """
     started: list[str] = []
     for slot in rollout.slots:
@@ -308,7 +309,10 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
-    """Start the instance (worker) in a slot if it does not run yet; returns whether it was started."""
+    """Start the instance (worker) in a slot if it does not run yet; returns whether it was started.
+
+    A slot is the place of one worker.
+    """
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False

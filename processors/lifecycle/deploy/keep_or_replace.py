@@ -43,7 +43,10 @@ def step_for(
 
 
 def step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    """Decides whether to keep, start or replace the worker in a slot, from its present process and its status."""
+    """Decides whether to keep, start or replace the worker in a slot, from its present process and its status.
+
+    A slot is the place of one worker.
+    """
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and _is_other(slot, rollout, program, world):

@@ -62,7 +62,8 @@ def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[s
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
     All these programs are stopped together, so that the consumer group rebalances only once. The supervisor's list
-    names the programs, because after a killed apply the registry has only the slots of the new deployment.
+    names the programs, because after a killed apply (execution of a plan) the registry has only the slots of the new
+    deployment.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

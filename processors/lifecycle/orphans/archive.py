@@ -42,11 +42,11 @@ Document = TypeVar("Document")
 
 
 class ArchiveFailed(HoldfastError):
-    """The archive of orphans cannot be written or read. Fields: ``path``."""
+    """The archive of orphans (resources without an owner) cannot be written or read. Fields: ``path``."""
 
 
 class ArchiveBusy(HoldfastError):
-    """Another process archives or deletes orphans at the moment. Fields: ``path``."""
+    """Another process archives or deletes orphans (resources without an owner) at the moment. Fields: ``path``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ class Archive:
     def held(self) -> Iterator[None]:
         """Holds the archive's lock during the block, so that no other process changes orphans.
 
-        The folders of interrupted copies are deleted before the block, and after an error in it.
+        An orphan is a resource without an owner. The folders of interrupted copies are deleted before the block, and
+        after an error in it.
 
         Raises:
             ArchiveBusy: Another process holds the lock.
@@ -187,7 +188,7 @@ def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
 
 
 def read(file: Path, type_: type[Document]) -> Document:
-    """Read and decode a JSON file in the archive of orphans.
+    """Read and decode a JSON file in the archive of orphans (resources without an owner).
 
     Raises:
         ArchiveFailed: The file cannot be read, or has another format version.

@@ -81,7 +81,7 @@ class OrphanCleaning:
         self._archive = Archive(settings.archive_folder)
 
     def orphans(self) -> OrphanFacts:
-        """Every orphan with its present facts and its newest archived copy."""
+        """Every orphan (resource without an owner) with its present facts and its newest archived copy."""
         found, unseen = self._found()
         copies, unread = self._archive.newest()
         groups = self._topics.live_groups() if any(each.kind == "topic" for each in found) else {}
@@ -102,7 +102,7 @@ class OrphanCleaning:
         """Carry out one stage.
 
         Raises:
-            OrphanOwned: The orphan has an owner again.
+            OrphanOwned: The orphan (resource without an owner) has an owner again.
             OrphanChanged: The orphan, or its copy, differs from the plan.
             ArchiveBusy: Another process holds the archive's lock.
             HoldfastError: Kafka refused a request, or a file operation failed. A repetition continues the stage.
@@ -149,7 +149,7 @@ class OrphanCleaning:
         return in_use(orphan, groups)
 
     def _inside(self) -> Path | None:
-        """The folder that is searched for orphans and also contains the archive.
+        """The folder that is searched for orphans (resources without an owner) and also contains the archive.
 
         None if the archive is outside of all searched folders.
         """
@@ -205,7 +205,10 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raises OrphanChanged if a running group may use the orphan, or if the user must give its full name."""
+        """Raises OrphanChanged if a running group may use the orphan, or if the user must give its full name.
+
+        An orphan is a resource without an owner.
+        """
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:
             raise changed(orphan, used)
@@ -213,7 +216,10 @@ class OrphanCleaning:
             raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
 
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
-        """The orphan that a stage would change; None if it has an owner or no longer exists."""
+        """The orphan that a stage would change; None if it has an owner or no longer exists.
+
+        An orphan is a resource without an owner.
+        """
         place = (stage.kind, stage.name)
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 

@@ -131,7 +131,8 @@ def _state(root: Path) -> Iterator[StateEntry]:
         for slot in _folders(group):
             in_use = peek.in_use(slot)
             for entry in sorted(slot.iterdir()):
-                # Only state of tasks is listed, not the slot's own files (such as its lock) and temporary entries.
+                # Only state of tasks is listed, not the own files of the slot (place of one worker), such as its lock,
+                # and no temporary entries.
                 if entry.name not in SLOT_FILES and not entry.name.startswith("."):
                     yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
 

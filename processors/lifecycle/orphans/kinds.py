@@ -45,6 +45,8 @@ _IMMUTABLE = ".sst"
 class OrphanChanged(ApplyFailed):
     """An orphan differs from the facts in the plan, or is in use; the orphan was not changed.
 
+    An orphan is a resource without an owner.
+
     Fields: ``kind``, ``name``.
     """
 
@@ -56,11 +58,16 @@ class Thing(ABC):
 
     @abstractmethod
     def look(self, orphan: Orphan) -> Look:
-        """The present facts of the orphan; ``facts`` is None if the orphan does not exist."""
+        """The present facts of the orphan; ``facts`` is None if the orphan does not exist.
+
+        An orphan is a resource without an owner.
+        """
 
     @abstractmethod
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """Copy the orphan into an empty folder; returns the details for ``about`` in the manifest.
+
+        An orphan is a resource without an owner.
 
         Raises:
             OrphanChanged: The orphan changed during the copy.
@@ -72,7 +79,7 @@ class Thing(ABC):
 
     @abstractmethod
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the orphan if its facts still equal ``facts``.
+        """Delete the orphan (resource without an owner) if its facts still equal ``facts``.
 
         Raises:
             OrphanChanged: The facts differ.
@@ -175,7 +182,7 @@ class FolderThing(Thing):
     The facts are the number of files, their bytes, and a digest of names, sizes and times.
 
     Args:
-        place: Function of the orphan's name that returns its path.
+        place: Function of the name of an orphan (resource without an owner) that returns its path.
         hold: Function that returns a context manager, which locks the orphan during its copy and its deletion.
         blocked: Function that returns the reason why the orphan must not be changed; empty if it may be changed.
     """
@@ -333,7 +340,7 @@ class TableThing(Thing):
 
 
 def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing:
-    """Returns the object that reads, copies and deletes an orphan of this kind and name."""
+    """Returns the object that reads, copies and deletes an orphan (resource without an owner) of this kind and name."""
     match kind:
         case "topic":
             return TopicThing(topics)
@@ -384,7 +391,7 @@ def _slot_in_use(orphan: Orphan) -> str:
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Locks the state folder of a slot during the block, so that no worker starts on it.
+    """Locks the state folder of a slot (place of one worker) during the block, so that no worker starts on it.
 
     State that was set aside (renamed) needs no lock, because no process opens it.
 
@@ -429,7 +436,7 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 
 
 def changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
-    """The error for an orphan that was not changed.
+    """The error for an orphan (resource without an owner) that was not changed.
 
     ``blocked`` is the reason as a sentence, empty for changed facts.
     """

@@ -42,7 +42,7 @@ class Owner:
         name: The name of the processor and of its consumer group.
         stores: The stores of the defined version and of the last release that worked.
         changelogs: The changelogs of ``stores``, and the processor's repartition topics.
-        slots: The processor's slots; None if unknown.
+        slots: The processor's slots (places of workers); None if unknown.
         tasks: The names of the processor's tasks in state folders and in the checkpoint store; None if unknown.
         vague: Whether the processor's stores are unknown, because it is deployed but has no definition here. Every
             changelog and table with its name then counts as owned.
@@ -76,7 +76,10 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot."""
+    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
+
+    A slot is the place of one worker.
+    """
 
     group: str
     slot: str
@@ -118,8 +121,9 @@ class Known:
     Args:
         owners: The registered processors.
         names: All known names of present and former processors of this installation.
-        busy: Processors with an open apply.
-        doubtful: Whether the import of a definition failed. If so, resources of undefined processors are not orphans.
+        busy: Processors with an open apply (execution of a plan).
+        doubtful: Whether the import of a definition failed. If so, resources of undefined processors are not orphans
+            (resources without an owner).
     """
 
     owners: Sequence[Owner]
@@ -165,8 +169,8 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
     """Maps each topic that looks like an orphan to the processor or shadow (second run of a processor) in its name.
 
-    A topic's records name the processor that wrote them. The caller reads these records, to know whether the topic is
-    an orphan.
+    An orphan is a resource without an owner. A topic's records name the processor that wrote them. The caller reads
+    these records, to know whether the topic is an orphan.
     """
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
@@ -183,8 +187,8 @@ def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
     """The reason why a running group forbids a change of a topic, as a sentence; empty without such a group.
 
     ``groups`` maps each group to the topics that it reads. Example: the topic ``orders-eu-totals-changelog`` looks like
-    an orphan of processor ``orders``, but a group ``orders-eu`` runs. The topic may then belong to processor
-    ``orders-eu`` of another installation.
+    an orphan (resource without an owner) of processor ``orders``, but a group ``orders-eu`` runs. The topic may then
+    belong to processor ``orders-eu`` of another installation.
     """
     if orphan.kind != "topic":
         return ""

@@ -115,7 +115,7 @@ Executor = Callable[[str, Stage, ProgressLog], Done]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run (process) that carries out an apply. Only one run at a time may carry out an apply.
+    """The run (process) that carries out an apply (execution of a plan). Only one run at a time may carry out an apply.
 
     ``name`` is unique. ``is_gone`` is a function that returns whether another holder, given by name, is known to be
     dead.
@@ -139,7 +139,7 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """The result of the apply as text, one line for each stage."""
+        """The result of the apply (execution of a plan) as text, one line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
@@ -181,7 +181,8 @@ class Applier:
         holder: This run as a holder of applies.
         tell: Called with the progress as text.
         clock: Function that returns the present time, for the records.
-        hold: The run's lease on the apply, which the ports of ``execute`` verify before each change.
+        hold: The run's lease on the apply (execution of a plan), which the ports of ``execute`` verify before each
+            change.
     """
 
     execute: Executor
@@ -223,7 +224,7 @@ class Applier:
             return self.resume(record)
 
     def resume(self, record: ApplyRecord) -> Applied:
-        """Resume an interrupted apply at its first unfinished stage, with its recorded plan.
+        """Resume an interrupted apply (execution of a plan) at its first unfinished stage, with its recorded plan.
 
         Raises:
             ApplyInProgress: A live run holds the apply.
@@ -241,10 +242,11 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; returns False if the apply had already ended.
 
-        Workers that the apply paused are resumed, and its shadow or temporary topic is removed. If another version of
-        Holdfast wrote the plan, the plan is unreadable, so neither happens. Workers that the apply started paused are
-        started normally or stopped, as the plan's remaining stages specify. Workers whose state is only partly changed
-        are stopped. ``tell`` receives the progress, and a list of what the apply leaves behind.
+        An apply is the execution of a plan. Workers that the apply paused are resumed, and its shadow or temporary
+        topic is removed. If another version of Holdfast wrote the plan, the plan is unreadable, so neither happens.
+        Workers that the apply started paused are started normally or stopped, as the plan's remaining stages specify.
+        Workers whose state is only partly changed are stopped. ``tell`` receives the progress, and a list of what the
+        apply leaves behind.
 
         Raises:
             ApplyInProgress: A live run holds the apply.
@@ -320,7 +322,7 @@ class Applier:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The present record of the apply, read again after this run got the apply's lease.
+        """The present record of the apply (execution of a plan), read again after this run got the apply's lease.
 
         The previous holder may have recorded more stages before this run got the lease.
         """
@@ -372,7 +374,7 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request if the facts show that its work is done.
+        """End an open apply (execution of a plan) of the same request if the facts show that its work is done.
 
         The run of that apply died after its last change, but before it recorded the end.
         """
@@ -396,7 +398,7 @@ class Applier:
 def paused_start(done: Sequence[Stage]) -> Stage | None:
     """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
 
-    A resumed apply repeats this stage first, because the paused workers may have died since.
+    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None

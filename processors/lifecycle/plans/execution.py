@@ -46,7 +46,8 @@ class Runner(Protocol):
     def stop(self, processor: str, *, for_good: bool) -> Done:
         """Stop the worker in every slot after a final commit, and wait until all processes have ended.
 
-        ``for_good`` records the stop, so that recovery does not restart the processor.
+        A slot is the place of one worker. ``for_good`` records the stop, so that recovery does not restart the
+        processor.
         """
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
@@ -111,7 +112,7 @@ class Execution:
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    # called only for stages about orphans, because the call imports the catalog's library
+    # called only for stages about orphans (resources without an owner), because the call imports the catalog's library
     orphans: Callable[[], Orphans]
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:

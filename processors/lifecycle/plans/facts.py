@@ -86,6 +86,8 @@ class CodeFacts(msgspec.Struct, frozen=True):
 class LocalTask(msgspec.Struct, frozen=True):
     """The local state of one task in one slot; ``stores`` and ``inputs`` are None while a process uses the state.
 
+    A slot is the place of one worker.
+
     Args:
         slot: The slot.
         task: ``<subtopology>-<partition>``.
@@ -150,7 +152,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         committed: Topic -> partition -> committed offset of the group.
         deployment: The recorded deployment; None if the processor was never deployed.
         behind: The finding that the registry lacks the processor's newest deployment; None if it has the newest one.
-        instances: The recorded slots, and further slots that have a process.
+        instances: The recorded slots (places of workers), and further slots that have a process.
         local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
@@ -270,7 +272,7 @@ class FactSource(Protocol):
         """The finding that the registry lacks the processor's newest deployment; None if the registry has it."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """The facts of the workers in these slots, and in all other slots that have a process."""
+        """The facts of the workers in these slots (places of workers), and in all other slots that have a process."""
 
     def members(self, group: str) -> Sequence[Member]:
         """The live members of the consumer group."""
@@ -432,10 +434,10 @@ def _with_worked_instead(
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
     """The members of a group that are not workers of this installation.
 
-    ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots with a process. Workers
-    of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids that are not in
-    ``own``. So each live slot without a member in ``own`` may have one member with an unknown client id. Members with
-    unknown ids are returned only if there are more of them than such slots.
+    ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots (places of workers) with
+    a process. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids
+    that are not in ``own``. So each live slot without a member in ``own`` may have one member with an unknown client
+    id. Members with unknown ids are returned only if there are more of them than such slots.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]

@@ -20,7 +20,7 @@ lost. The reasons why it is harmless, by port:
     dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
                         same transactions as the messages.
     table loaders       Each processor has one transactional id for them, so a new loader fences the former loader.
-    state folders       Each slot's folder has a lock.
+    state folders       The folder of each slot (place of one worker) has a lock.
     archive             The archive has a lock, and facts are read again before a deletion.
     registry            The lease is verified in the same database transaction (``Registry.fenced``).
 """
@@ -45,7 +45,8 @@ log = structlog.get_logger(__name__)
 
 Port = TypeVar("Port")
 
-#: The names of methods that change something, by kind of port (object through which an apply acts on other systems).
+#: The names of methods that change something, by kind of port. A port is an object through which an apply (execution of
+#: a plan) acts on other systems.
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
@@ -63,12 +64,12 @@ class Hold:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the stage that is executed now. Each stage of an apply has its own name; a run that repeats the
-        #: stage uses the same name.
+        #: The name of the stage (step of the plan) that is executed now. Each stage has its own name; a run that
+        #: repeats the stage uses the same name.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        """Start the lease on an apply or incident, given by ``fence``.
+        """Start the lease on an apply (execution of a plan) or incident, given by ``fence``.
 
         ``beat`` records a heartbeat, and returns False if another run has the lease.
         """
@@ -77,7 +78,7 @@ class Hold:
 
     @property
     def fence(self) -> Fence:
-        """Identifies the apply or incident that this run works on, and the token of its lease.
+        """Identifies this run's apply (execution of a plan) or incident, and has the token of its lease.
 
         Raises:
             HoldLost: This run holds neither an apply nor an incident.
@@ -95,7 +96,7 @@ class Hold:
         """Verify the lease by recording a heartbeat.
 
         Raises:
-            HoldLost: Another run took over the apply or incident, or the lease was ended.
+            HoldLost: Another run took over the apply (execution of a plan) or incident, or the lease was ended.
             RegistryUnavailable: The registry does not answer, so the state of the lease is unknown.
         """
         fence = self.fence

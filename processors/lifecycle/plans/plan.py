@@ -9,7 +9,8 @@ The first 12 hexadecimal digits are used. Findings, sizes and estimates are left
 record. ``plans/apply.py`` compares the hash that a user confirmed with the hash of the present plan.
 
 Invariants:
-    - A plan is plain data that JSON stores without loss, so a killed apply resumes with the same plan.
+    - A plan is plain data that JSON stores without loss, so a killed apply (execution of a plan) resumes with the same
+      plan.
     - Two plans have the same hash only if the request, the facts in their basis and their stages are the same.
 """
 
@@ -63,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         stages: The work, in order.
         findings: One sentence for each fact that the user should know.
         kept: Things that stay unchanged, listed because a user might expect their loss.
-        deleted: Things that the apply deletes.
+        deleted: Things that the apply (execution of a plan) deletes.
         undo: The way to undo the apply.
         keys: Number of affected keys; None if unknown or not applicable.
         size_bytes: Bytes of affected state; None if unknown or not applicable.
@@ -155,7 +156,7 @@ def decode(text: str) -> Plan:
 def versions_read(plan: Plan) -> frozenset[int]:
     """The table versions that the plan's stages read.
 
-    Table maintenance must not delete them before the apply has ended.
+    Table maintenance must not delete them before the apply (execution of a plan) has ended.
     """
     return frozenset(each.version for each in plan.stages if isinstance(each, CheckTable | LoadChangelog | LoadTable))
 

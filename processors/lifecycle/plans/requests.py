@@ -396,6 +396,8 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
 class Clean(msgspec.Struct, frozen=True, tag="clean"):
     """Archive orphans, and delete orphans whose archived copy is older than the grace period.
 
+    An orphan is a resource without an owner.
+
     Args:
         only: ``KIND``, ``NAME`` or ``KIND/NAME`` of the selected orphans; empty for all.
     """

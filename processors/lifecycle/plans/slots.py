@@ -10,5 +10,5 @@ FIRST_SLOTS = ("0",)
 
 
 def slots_of(workers: int) -> tuple[str, ...]:
-    """The slots for this number of workers: ``"0"``, ``"1"``, ..."""
+    """The slots (places of workers) for this number of workers: ``"0"``, ``"1"``, ..."""
     return tuple(str(number) for number in range(workers))

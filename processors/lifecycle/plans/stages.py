@@ -126,7 +126,10 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
-    """Stop the worker in every slot after a final commit; ``for_good`` records "stopped" as the desired state."""
+    """Stop the worker in every slot after a final commit; ``for_good`` records "stopped" as the desired state.
+
+    A slot is the place of one worker.
+    """
 
     for_good: bool
 
@@ -155,7 +158,10 @@ class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(_Stage, frozen=True, tag="compact_stores"):
-    """Let workers rewrite local stores without overwritten and deleted entries; empty ``slots`` means all slots."""
+    """Let workers rewrite local stores without overwritten and deleted entries; empty ``slots`` means all slots.
+
+    A slot is the place of one worker.
+    """
 
     slots: tuple[str, ...] = ()
 

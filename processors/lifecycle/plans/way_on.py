@@ -48,7 +48,7 @@ _OPTIONS = {
 
 
 def read(record: ApplyRecord) -> Plan | None:
-    """The plan of an apply; None if another version of Holdfast wrote it."""
+    """The plan of an apply (execution of a plan); None if another version of Holdfast wrote it."""
     try:
         return plans.decode(record.plan)
     except PlanUnreadable:
@@ -56,7 +56,7 @@ def read(record: ApplyRecord) -> Plan | None:
 
 
 def keeps_recovery_away(record: ApplyRecord) -> bool:
-    """Whether recovery must not touch a processor until its interrupted apply is resumed.
+    """Whether recovery must not touch a processor until its interrupted apply (execution of a plan) is resumed.
 
     True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
     process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable. Then only the
@@ -72,7 +72,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 def only_starts_workers(record: ApplyRecord) -> bool:
     """Whether an open apply next starts workers, and then has only stages that stop workers or delete old state.
 
-    The state is then complete, so the apply may be abandoned if the workers do not start.
+    The state is then complete, so the apply (execution of a plan) may be abandoned if the workers do not start.
     """
     plan = read(record)
     after = () if plan is None else plan.stages[len(record.done) :]
@@ -81,7 +81,10 @@ def only_starts_workers(record: ApplyRecord) -> bool:
 
 
 def needs_workers(record: ApplyRecord) -> bool:
-    """Whether a resumed apply needs running workers before one of its remaining stages starts workers."""
+    """Whether a resumed apply needs running workers before one of its remaining stages starts workers.
+
+    An apply is the execution of a plan.
+    """
     plan = read(record)
     if plan is None or isinstance(plan.request, Compact):
         return False  # An interrupted compact is abandoned instead of resumed, so it needs no worker.
@@ -91,7 +94,10 @@ def needs_workers(record: ApplyRecord) -> bool:
 
 
 def way_on(record: ApplyRecord) -> str:
-    """The command with which a user ends an open apply, for example ``holdfast apply resume 7``."""
+    """The command with which a user ends an open apply, for example ``holdfast apply resume 7``.
+
+    An apply is the execution of a plan.
+    """
     begun = read(record)
     if begun is None or isinstance(begun.request, Compact):
         return f"holdfast apply abandon {record.id} --reason WHY"

@@ -313,7 +313,7 @@ class Rebuilding:
         self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
 
     def _look_after(self, processor: str, tell: ProgressLog) -> None:
-        """Start dead workers again. An apply is open, so recovery does not start them."""
+        """Start dead workers again. An apply (execution of a plan) is open, so recovery does not start them."""
         for slot in self.slots(processor):
             program, _ = look(slot, processor, self._on.world)
             if program is None or not program.alive:

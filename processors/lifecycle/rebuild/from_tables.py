@@ -110,7 +110,8 @@ class TableStages:
         """Read every row of a snapshot, and compare the fingerprints with the snapshot's manifest.
 
         Raises:
-            TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply ends.
+            TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply (execution of a
+                plan) ends.
         """
         progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)

@@ -57,7 +57,7 @@ class Machine:
         topics: Access to Kafka topics and groups.
         runner: Starts the processor's own workers.
         rollout: Function of a processor that returns how to run it at present (rollout).
-        client: Function of processor and slot that returns the client of the worker in that slot.
+        client: Function of processor and slot (place of one worker) that returns the client of the worker in that slot.
         shadow: Function of processor and store that returns the topology of the shadow.
         state_dir: Function of a processor that returns the root folder of its local state.
         once: Function that returns the name of the present stage. If another run repeats the stage, the name is the

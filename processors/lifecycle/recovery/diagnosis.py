@@ -235,13 +235,14 @@ def diagnose(
     Args:
         program: The supervisor's state of the program; None if the supervisor does not know the program.
         status: The answer of the process, or its last status if it ended with an error; None without an answer.
-        desired: The recorded deployment; its state is "deploying" only while an apply is live (``incidents.wanted``).
+        desired: The recorded deployment; its state is "deploying" only while an apply (execution of a plan) is live
+            (``incidents.wanted``).
         now: The time at which the facts were read.
         limits: Time limits after which an observation counts as a fault.
         answered_at: Time of the last heartbeat, from an answer or from the modification time of the heartbeat file. A
             silent process counts as stuck only if its last heartbeat is longer ago than ``limits.stuck_after_s``. None
             if it never answered; it then counts as stuck after ``limits.start_s``.
-        slot: The instance's slot; needed if the slot may be absent from the recorded deployment.
+        slot: The instance's slot (place of one worker); needed if the recorded deployment may lack this slot.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -280,10 +281,10 @@ def admits_incident(
 ) -> bool:
     """Whether a new failure of a processor opens a new incident.
 
-    A failed incident leaves slots to a person, because restarts did not help. These slots are restarted again only
-    after another deployment, or after ``limits.retry_s`` seconds. If the incident asked a person, the same fault of
-    these slots opens no second incident. A slot that the failed incident did not leave to a person opens an incident
-    when it fails. A processor that crashes after each restart opens a limited number of incidents.
+    A failed incident leaves slots (places of workers) to a person, because restarts did not help. These slots are
+    restarted again only after another deployment, or after ``limits.retry_s`` seconds. If the incident asked a person,
+    the same fault of these slots opens no second incident. A slot that the failed incident did not leave to a person
+    opens an incident when it fails. A processor that crashes after each restart opens a limited number of incidents.
 
     ``recent`` are the processor's newest incidents, newest first; at least ``limits.incidents`` of them. ``sick`` has
     the present sentence of each failed slot.

@@ -248,7 +248,8 @@ def _stop_trying(
 def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
     """The reason why an open incident must wait for its next run, as a sentence; empty if a run is due.
 
-    ``found`` has the diagnosis of each slot. A run is due as soon as recovery can repair at least one slot.
+    ``found`` has the diagnosis of each slot (place of one worker). A run is due as soon as recovery can repair at least
+    one slot.
     """
     gravest = worst(found)
     if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
@@ -282,8 +283,8 @@ def await_recovery(
     """Wait for the end of a live recovery run of a processor, at most ``timeout_s`` seconds.
 
     A run that will change a processor calls this function, because recovery never waits for such a run. If recovery
-    still runs after the timeout, the function returns. The apply of the calling run is then refused, with an error that
-    names the next action.
+    still runs after the timeout, the function returns. The apply (execution of a plan) of the calling run is then
+    refused, with an error that names the next action.
     """
 
     def at_work() -> Incident | None:
@@ -316,7 +317,8 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
     """The slots that the previous incident left to a person, unless a deployment or a retry followed.
 
-    ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
+    A slot is the place of one worker. ``recent`` incidents are newest first; ``deployed_at`` is the time of the last
+    deployment.
     """
     before = next((each for each in recent if each.id < incident.id), None)
     if before is None or before.closed_at is None or before.outcome != "failed" or incident.retried_at is not None:
@@ -330,6 +332,8 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 def is_left_alone(processor: str, world: World) -> bool:
     """Whether recovery must not touch a processor: an apply changes it, or the registry lacks its newest deployment.
 
+    An apply is the execution of a plan.
+
     Raises:
         HoldfastError: The registry does not answer.
     """
@@ -337,7 +341,7 @@ def is_left_alone(processor: str, world: World) -> bool:
 
 
 def is_applied(processor: str, world: World) -> bool:
-    """Whether an apply of this processor runs, or was interrupted and must be resumed."""
+    """Whether an apply (execution of a plan) of this processor runs, or was interrupted and must be resumed."""
     begun = open_apply(processor, world)
     if begun is None:
         return False
@@ -348,6 +352,8 @@ def is_applied(processor: str, world: World) -> bool:
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
     """The recorded deployment, but with the desired state "deployed" instead of "deploying" if no apply is live.
+
+    An apply is the execution of a plan.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -367,17 +373,17 @@ def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
 
 
 def open_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The open apply of a processor, whether live or interrupted; None if there is none."""
+    """The open apply (execution of a plan) of a processor, whether live or interrupted; None if there is none."""
     return next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether an open apply was interrupted, so that no live process executes it now."""
+    """Whether an open apply (execution of a plan) was interrupted, so that no live process executes it now."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether it is certain that the process of an apply has ended.
+    """Whether it is certain that the process of an apply (execution of a plan) has ended.
 
     A silent process does not count as ended, because it may still answer later.
     """

@@ -33,7 +33,10 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNow:
-    """A processor's present state: observations by slot, the result of its check ``working``, its newest incident."""
+    """A processor's present state: observations by slot, the result of its check ``working``, its newest incident.
+
+    A slot is the place of one worker.
+    """
 
     observations: Mapping[str, Observation]
     answer: Answer

@@ -119,7 +119,10 @@ def _meant(program: ProgramStatus | None) -> bool:
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Parses the command of a worker into processor, slot and release folder; None for a shadow or another program."""
+    """Parses the command of a worker into processor, slot and release folder; None for a shadow or another program.
+
+    A slot is the place of one worker.
+    """
     if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)

@@ -95,9 +95,9 @@ class Case:
 class PerSlot:
     """The decision for each failed slot (worker): a remedy now, a wait, or a question to a person."""
 
-    #: Slot -> remedy, for the slots that a restart may repair now.
+    #: Slot (place of one worker) -> remedy, for the slots that a restart may repair now.
     due: Mapping[str, Remedy]
-    #: Slot -> the wait, and a sentence with the reason why the slot must still wait.
+    #: Slot (place of one worker) -> the wait, and a sentence with the reason why the slot must still wait.
     waits: Mapping[str, tuple[Wait, str]]
     asks: Mapping[str, Ask]
 

@@ -24,7 +24,8 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions outside of an apply. Only these get a separate entry, because each apply already has an entry.
+#: Actions outside of an apply (execution of a plan). Only these actions get a separate entry, because each apply
+#: already has an entry.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
 #: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
@@ -43,7 +44,7 @@ class Entry:
     at: datetime
     outcome: str
     who: str = ""
-    #: The hash of the apply's plan; empty if the event has no plan.
+    #: The hash of the plan that the event carried out; empty if the event has no plan.
     plan: str = ""
     seconds: float | None = None
     #: The stores whose state the event changed; empty if it concerns all stores or none.
@@ -51,7 +52,7 @@ class Entry:
     #: Whether the event made the topics (``provisions``) or the version (``deploys``) equal to the definition.
     provisions: bool = False
     deploys: bool = False
-    #: Further lines of text, for example the stages of an apply with their results.
+    #: Further lines of text, for example the stages of an executed plan with their results.
     details: tuple[str, ...] = ()
 
     @property
@@ -144,7 +145,10 @@ def of_incident(incident: Incident) -> list[Entry]:
 
 
 def of_action(action: Action) -> list[Entry]:
-    """The timeline entry of an action outside of an apply: an adoption or a rehearsal. Empty for all other actions."""
+    """The timeline entry of an action outside of an apply: an adoption or a rehearsal. Empty for all other actions.
+
+    An apply is the execution of a plan.
+    """
     if action.verb not in _OWN_ACTIONS:
         return []
     return [
@@ -186,7 +190,7 @@ class Record:
     """One registry record, given by its number, with its timeline events."""
 
     number: int
-    #: Whether the record may change later, for example because its apply is open, so that it can get more events.
+    #: Whether the record may still get more events, for example because its apply (execution of a plan) is open.
     may_change: bool
     events: tuple[Event, ...]
 

@@ -183,7 +183,7 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
     if failed is None or failed.opened_at < begun.started_at:
         return action
-    # Resuming the apply is not proposed, because recovery has already restarted the workers without success.
+    # `holdfast apply resume` is not proposed, because recovery has already restarted the workers without success.
     return f"{instead}; then: {failed.action}"
 
 

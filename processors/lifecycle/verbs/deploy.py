@@ -163,7 +163,10 @@ def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
 
 
 def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
-    """Whether nothing has to be changed: this release already runs in the wanted slots, with the present settings."""
+    """Whether nothing has to be changed: this release already runs in the wanted slots, with the present settings.
+
+    A slot is the place of one worker.
+    """
     version = topology.code_version
     right = (
         not facts.settings

@@ -1,4 +1,7 @@
-"""Plan ``restart``: stop the worker in every slot after a final commit, and start the deployed release again."""
+"""Plan ``restart``: stop the worker in every slot after a final commit, and start the deployed release again.
+
+A slot is the place of one worker.
+"""
 
 from __future__ import annotations
 

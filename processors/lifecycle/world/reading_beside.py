@@ -21,7 +21,7 @@ class ReadOnly:
     """Reads RocksDB in read-only mode; the simulation in tests replaces it by a class with the same methods."""
 
     def in_use(self, slot: Path) -> bool:
-        """Whether a live worker process uses this slot, given by its state folder."""
+        """Whether a live worker process uses this slot (place of one worker), given by its state folder."""
         return StateFolder.in_use(slot)
 
     def exists(self, path: Path) -> bool:

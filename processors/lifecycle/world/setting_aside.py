@@ -30,7 +30,7 @@ class SetAsideFailed(HoldfastError):
 
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
-    """Set aside (rename) a task's folder or a whole slot; returns the result as text.
+    """Set aside (rename) a task's folder or a whole slot (place of one worker); returns the result as text.
 
     A missing folder is not an error. Of the copies of a folder that were set aside, only the newest ``KEPT`` are kept.
 
