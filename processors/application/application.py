@@ -474,8 +474,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
-        # Schedules and sources are left out, because a rebuild only reads old messages again. It can't repeat clock
-        # times.
+        # Schedules and sources are left out. A rebuild only reads old messages again, and can repeat neither clock
+        # times nor the work of a source.
         made._streams = Streams(made.consumer_group, made._frames)
         made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}

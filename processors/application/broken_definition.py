@@ -76,8 +76,7 @@ class BrokenDefinition:
     def sentence(self) -> str:
         """The error, and the line of the user's code that led to it, without the traceback."""
         places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
-        # If Holdfast or a library refuses an argument, the user's line is the last line of the traceback that is in
-        # neither of both.
+        # If Holdfast or a library refuses an argument, the user's line is the last traceback line outside of both.
         own = [place for place in places if not _is_library(place[0])] or places
         where = f"{own[-1][0]}, line {own[-1][1]}: " if own and self.placed else ""
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{self.fault}"

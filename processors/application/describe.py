@@ -189,7 +189,8 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
     False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
-    missing. Also False with a sink, because results would reach the system behind the sink, and with a source.
+    missing. Also False with a sink, because results would reach the system behind the sink. Also False with a source,
+    which is code that fills a topic.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)

@@ -26,7 +26,7 @@ from holdfast.infra.system.process import environment_of
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
-#: The variable with the home folder, which every worker of this home is started with.
+#: The environment variable with the path of the home folder. Every worker of this home folder is started with it.
 _HOME = "HOLDFAST_HOME"
 _NONE: Mapping[str, int | None] = MappingProxyType({})
 
@@ -98,7 +98,8 @@ class DeployedSettings:
 
     def forget(self, processor: str, release: str) -> None:
         """Delete the recorded settings of a release that was deleted."""
-        # A registry row can contain a path outside of the home folder. Such a release has no settings file to delete.
+        # A registry row can name a release folder outside of the home folder. Such a release has no settings file to
+        # delete.
         with suppress(PathOutside):
             self._file(processor, release).unlink(missing_ok=True)
 

@@ -50,7 +50,10 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """The earliest time of a deployment in the mark files of these processors; None if no mark has a time."""
+    """The earliest time of a deployment in the marks of these processors; None if no mark has a time.
+
+    A mark is a file with a copy of a deployment's registry row.
+    """
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
     return datetime.fromtimestamp(min(moments), UTC) if moments else None
@@ -74,8 +77,8 @@ def judged(processor: str, known: Deployment | None, world: World) -> Behind | N
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # Read the registry again, because a verb may have recorded a deployment after ``known`` was read.
-    # Verbs write the registry before the mark.
+    # Read the registry again, because a command may have recorded a deployment after ``known`` was read. Commands write
+    # the registry first, then the mark (a file with a copy of the row).
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

@@ -1,4 +1,4 @@
-"""Judges whether messages change the state of the store that they are meant for.
+"""Judges whether messages reach the store that they are meant for, and so change its state.
 
 A message does not reach its store if it is too late for a window, is sent to dead letters, or is skipped. A misplaced
 message is in a partition where its key finds no match in a join.

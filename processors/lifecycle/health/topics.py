@@ -6,7 +6,7 @@ Invariants:
     - The functions read no clock, no cluster and no worker. They get the results of requests (facts) and the memory.
     - A failed finding describes the problem and names one action.
     - A topic that was deleted and created again fails its check until the state belongs to the new topic. The state
-      belongs to it when the state's owners report the new topic id, or after a verb that recreates the topic or its
+      belongs to it when the state's owners report the new topic id, or after a command that recreates the topic or its
       positions.
     - A changelog that lost records fails its check until it is created again. The first offset shows the loss, because
       retention and DeleteRecords raise it. Compaction does not raise the first offset, and nothing lowers it.

@@ -205,9 +205,10 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raises OrphanChanged if a running group may use the orphan, or if the user must give its full name.
+        """Raises OrphanChanged if a running group may use the orphan, or if a required full name was not given.
 
-        An orphan is a resource without an owner.
+        An orphan is a resource without an owner. The user must give the full name of a topic whose records name no
+        processor.
         """
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:

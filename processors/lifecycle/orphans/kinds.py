@@ -223,7 +223,7 @@ class FolderThing(Thing):
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
             # ``blocked`` is not checked again, because it would report this process, which now holds the lock of the
-            # slot.
+            # slot (place of one worker).
             _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
@@ -284,7 +284,7 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless a processor owns the task again.
+        """Delete the objects that an interrupted deletion left, unless a processor owns their task again.
 
         The newer checkpoints of that task may then share these objects.
         """

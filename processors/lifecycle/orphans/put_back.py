@@ -1,4 +1,4 @@
-"""Creates a deleted topic again from its archived copy, with partitions, configuration and records (verb ``put-back``).
+"""Creates a deleted topic again from its archived copy, with partitions, configuration and records (``put-back``).
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 

@@ -316,7 +316,7 @@ class Applier:
             raise _recovering(held) from held
 
     def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
-        """End an open apply that no live run executes. Does nothing if another run takes it over at the same moment."""
+        """End an open apply (plan execution) that no live run holds. Does nothing if another run takes it over now."""
         token = self._claim(record)
         if token is not None:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)

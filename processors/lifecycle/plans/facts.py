@@ -308,7 +308,7 @@ class FactSource(Protocol):
         """The hanging transactions on these topics; ``partitions`` maps topic names to the number of partitions."""
 
     def rates(self, processor: str) -> dict[str, Rate]:
-        """Tag of a stage, such as ``load_table`` -> the measured rate of this kind of stage."""
+        """Kind of a stage, such as ``load_table`` -> the measured rate of stages of this kind."""
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last; None if no release worked."""
@@ -335,7 +335,10 @@ class FactSource(Protocol):
         """The facts of an export file on this machine."""
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next input offset, from the last committed meta record of the changelog."""
+        """Partition -> input topic -> next input offset.
+
+        The offsets come from the last committed meta record (record with a commit's input offsets) of the changelog.
+        """
 
     def settings(self, processor: str) -> tuple[str, ...]:
         """Differences between the present settings for workers and the deployed settings, one text for each."""

@@ -98,7 +98,7 @@ class Archived:
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted. A resource with the same name then was created later."""
+        """Whether the original was deleted. If a resource has this name now, it was created later."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 

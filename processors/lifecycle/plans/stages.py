@@ -80,7 +80,7 @@ class ProveVersion(_Stage, frozen=True, tag="prove_version"):
 
 
 class RunProcessor(_Stage, frozen=True, tag="run_processor"):
-    """Start the worker in every slot of a processor, and wait until every input partition is processed.
+    """Start the worker in every slot (place of one worker), and wait until every input partition is processed.
 
     Args:
         code_version: The version that has to run.
@@ -135,9 +135,10 @@ class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
 
 
 class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
-    """Record a deployment in the registry, with a generation greater than ``after``; no worker is restarted.
+    """Record a deployment in the registry, with a number (generation) greater than ``after``; no worker is restarted.
 
-    ``release`` has the columns of the deployment's release, copied from its mark; None without a release.
+    ``release`` has the columns of the deployment's release, copied from its mark (a file with a copy of the registry's
+    row). It is None without a release.
     """
 
     code_version: str

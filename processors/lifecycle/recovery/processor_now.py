@@ -75,10 +75,11 @@ def judge(
     lag: Lag | None = None,
     processor: str = "",
 ) -> Answer:
-    """The result of the check ``working``, computed from these facts only.
+    """The result of the asset check ``working``, computed only from the arguments.
 
-    The facts are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the newest
-    apply (``last``). ``lag`` is the result of ``next_lag``; ``processor`` is the name for a command about the lag.
+    The arguments are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the
+    newest apply (``last``). A slot is the place of one worker; an apply is the execution of a plan. ``lag`` is the
+    result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
     # If the registry was replaced by an older backup, it may list an apply (execution of a plan) as open that has
@@ -106,7 +107,9 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """Texts about workers that a cancelled apply left behind; empty if the processor works as deployed.
+    """Texts about workers that a cancelled apply (execution of a plan) left behind.
+
+    Empty if the processor works as deployed.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.

@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.deploy.rollout import WORKER
 #: The name of adoptions in the registry's list of actions (field ``verb``). An adoption records a discovered
 #: deployment.
 ADOPT = "adopt"
-#: Seconds for which ``holdfast status`` reports an adoption.
+#: Seconds for which ``holdfast status`` reports an adoption (a deployment recorded again after a loss of the registry).
 TOLD_S = 3_600.0
 
 

@@ -31,7 +31,7 @@ class Look:
     sentences: tuple[str, ...]
     #: The finding that the registry lacks the processor's newest deployment; if set, the tick observes nothing.
     old: Behind | None = None
-    #: The observation; None while the processor is being deployed, or if ``old`` is set.
+    #: The observation; None while the processor is being deployed, or if the registry lacks its newest deployment.
     seen: Notice | None = None
     #: The open incident, if a recovery run is due; otherwise None.
     due: Incident | None = None
@@ -113,7 +113,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
             return None  # The incident's present run belongs to another Dagster instance.
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # Successful runs do not count, because they left the incident open so that it waits.
+    # Successful runs do not count as failures. They left the incident open because it must wait.
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"

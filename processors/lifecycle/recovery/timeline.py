@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def run(self) -> str:
-        """The id of the Dagster run that caused the event; empty for any other program."""
+        """The id of the Dagster run that caused the event; empty if no Dagster run caused it."""
         return self.who.rpartition(_RUN)[2] if _RUN in self.who else ""
 
 

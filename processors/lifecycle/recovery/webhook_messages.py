@@ -30,7 +30,7 @@ PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
 REFUSALS_MAX = 3
 #: Maximum age of a message; older messages are not sent.
 NEWS_FOR = timedelta(days=1)
-#: Maximum seconds of one delivery, because it is part of a sensor tick.
+#: Maximum seconds of one delivery. A delivery runs in a tick of the sensor, which must stay short.
 SENDING_S = 20.0
 _TEXT_MAX = 1500  # Slack allows 3000 characters per section, and escaping can turn one character into five
 

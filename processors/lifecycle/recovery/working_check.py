@@ -42,7 +42,8 @@ WORKING = "working"
 #: Grey: the state is unknown, or the processor should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Kinds of failures whose action does not start workers of this processor, or already mentions the other installation.
+#: Kinds of failures that need no warning about workers of another installation in the group. Their action starts no
+#: worker here, or already mentions the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: The text that comes before the action in an answer.
 ACTION_MARK = " What to do: "
@@ -149,7 +150,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
     """
     plan, action = way_on.read(begun), _way_on(begun, found, incident)
     if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):
-        # While the supervisor does not answer, no command reaches a worker. So this action comes first.
+        # While the supervisor does not answer, no command reaches a worker. So the supervisor's action comes first.
         action = f"{hangs} Then: {action}"
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):

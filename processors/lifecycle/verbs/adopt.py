@@ -1,6 +1,7 @@
 """Plan ``adopt``: records a newer deployment in a registry that was replaced by a backup.
 
-The deployment is read from the records outside of the registry: the mark file and the changelogs.
+The deployment is read from the records outside of the registry: the changelogs, and the mark (a file with a copy of the
+deployment's registry row).
 """
 
 from __future__ import annotations

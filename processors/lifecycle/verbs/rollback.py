@@ -1,6 +1,7 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present release as a deploy compares a new version (``verbs.compatibility``).
+The earlier release is compared with the present release in the same way as a deploy compares a new version with the
+running one (``verbs.compatibility``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def read(request: Restart | Rollback, source: FactSource, topology: Topology) ->
 
 
 def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
-    """The plan that starts an earlier release; refused if there is none, or if it cannot use the present state."""
+    """The plan that starts an earlier release; refused if none exists, or if it cannot use the present state."""
     now = facts.released
     basis = {
         "deployed": facts.deployed,

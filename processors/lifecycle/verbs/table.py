@@ -1,4 +1,4 @@
-"""Makes the plan for a request: reads the facts that the request's verb needs, and calls the planner of the verb."""
+"""Makes the plan for a request: reads the facts that the request needs, and calls the planner of its command."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
 
 
 def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts that the request's verb needs."""
+    """Reads the facts that the planner of the request's command needs."""
     match request:
         case requests.Deploy():
             return deploy.read(request, source, topology)

@@ -67,7 +67,9 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors that the last meta records of all partitions name; empty without such records.
+    """The processors that the last meta records (records with the input offsets of a commit) of all partitions name.
+
+    Empty without such records.
 
     Raises:
         HoldfastError: The topic cannot be read, or a later Holdfast version wrote its meta records.

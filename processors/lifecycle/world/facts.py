@@ -168,7 +168,10 @@ class WorldFacts:
         return CodeFacts(name, found.target, found.why_not, found.left, found.unseen)
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next input offset; only for partitions with a meta record."""
+        """Partition -> input topic -> next input offset, from the meta record (record with a commit's input offsets).
+
+        Partitions without a meta record are left out.
+        """
         starts, ends = self._topics.start_offsets(changelog), self._topics.settled_end_offsets(changelog)
         found = {
             number: last_meta(self._topics, changelog, number, (starts[number], end)) for number, end in ends.items()
