@@ -39,7 +39,7 @@ def now_utc() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The objects through which deployment and recovery read and change the outside world."""
+    """The objects through which deployment and recovery read and change supervisor, workers, registry and files."""
 
     deployer: Deployer
     #: Function of processor and slot (place of one worker) that returns the reader of that worker's status.

@@ -156,14 +156,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
-        rates: Stage tag -> measured rate of such stages.
+        rates: Kind of a stage (step of a plan) -> measured rate of stages of this kind.
         released: The release that worked last; None if none is recorded. ``released`` and ``code`` are read only for
             deployments.
         code: The present files of the definition.
         file: The export file whose entries are put back; only for restores from a file.
-        releases: Every recorded release; the releases that worked last come first. Only for verbs ``restart`` and
+        releases: Every recorded release; the releases that worked last come first. Only for ``restart`` and
             ``rollback``.
-        before: The release that worked before the present version was deployed; None if there is none. Only for verb
+        before: The release that worked before the present version was deployed; None if there is none. Only for
             ``rollback``.
         letters: The dead letters that were not sent again; None without a dead-letter topic. Only for ``replay``.
         tables: Store -> its table in the warehouse; only for restores from the warehouse.

@@ -2,8 +2,8 @@
 
 Invariants:
     - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports (interfaces).
-    - A stage can be carried out twice without harm, because a resumed apply repeats the stage that was not recorded as
-      done.
+    - A stage can be carried out twice without harm, because a resumed apply (execution of a plan) repeats the stage
+      that was not recorded as done.
     - ``Stage`` is the closed union of all stages.
 """
 

@@ -206,7 +206,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
     """The most serious diagnosis of all instances (workers); an incident is named after it.
 
-    ``NotDeployed`` without instances.
+    The result is ``NotDeployed`` if there are no instances.
     """
     return min(diagnoses.values(), key=_gravity, default=NotDeployed())
 

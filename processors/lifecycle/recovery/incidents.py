@@ -80,7 +80,7 @@ class Observation:
 class Notice:
     """The result of one observation of a processor."""
 
-    #: Slot -> observation.
+    #: Slot (place of one worker) -> observation.
     observations: Mapping[str, Observation]
     #: The open incident if the processor needs recovery; otherwise None.
     incident: Incident | None

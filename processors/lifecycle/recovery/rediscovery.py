@@ -5,7 +5,7 @@
 Invariants:
     - Only an empty registry is filled, so no existing record is replaced.
     - No program is started or stopped.
-    - Shadows, and programs of other software, are left out.
+    - Shadows (second runs of a processor's functions), and programs of other software, are left out.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def _meant(program: ProgramStatus | None) -> bool:
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Parses the command of a worker into processor, slot and release folder; None for a shadow or another program.
+    """Parses the command of a worker into processor, slot (place of one worker) and release folder.
 
-    A slot is the place of one worker.
+    None for a shadow (second run of a processor's functions), and for a program of other software.
     """
     if WORKER not in command:
         return None

@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.recovery.faults import PASSING, Kind
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Fence the old process, then start a new process."""
+    """Make the old process unable to commit (fence it), then start a new process."""
 
     name: ClassVar[str] = "restart"
 

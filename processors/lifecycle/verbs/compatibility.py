@@ -38,7 +38,7 @@ _KEPT_APART = {
     "sliding": "times",
 }
 
-#: The text about a store whose previous version did not record the meaning of its steps.
+#: The text about a store if the previous version did not record the keys and rules of the store's steps.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
