@@ -1,8 +1,8 @@
 """The class ``Application``, with which users declare a processor and run it.
 
-A declaration accesses neither Kafka nor the disk. ``topology()`` returns its frozen description, ``run()`` starts a
-worker. ``run`` imports the modules that only a worker needs, because the Dagster code server only reads declarations
-and has no need of RocksDB.
+A declaration accesses neither Kafka nor the disk. ``topology()`` returns the frozen description of the application.
+``run()`` starts a worker. ``run`` imports the modules that only a worker needs, for example RocksDB, because the
+Dagster code server only reads declarations.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         dead_letter_topic: The topic for messages that fail; None stops the worker at the first failure.
         loglevel: The log level as text; None leaves logging to the caller.
         broker_availability_timeout: Maximum seconds without any broker before the worker stops with an error.
-        slot: The worker's slot on this machine; None takes the first free slot.
+        slot: The worker's slot (its number, state folder and lock) on this machine; None takes the first free slot.
         standby_replicas: The number of other processes that follow each task's changelogs, so that a failover replays
             only the newest records. None uses the settings.
         state_backend: ``rocksdb`` keeps state on disk. ``memory`` keeps it in the process, and each start restores it
@@ -246,14 +246,16 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         collect: bool = False,
         metadata: bool = False,
     ) -> list[Any]:
-        """Processes messages until SIGTERM, SIGINT or ``stop``. Shows rate, lag and commits on stderr.
+        """Runs a worker until SIGTERM, SIGINT or ``stop``. Shows rate, lag and commits on stderr.
 
         Args:
             dataframe: Ignored, because all declared streams run. Accepted for code that was written for Quix Streams.
-            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
-            timeout: The run ends after this many seconds without a message; 0 means never. Messages in tasks before a
-                repartition topic extend this time by 10 seconds.
-            collect: Whether to return the values behind the last steps of all streams; needs ``count`` or ``timeout``.
+            count: The run ends after this many messages, when the windows and timers that became due have run; 0 means
+                no limit.
+            timeout: The run ends after this many seconds without a message; 0 means never. With ``group_by``, the run
+                can last up to 10 seconds longer, while messages wait for the watermarks of other tasks.
+            collect: Whether to return the results of all streams: the values after each last step. It needs ``count``
+                or ``timeout``.
             metadata: Whether each returned value also gets fields with the message's key, timestamp, headers, topic,
                 partition and offset.
 
@@ -293,12 +295,13 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         databases: Databases | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """Runs the application as ``run`` does, on a given cluster.
+        """Runs the application as ``run`` does, but on the Kafka cluster that the caller passes.
 
         Args:
             cluster: The Kafka cluster, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
+            count: The run ends after this many messages, when the windows and timers that became due have run; 0 means
+                no limit.
             timeout: The run ends after this many seconds without a message; 0 means never.
             serve: Whether to serve status and control over HTTP.
             databases: The databases of local state; None opens the databases of ``state_backend``.
@@ -354,8 +357,9 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
-        # State in memory ends with the process, so no standby follows it. During a re-seed, a standby could overwrite
-        # the local state that is to be written to the changelog.
+        # State in memory ends with the process, so a standby (copy of the state in another process) can't keep it. A
+        # re-seed writes local state to the changelog; a standby could overwrite this local state from the old
+        # changelog.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
             return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
@@ -379,7 +383,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
 
         Raises:
             CommandRefused: The group has a live member on some host.
-            StateFolderTaken: A live process holds a slot of this machine.
+            StateFolderTaken: A live worker process uses local state on this machine.
             HoldfastError: The error of the worker that clears the state; a part of the state is cleared.
         """
         with private_files(settings := self._settings()):
@@ -446,7 +450,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         """Replaces options of the declaration by options from the deployed worker's command line.
 
         Raises:
-            ApplicationInvalid: ``start`` asks to re-seed a store without a changelog.
+            ApplicationInvalid: ``start`` asks to write a store's changelog again from local state (re-seed), but the
+                store has no changelog.
         """
         self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
@@ -455,7 +460,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         self._start = start
 
     def shadow(self, store: str) -> Application:
-        """Returns an application that rebuilds one store from the beginning of its inputs, in a separate group.
+        """Returns an application that rebuilds one store from the beginning of its input topics, in another group.
 
         Run it with ``Start(shadow=True)``.
 
@@ -469,7 +474,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
-        # Schedules and sources are left out, because a rebuild from messages can't run them.
+        # Schedules and sources are left out. A rebuild only reads old messages again, and can repeat neither clock
+        # times nor the work of a source.
         made._streams = Streams(made.consumer_group, made._frames)
         made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}

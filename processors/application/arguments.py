@@ -57,7 +57,7 @@ def of_type(kind: type, **arguments: object) -> None:
 
 
 def check_state(backend: str, use_changelogs: bool, standby_replicas: int | None) -> None:
-    """Refuses arguments with which state would not survive a restart or a failover.
+    """Refuses combinations of arguments with which state would not survive a restart or a failover.
 
     Args:
         backend: The argument ``state_backend``.
@@ -181,7 +181,11 @@ def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> N
 
 
 def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
-    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` if failed messages stop the worker."""
+    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` if failed messages stop the worker.
+
+    A late message of such a window counts as failed. Without a dead-letter topic or an error callback, it would stop
+    the worker.
+    """
     for store in windows:
         if not goes_somewhere:
             raise ApplicationInvalid(
@@ -194,7 +198,7 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
 
 
 def callbacks_of(processing: Any, consumer: Any, producer: Any, processed: Any) -> Callbacks:
-    """Returns the callbacks of an application.
+    """Checks and returns the callbacks that the user passed to ``Application``.
 
     Raises ApplicationInvalid for an object that can't be called with the callback's arguments, or is async.
     """
@@ -216,8 +220,8 @@ def callbacks_of(processing: Any, consumer: Any, producer: Any, processed: Any) 
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
     """Raises ApplicationInvalid if an exactly-once application without changelogs uses windows, TTL or timers.
 
-    Windows close, timers fire and values expire in commits that may not change any input offset. Only a changelog shows
-    whether such a commit has happened.
+    When a window closes, a timer fires or a value expires, a commit may change no input offset. Only a changelog then
+    shows, after a crash, whether the commit has happened.
     """
     for store in stores:
         if loses_commits and (store.kind == "window" or store.timed):
@@ -232,9 +236,10 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
 def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
     """Raises ApplicationInvalid if an application without changelogs uses timers or TTL before a ``group_by``.
 
-    A timer fires in a commit that may not change any input offset. Without a changelog, nothing shows whether such a
-    commit has happened, so the messages that the timer sends could reach the repartition topic twice. ``feeds`` maps
-    each repartition topic to the inputs whose messages reach this topic.
+    A timer's commit may change no input offset. Without a changelog, nothing shows after a crash whether the commit has
+    happened. The timer would then send its messages to the repartition topic twice.
+
+    ``feeds`` maps each repartition topic to the inputs whose messages reach this topic.
     """
     for store in stores:
         topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)
@@ -249,9 +254,10 @@ def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Co
 
 
 def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:
-    """Raises ApplicationInvalid if the assignment strategy may give inputs that share a store to different members.
+    """Raises ApplicationInvalid if the assignment strategy may separate input topics that share a store.
 
-    Of the client library's strategies, only ``range`` gives partition n of all topics to the same member.
+    One group member must own partition n of all topics that share a store. Of librdkafka's strategies, only
+    ``range`` ensures this.
     """
     strategy = str(consumer_config.get("partition.assignment.strategy", "range"))
     shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]

@@ -1,4 +1,6 @@
-"""Definitions that can't be imported or used: the line of the user's code, and the edit that repairs it.
+"""Definitions of processors that can't be imported or used.
+
+Finds the line of the user's code, and the edit that repairs it.
 
 Invariants:
     - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start
@@ -34,7 +36,7 @@ class RunWhileImported(BadConfiguration):
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Marks the block as the import of a definition, so that ``Application.run`` is refused inside it."""
+    """Refuses ``Application.run`` inside the block, because the block imports a definition."""
     token = _importing.set(True)
     try:
         yield
@@ -74,14 +76,17 @@ class BrokenDefinition:
     def sentence(self) -> str:
         """The error, and the line of the user's code that led to it, without the traceback."""
         places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
-        # If Holdfast or a library refuses an argument, the user's line is the last line outside of both.
+        # If Holdfast or a library refuses an argument, the user's line is the last traceback line outside of both.
         own = [place for place in places if not _is_library(place[0])] or places
         where = f"{own[-1][0]}, line {own[-1][1]}: " if own and self.placed else ""
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{self.fault}"
 
     @property
     def fault(self) -> str:
-        """Returns the fault, without its place and without a full stop: ``reason``, or the traceback's last line."""
+        """Returns the fault as text without the code line: ``reason``, or the last line of the traceback.
+
+        The text has no full stop.
+        """
         lines = self.error.strip().splitlines() or ["no reason was given"]
         return (self.reason or lines[-1]).rstrip(".")
 

@@ -28,7 +28,7 @@ class MessageInvalid(HoldfastError):
 class Producer:
     """Sends messages to Kafka. ``app.get_producer()`` returns an instance, which is used in a ``with`` block.
 
-    The end of the block waits until the brokers have all messages. The messages belong to no transaction of a stream.
+    At its end, the block waits until the brokers have all messages. The messages belong to no transaction of a stream.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[TransactionProducer]]) -> None:
@@ -131,7 +131,7 @@ def _connected(cluster: Cluster) -> Iterator[TransactionProducer]:
 
 
 class ApplicationClients:
-    """The methods of an application for messages outside of streams."""
+    """The base class of ``Application`` with the methods that read and write messages outside of streams."""
 
     consumer_group: str
     _offset_reset: str
@@ -149,13 +149,13 @@ class ApplicationClients:
         raise NotImplementedError  # `Application` defines it
 
     def get_consumer(self, auto_commit_enable: bool = True) -> Consumer:
-        """A consumer for messages outside of streams, with the application's client settings and group.
+        """Returns a consumer for messages outside of streams, with the application's client settings and group.
 
         Use it in a ``with`` block, in an application without streams.
 
         Args:
-            auto_commit_enable: Whether the offsets that ``store_offsets`` marked are committed every 5 seconds and at
-                the end of the block; False leaves it to ``commit``.
+            auto_commit_enable: Whether stored offsets (marked with ``store_offsets``) are committed every 5 seconds and
+                at the end of the block. If False, only ``commit`` commits them.
         """
         return self._consumer(lambda: nullcontext(self.cluster(self._settings())), commits=auto_commit_enable)
 
@@ -171,8 +171,8 @@ class ApplicationClients:
 
         It has the application's client settings.
 
-        Use it in a ``with`` block. If a function of a stream uses it, the message is sent at once, even if the
-        function's own message fails later. ``to_topic`` sends in the stream's transaction instead.
+        Use it in a ``with`` block. If a function of a stream calls it, the message is sent at once. It stays sent even
+        if the function's own input message then fails. ``to_topic`` sends in the stream's transaction instead.
         """
 
         return Producer(lambda: _connected(self.cluster(self._settings())))

@@ -28,7 +28,10 @@ class ConsumerInvalid(HoldfastError):
 
 
 class ConsumedMessage:
-    """One message. Its methods have the same names as those of confluent_kafka's ``Message``."""
+    """A message that ``Consumer`` returns.
+
+    Its methods have the same names as those of confluent_kafka's ``Message``.
+    """
 
     __slots__ = ("_batch", "_index")
 
@@ -48,11 +51,11 @@ class ConsumedMessage:
         return self._batch.offsets[self._index]
 
     def key(self) -> bytes | None:
-        """The key as bytes; ``topic.deserialize(message)`` reads it."""
+        """The key as bytes; ``topic.deserialize(message)`` converts it to a Python object."""
         return self._batch.keys[self._index]
 
     def value(self) -> bytes | None:
-        """The value as bytes; ``topic.deserialize(message)`` reads it."""
+        """The value as bytes; ``topic.deserialize(message)`` converts it to a Python object."""
         return self._batch.values[self._index]
 
     def headers(self) -> Headers:

@@ -1,4 +1,4 @@
-"""Builds the frozen, checked description of an application from its declarations."""
+"""Builds the frozen, checked description (``Topology``) of an application from its declarations."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ from holdfast.processors.engine.topology import (
     subtopologies_of,
 )
 
-#: `min.compaction.lag.ms` of a new topic from which a table's store is restored: one day.
+#: `min.compaction.lag.ms` (one day) of a new topic that is the source of a table and also serves as its changelog.
 SOURCE_LAG_MS = "86400000"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declarations of an application. ``changelog_config`` is None if the application has no changelogs."""
+    """The declarations of an application, from which ``describe`` builds the topology.
+
+    ``changelog_config`` is None if the application has no changelogs.
+    """
 
     group: str
     frames: Mapping[str, StreamingDataFrame]
@@ -74,7 +77,10 @@ class Declared:
 
     @property
     def topics(self) -> list[Topic]:
-        """The topics that are read or written, without duplicates of the same ``Topic`` object."""
+        """The topics that the application reads or writes.
+
+        A ``Topic`` object that is used several times is listed once.
+        """
         written = [node.topic for node in steps_of(frame.source for frame in self.frames.values()) if node.topic]
         written += [topic for each in self.streams.schedules.by_name.values() for topic in each.outputs]
         read = [*(frame.topic for frame in self.frames.values()), *(each.topic for each in self.global_tables.values())]
@@ -97,7 +103,7 @@ def describe(app: Declared) -> Topology:
         StepInvalid: Steps that share a store contradict each other.
         AsyncInvalid: A step that awaits async calls comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
-        JoinInvalid: A join by a foreign key would send messages to the tasks that write them.
+        JoinInvalid: In a join by a foreign key, tasks would read the messages that they sent to their own topic.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users, outputs, feeds = _users_of(app, nodes)
@@ -160,7 +166,10 @@ def describe(app: Declared) -> Topology:
 def _users_of(
     app: Declared, nodes: Mapping[str, Sequence[Node]]
 ) -> tuple[dict[str, list[str]], dict[str, TopicSpec], dict[str, list[str]]]:
-    """The streams of each store, the output topics, and the streams that write to each repartition topic."""
+    """Maps each store to the streams that use it, and each repartition topic to the streams that write to it.
+
+    The second of the three results has the output topics by name.
+    """
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}
@@ -180,14 +189,18 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
     False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
-    missing. Also False with a sink, because results would reach the system behind the sink, and with a source.
+    missing. Also False with a sink, because results would reach the system behind the sink. Also False with a source,
+    which is code that fills a topic.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of steps whose text does not show their position: ``before<at kind``, with step numbers."""
+    """Returns the positions of steps whose text does not show their position.
+
+    The form is ``before<at kind``: the number of the previous step, the step's own number, and its kind.
+    """
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
     return [
@@ -259,7 +272,7 @@ def _check_source_tables(
 def _grouped(
     frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
 ) -> tuple[RepartitionSpec, ...]:
-    """Returns the repartition topics' specifications; a topic comes before the topics that get messages from it."""
+    """Returns the specifications of the repartition topics. A topic comes before topics that receive its messages."""
     return tuple(
         RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
         for topic, frame in frames.items()
@@ -268,7 +281,10 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
-    """Raises JoinInvalid if the tasks that read one of these topics also write its messages."""
+    """Raises JoinInvalid if the tasks that read one of these topics also write to it.
+
+    Such a task would wait for itself.
+    """
     for topic in topics:
         name = topic.name
         if described.feeds_itself(name):
@@ -288,9 +304,10 @@ def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
 
 
 def _table_topic(topic: Topic, *, is_log: bool = False) -> TopicSpec:
-    """Returns the configuration with which a table's topic is created if missing.
+    """Returns the configuration with which a missing topic of a table is created.
 
-    The topic is compacted. If it also serves as a changelog, compaction is delayed by a day.
+    The topic is compacted. If it also serves as a changelog (``is_log``), records are compacted after a day at the
+    earliest.
     """
     spec = topic.spec()
     waits = {"min.compaction.lag.ms": SOURCE_LAG_MS} if is_log else {}

@@ -19,7 +19,7 @@ from holdfast.processors.snapshots.names import SNAPSHOTS_TABLE, tables_of
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """Two names that can't both exist: a sentence that states the conflict, and the edit that resolves it."""
+    """A conflict between two names: a sentence that states the conflict, and the edit that resolves it."""
 
     sentence: str
     action: str
@@ -33,7 +33,7 @@ class NameConflict:
 def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple[NameConflict, ...]:
     """Returns the conflicts of a processor's names, with each other and with the names of other processors.
 
-    The result is empty if the processor can run.
+    An empty result means that the processor can run.
     """
     return (*_within(topology), *(conflict for other in others for conflict in _between(topology, other)))
 
@@ -122,7 +122,7 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
 
 
 def _alike(topology: Topology, other: Topology) -> Iterator[NameConflict]:
-    """Yields topic names that differ only in dots and underscores; Kafka refuses the second of two such topics."""
+    """Yields conflicts of topic names that differ only in dots and underscores; Kafka refuses the second topic."""
     theirs = {spec.name for spec in other.topics()}
     by_form = {name.replace(".", "_"): name for name in sorted(theirs)}
     for name in sorted({spec.name for spec in topology.topics()} - (theirs if other is not topology else set())):

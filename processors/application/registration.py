@@ -37,7 +37,7 @@ class ProcessorBroken(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDefinition:
-    """A processor that can run.
+    """A processor that was imported without an error.
 
     ``target`` names it in the code, as ``module:attribute``, for example ``shop.orders:app``.
     """
@@ -53,7 +53,8 @@ class ProcessorDefinition:
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     """Imports and returns all processors of the settings.
 
-    If the names of a processor conflict with a processor before it, a ``BrokenDefinition`` is returned in its place.
+    If names of a processor conflict with names of an earlier processor, its entry in the result is a
+    ``BrokenDefinition``.
     """
     import_from_project(settings)
     loaded: list[ProcessorDefinition | BrokenDefinition] = []
@@ -65,7 +66,7 @@ def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDef
 
 
 def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
-    """Imports and returns the only processor of a target. The settings need not name it.
+    """Imports and returns the only processor of a target. The target need not be in the settings.
 
     Raises:
         ProcessorBroken: The processor can't be imported or used; the error has file and line.
@@ -166,7 +167,7 @@ def _first_paragraph(text: str | None) -> str:
 def _defined(target: str, application: object, spoken: str) -> ProcessorDefinition | BrokenDefinition:
     """Returns the definition of an application; a ``BrokenDefinition`` if ``application`` is not an ``Application``.
 
-    ``spoken`` describes the processor if its ``description`` is empty. It is the docstring of a module with only one
+    ``spoken`` is the default for an empty ``description``. It is the module's docstring if the module has only one
     processor, otherwise an empty text.
     """
     if not isinstance(application, Application):

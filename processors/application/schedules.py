@@ -13,12 +13,12 @@ from holdfast.processors.engine.schedules.slot import Slot
 from holdfast.processors.engine.schedules.times import Cron, Every, ScheduleInvalid, Times
 from holdfast.processors.engine.steps.topic import Topic
 
-#: The type of a schedule's function. The decorators return the function unchanged.
+#: The type of a schedule's function. The decorators return this function unchanged.
 Function = TypeVar("Function", bound=Callable[[Slot], Any])
 
 
 class ApplicationSchedules:
-    """The methods of an application that declare schedules."""
+    """The base class of ``Application`` with the methods that declare schedules."""
 
     _streams: Streams[StreamingDataFrame]
 
@@ -34,19 +34,21 @@ class ApplicationSchedules:
     ) -> Callable[[Function], Function]:
         """Runs the decorated function at each multiple of an interval since 1970 UTC, by the worker's clock.
 
-        The function gets a ``Slot``. Its outputs, its state and the slot are committed in one transaction.
+        The function gets a ``Slot``, which is one of these times. The function's outputs, its state and the slot are
+        committed in one transaction.
 
         Args:
             interval: Milliseconds or a timedelta, 0.1 s or more.
             name: The name of the schedule; None means the function's name. It must be unique in the application.
             per: ``processor``: once for each slot, in the task of partition 0. ``task``: once for each slot and task.
-            missed: Which missed slots fire later. ``once``: the last one. ``all``: all, in order. ``none``: none.
+            missed: The slots to run later, after no worker ran at their times. ``once``: the last slot. ``all``: all
+                slots, in order. ``none``: no slot.
             to: The topics to which the function sends.
             stream: A stream of the tasks that run the function. It is needed if the streams of the application do not
                 share a task.
 
         Raises:
-            ScheduleInvalid: An argument is invalid, or the application has a schedule of this name.
+            ScheduleInvalid: An argument is invalid, or the application already has a schedule of this name.
             StepInvalid: The function takes other arguments or is async, or an output is no topic.
         """
         return self._schedule(Every.of(interval), name, per, missed, to, stream)
@@ -64,6 +66,8 @@ class ApplicationSchedules:
     ) -> Callable[[Function], Function]:
         """Runs the decorated function at the times of a cron expression, by the worker's clock.
 
+        Each of these times is a slot.
+
         Args:
             expression: Five fields: minute, hour, day of the month, month, day of the week; or six, with the second
                 first.
@@ -77,7 +81,7 @@ class ApplicationSchedules:
             stream: As for ``every``.
 
         Raises:
-            ScheduleInvalid: An argument is invalid, or the application has a schedule of this name.
+            ScheduleInvalid: An argument is invalid, or the application already has a schedule of this name.
             StepInvalid: The function takes other arguments or is async, or an output is no topic.
         """
         return self._schedule(Cron.of(expression, timezone), name, per, missed, to, stream)

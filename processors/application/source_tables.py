@@ -14,7 +14,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 
-#: Names of the deserializers that a table with ``changelog="source"`` may have.
+#: Names of the deserializers that are allowed for the values of a table with ``changelog="source"``.
 VALUES = ("json", "str")
 _OWN = "Leave `changelog` out: the table then has a changelog of its own."
 
@@ -63,7 +63,7 @@ def check_source_tables(
 
     Args:
         logs: The descriptions of the topics of these tables.
-        sources: For each topic, the source node of its steps.
+        sources: For each topic, the first node of its stream.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None if the application has no
             changelogs.
         skips_old: Whether the application has ``auto_offset_reset="latest"``.
@@ -107,10 +107,10 @@ def check_source_tables(
 def check_time_of_tables(
     logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid if the worker may skip a table's message because of the message's event time.
+    """Raises ApplicationInvalid if a table's message may fail because of its event time, and the worker then skips it.
 
-    A restore from the topic would then bring the skipped row back. ``aside`` is True if the worker continues after a
-    failed message.
+    The failed row is in the topic but not in the table, so a restore from the topic would add it. ``aside`` is True if
+    the worker continues after a failed message.
     """
     timed = {each.name for each in stores if (each.timed and each.follows_input) or each.kind == "window"}
     for log in logs:

@@ -14,7 +14,7 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class ApplicationSources(ApplicationTables):
-    """The methods of an application that declare streams, of topics and of sources."""
+    """The base class of ``Application`` with the methods that declare streams and sources."""
 
     _frames: dict[str, StreamingDataFrame]
     _renamed_stores: Mapping[str, str]
@@ -30,7 +30,7 @@ class ApplicationSources(ApplicationTables):
         Raises:
             StepInvalid: The argument is not a topic.
             ApplicationInvalid: The topic already has a stream; or neither a topic nor a source is given.
-            SourceInvalid: The source can't be used, or there is a source of its name.
+            SourceInvalid: The source can't be used, or the application already has a source of this name.
         """
         if topic is None and source is None:
             raise ApplicationInvalid(
@@ -56,7 +56,7 @@ class ApplicationSources(ApplicationTables):
         """Adds a source to the application and returns its topic.
 
         One worker of the processor runs the source: the owner of the task of the topic's partition 0. The processor
-        reads the topic, also without ``app.dataframe`` of it.
+        also reads the topic if no stream of it is declared with ``app.dataframe``.
 
         Args:
             source: An object of a subclass of ``holdfast.sources.Source``.
@@ -64,8 +64,8 @@ class ApplicationSources(ApplicationTables):
                 prefix ``source__``.
 
         Raises:
-            SourceInvalid: The source can't be used, or there is a source of its name.
-            StepInvalid: The topic is no topic, or a topic of another application.
+            SourceInvalid: The source can't be used, or the application already has a source of this name.
+            StepInvalid: The argument ``topic`` is not a topic, or belongs to another application.
         """
         made = self._streams.sources.add(source, topic)
         self._streams.topics.setdefault(made.name, made)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ApplicationTables:
-    """The methods of an application that declare topics, tables and stores."""
+    """The base class of ``Application`` with the methods that declare topics, tables and stores."""
 
     consumer_group: str
     _stores: dict[str, StoreOptions]
@@ -115,7 +115,7 @@ class ApplicationTables:
         return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:
-        """The error for a topic that already has a stream or a table."""
+        """Returns the error for a topic that already has a stream or a table."""
         if is_table := topic in self._table_topics:
             action = (
                 "Keep the first `app.table(topic)` in a variable and use it again; `table.to_stream()` is its stream."
@@ -132,7 +132,7 @@ class ApplicationTables:
         )
 
     def global_table(self, topic: Topic) -> GlobalTable:
-        """Declares a global table: all rows of a topic in the memory of each worker, for joins and for functions.
+        """Declares a global table: each worker reads all rows of a topic into memory, for joins and for functions.
 
         Raises:
             ApplicationInvalid: The topic already has a global table.
@@ -157,7 +157,9 @@ class ApplicationTables:
         ttl: int | timedelta | Literal["by value"] | None = None,
         codec: str = "json",
     ) -> str:
-        """Declares the values of a store. Returns the store's name, for the argument ``store=`` of steps.
+        """Declares how the values of a store are stored.
+
+        Returns the store's name, for the argument ``store=`` of steps.
 
         Args:
             name: The name of the store.

@@ -26,7 +26,10 @@ Result = tuple[Any, Any, int, Headers]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The message of one ``sdf.test``. ``state`` has the state of the message's key; the functions change it."""
+    """The message of one call of ``sdf.test``.
+
+    ``state`` has the state of the message's key; the functions change it.
+    """
 
     value: Any
     key: Any
@@ -38,13 +41,13 @@ class Trial:
 def trial_of(
     frame: StreamingDataFrame, value: Any, key: Any, timestamp: int, headers: Any, state: dict[str, Any] | None
 ) -> list[Result]:
-    """Returns the results of the stream's last steps. An error of a function is raised unchanged.
+    """Returns the results of the stream's last steps. If a function raises an error, the error is raised unchanged.
 
     ``headers`` has names with their values; each value is bytes, text or None.
 
     Raises:
-        StepInvalid: State is given, and the stream has no store, or several. Or the stream begins behind a step that
-            groups or joins rows of tables.
+        StepInvalid: State is given, but the stream has no store or several stores. Or the stream comes after a step
+            that groups or joins rows of tables.
     """
     if frame.topic.between:
         raise StepInvalid(

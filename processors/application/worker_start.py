@@ -56,7 +56,7 @@ def make_worker(
     folder: StateFolder,
     settings: Settings,
 ) -> Worker:
-    """Returns a worker whose formats are connected to their schema registries.
+    """Returns a worker. The serializers of its topics are connected to their schema registries.
 
     Raises:
         SchemaRegistryFailed: A schema registry refuses the client, or does not answer.
@@ -76,7 +76,7 @@ def make_worker(
     patience = Patience(options.broker_timeout_s, worker.while_waiting, lambda: worker.stopping) if real else Patience()
     functions = [each for topic in declared.topics for each in topic.functions]
     connect_all(functions, Registries(settings.schema_registry, patience))
-    if real:  # the checks run on a thread, which virtual time does not support
+    if real:  # `SameChangelogs` checks topics on a background thread, which can't run in virtual time.
         worker.same_changelogs = SameChangelogs(topology, cluster)
     return worker
 

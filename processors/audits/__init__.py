@@ -1,1 +1,4 @@
-"""Compares a store, its changelog and its table, and plans repairs. Imports ``snapshots`` and ``engine``."""
+"""Audits: compare a store, its changelog and its warehouse table, and plan repairs.
+
+Imports ``snapshots`` and ``engine``.
+"""

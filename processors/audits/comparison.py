@@ -1,11 +1,11 @@
-"""Compares the copies of a store's partition (RocksDB, changelog, warehouse table) at one offset, and finds the keys.
+"""Compares the copies of a store's partition (RocksDB, changelog, table) at one offset; finds the differing keys.
 
 All functions are pure.
 
     compare fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
 
-Copies are never compared at different offsets. A ``Moment`` is one partition at one changelog offset, with two or three
-copies.
+Copies are never compared at different offsets. A ``Moment`` is the result for one partition at one changelog offset,
+with two or three copies.
 
 Invariants:
     - Every differing key is counted; the first ``SHOWN`` differing keys are kept with their values.
@@ -30,7 +30,7 @@ ENTRIES_AT_ONCE = 200_000
 
 
 class Side(Enum):
-    """The three copies of a store, in the order in which data flows: store, changelog, warehouse."""
+    """The three kinds of copies of a store, in the order in which data flows: store, changelog, warehouse."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -38,7 +38,10 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """Names the copy whose value differs: the copy unlike two equal copies, both of two copies, or all three."""
+    """Names the copies that differ.
+
+    This is one copy if the two others are equal, both copies if only two were compared, or all three.
+    """
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -50,7 +53,7 @@ class Odd(Enum):
 
     @property
     def where(self) -> str:
-        """Names the copies that differ, as the end of a sentence, for example ``in the store only``."""
+        """Where the copies differ, as the end of a sentence, for example ``in the store only``."""
         if self is Odd.ALL:
             return "in all three"
         return f"between {self.value}" if " and " in self.value else f"in the {self.value} only"
@@ -76,20 +79,26 @@ class Copy(Protocol):
     """One copy of one partition at the offset of the comparison."""
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of 256 buckets. A bucket has the keys with the same value of a hash function."""
+        """The fingerprints of 256 buckets.
+
+        A bucket has all keys with the same bucket number, which is computed from the key's hash.
+        """
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """The keys of the copy in these buckets, with their values."""
 
 
-#: Function that returns the given keys that have a changelog record at or after the compared offset.
+#: Function that returns those of the given keys that have a changelog record at or after the compared offset.
 #: Compaction may have removed earlier records of these keys.
 Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a changelog, given by topic id and offset. Its state has all records before that offset."""
+    """A point in a changelog: topic id and offset.
+
+    The state at this point follows from all records before the offset.
+    """
 
     topic_id: str
     offset: int

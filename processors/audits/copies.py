@@ -1,7 +1,7 @@
 """Reads the three copies of a store's partition that an audit compares.
 
-The copies are a RocksDB checkpoint, the changelog reduced to the newest value of each key (folded), and a version
-(Iceberg snapshot) of the store's table.
+The copies are a RocksDB checkpoint, the folded changelog, and a version (Iceberg snapshot) of the store's table. To
+fold a changelog means to reduce it to the newest value of each key.
 
 Each kind of copy is read by separate code, so that an error in one reader shows as a difference.
 
@@ -36,7 +36,7 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A copy has another offset than its manifest or checkpoint records.
+    """A changelog ends before the compared offset, or a checkpoint's offset differs from its manifest.
 
     Fields: ``topic``, ``partition``, ``seen``, ``expected``.
     """
@@ -44,9 +44,10 @@ class AuditImpossible(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Committed records of another program after the worker's last record in a changelog, which ends at offset ``end``.
+    """Records that another program committed to a changelog partition after the worker's last record.
 
-    ``records`` is the number of these records. ``offset`` and ``timestamp_ms`` belong to the first of these records.
+    ``end`` is the offset after the worker's last record. ``records`` is the number of the other program's records.
+    ``offset`` and ``timestamp_ms`` belong to the first of them.
     """
 
     partition: int
@@ -95,7 +96,7 @@ class StoreCopy:
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys of these buckets, with their values."""
+        """Yields the keys of these buckets, with their values."""
         # imported here, because most callers of this module need no RocksDB
         from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
@@ -145,7 +146,7 @@ class ChangelogCopy:
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys of these buckets, with their newest values; reads the changelog again."""
+        """The keys of these buckets, with their newest values. Each call reads the changelog again."""
         found: dict[bytes, Entry] = {}
         for batch in read_batches(
             self._bootstrap, self._partition, self.start, self.end, extra_config=self._config, places=True
@@ -176,7 +177,8 @@ class ChangelogCopy:
         next audit.
         """
         if self._log is not None:
-            # The source topic of a table has other writers. Their records at `end` or later are only not processed yet.
+            # The source topic of a table has other producers. Their records at `end` or later are only not processed
+            # yet.
             return None
         count, first = 0, (0, 0)
         for batch in read_batches(
@@ -203,7 +205,7 @@ class ChangelogCopy:
     def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
         """The parsed record: key, value, offset and timestamp.
 
-        A record of a table's source topic is converted to a row; its key is None if it is no row.
+        A record of a table's source topic is converted to a row. If the record can't be a row, its key is None.
         """
         key, value, offset, timestamp_ms = record
         if self._log is not None:
@@ -213,7 +215,7 @@ class ChangelogCopy:
 
 
 class TableCopy:
-    """One partition of a table version.
+    """One partition of a store's table, in one version (Iceberg snapshot).
 
     Args:
         read: Iterable of the partition's keys and values, in batches.
@@ -246,11 +248,14 @@ def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
 
 
 def _reaching(topics: Topics, partition: Partition, end: int) -> int:
-    """The end offset of a changelog's committed records; raises AuditImpossible if this offset is below ``end``."""
+    """Returns the end offset of a changelog's committed records.
+
+    Raises AuditImpossible if this offset is below ``end``.
+    """
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # The records exist. Their transaction can stay open for a short time after the commit was answered.
+        try:  # The records exist. Their transaction can stay open for a short time after Kafka answered the commit.
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

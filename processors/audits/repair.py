@@ -63,7 +63,10 @@ _IN_ORDER = (
 
 
 def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    """The sentence that repairs one kind of difference: it names the wrong copy and the command to run."""
+    """The sentence that describes the repair of one kind of difference.
+
+    It names the wrong copy and the command to run.
+    """
     if subject.log is not None:
         return (
             f"store and topic {subject.log.topic} differ. The rows are what the topic has, so the store is wrong. "

@@ -1,4 +1,4 @@
-"""Formats an audit as rows and sentences, with one row for each differing key; pure functions."""
+"""Formats the result of an audit as rows and sentences, with one row for each differing key; pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNJUDGED = (
 
 
 def key_row(difference: KeyDifference) -> dict[str, Any]:
-    """One differing key as a row: the key, the copy that differs, and the value in each copy."""
+    """One differing key as a row: the key, the copies that differ, and the value in each copy."""
     message_key, state_key = _key(difference.key)
     record = difference.entries.get(Side.CHANGELOG, Entry())
     return {

@@ -87,9 +87,9 @@ class StoreAudit:
 
     subject: Subject
     partitions: tuple[MeasuredPartition, ...]
-    #: Changelog partitions that contain state, but that no worker owns.
+    #: Changelog partitions that contain state but belong to no checkpoint.
     unowned: tuple[int, ...]
-    #: Comparisons of table partitions at the table's own offsets, if these offsets differ from the checkpoint's.
+    #: Comparisons of table partitions at the offsets of the table, where these differ from the checkpoint's offsets.
     earlier: tuple[Moment, ...] = ()
     #: A text for each partition of the table that cannot be compared.
     unproved: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
     """The readable manifests of the checkpoints in a folder, newest first.
 
-    A manifest with a path outside of its checkpoint folder is left out, because readers open the paths in manifests.
+    A manifest that names a path outside of its checkpoint's folder is left out, because readers open the named paths.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
@@ -247,7 +247,8 @@ def audit_store(
     """
     parts = store_partitions(manifests, subject.store)
     measured = tuple(measure(topics, part, subject.store, config, tabled, subject.log) for part in parts)
-    # If a table's source topic replaces the changelog, a partition that no worker has processed contains no state yet.
+    # A table's source topic can replace the changelog. A partition of it that no worker has processed yet contains no
+    # state.
     known = bool(manifests) and subject.log is None
     unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if known else ()
     if tabled is None:

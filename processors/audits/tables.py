@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 class SnapshotUnknown(HoldfastError):
-    """The table has no version that is a snapshot with a manifest."""
+    """No version (Iceberg snapshot) of the table has a snapshot manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tabled:
     """A store's table: the manifest of its newest snapshot, and a function that reads a partition.
 
-    ``untouched`` is true if the read table version is the version that the snapshot wrote, not a later version.
+    ``untouched`` is true if the version of the table that is read was written by that snapshot. It is false if another
+    program wrote a later version.
     """
 
     manifest: SnapshotManifest
@@ -36,16 +37,19 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """The changelog topic id and offset up to which the table has a partition's state; None without such state."""
+        """The changelog's topic id, and the offset up to which the table has a partition's state.
+
+        None if the snapshot lacks the partition.
+        """
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 
 
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
-    """A store's table at its current version, or at the version of ``tag``.
+    """Returns a store's table at its current version, or at the version of ``tag``.
 
-    The rows are read from that version (Iceberg snapshot), even if another program wrote the version. The manifest of
-    the newest published snapshot gives only the offsets.
+    The rows are read from that version (Iceberg snapshot), even if another program wrote the version. The offsets come
+    from the manifest of the newest published snapshot.
 
     Raises:
         TableUnknown: The table or the tag does not exist.
@@ -70,7 +74,10 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The names that a repair plan needs; ``log`` is the topic that restores a table, None for other stores."""
+    """The names of the store that a repair plan needs.
+
+    ``log`` is the source topic that restores a table; None for other stores.
+    """
     full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
     return Subject(processor, store, changelog, full, log)
 

@@ -1,1 +1,4 @@
-"""Plans and applies changes of processors, after explaining them. Imports ``audits``, ``snapshots`` and ``engine``."""
+"""Plans changes of processors, explains the plans, and applies them.
+
+Imports ``audits``, ``snapshots`` and ``engine``.
+"""

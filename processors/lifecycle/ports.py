@@ -39,17 +39,17 @@ def now_utc() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The objects through which deployment and recovery read and change the outside world."""
+    """The objects through which deployment and recovery read and change supervisor, workers, registry and files."""
 
     deployer: Deployer
-    #: Function of processor and slot that returns the object which reads the status of that instance.
+    #: Function of processor and slot (place of one worker) that returns the reader of that worker's status.
     statuses: Callable[[str, str], ProcessorStatusSource]
     registry: Registry
     paths: Paths
     clock: Callable[[], datetime] = now_utc
-    #: Function of a processor that returns its newest generation (deployment number) and code version, from its
-    #: changelogs' meta records. It returns None without a meta record, or where a read would take too long, as in a
-    #: sensor's tick.
+    #: Function of a processor that returns its newest generation (deployment number) and code version, from the meta
+    #: records in its changelogs. It returns None if there is no meta record. It also returns None where a read would
+    #: take too long, as in a tick of a Dagster sensor.
     logged: Callable[[str], tuple[int, str] | None] = lambda processor: None
     #: Function of a processor that returns the members of its group that are workers of another installation, as texts.
     #: Empty if unknown, because no request is made or Kafka does not answer.

@@ -1,6 +1,7 @@
 """The input and the result of a proof, which is a test of a new version before its deployment.
 
-Both are JSON documents that are exchanged with the process that runs the version."""
+A separate process runs the version. The input and the result are exchanged with that process as JSON documents.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +51,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     Args:
         processed: Number of messages that did not fail.
-        sent: Maps each output topic of the version to the number of its outputs.
+        sent: Maps each output topic of the version to the number of messages that were sent to it.
         failures: The messages that failed.
         broken: The reason why the version could not process any message, as text, for example ``ended with …``. Empty
             if the version processed messages.
         unreached: Steps of the application that no message reached.
-        gaps: Parts that the proof could not test, as texts, for example stores that began empty.
+        gaps: Parts that the proof could not test, as texts, for example stores that were empty at the start.
     """
 
     processed: int = 0

@@ -18,14 +18,15 @@ from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import refusal
 from holdfast.processors.proof.documents import Message
 
-#: Offsets to read for each wanted message, because transaction markers and compaction leave offsets without a record.
+#: Number of offsets to read for each requested message. Transaction markers and compaction leave offsets without a
+#: record.
 OFFSETS_EACH = 4
 
 
 def last_messages(
     topics: Topics, processor: str, stage: ProveVersion
 ) -> tuple[dict[str, int], dict[str, dict[int, tuple[Message, ...]]]]:
-    """Two mappings: input topic -> number of partitions; input topic -> partition -> last committed messages."""
+    """Returns two mappings: topic -> number of partitions; topic -> partition -> last committed messages."""
     counts = {name: facts.partitions for name, facts in topics.describe(stage.inputs).items()}
     committed = topics.committed_offsets(processor)
     starts = topics.offsets_of_all(counts, "start")
@@ -53,7 +54,9 @@ def state_of(
     stores: Sequence[str],
     manifests: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-    """Returns the state of the messages' keys (store -> partition -> changelog entries), and texts about missing state.
+    """Returns the state of the messages' keys, and texts about missing state.
+
+    The state maps store and partition to changelog entries.
 
     Args:
         messages: Topic -> partition -> messages.

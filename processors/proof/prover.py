@@ -1,10 +1,10 @@
-"""Tests (proves) a version before it replaces the running one: runs both versions on the last messages.
+"""Tests (proves) a version before it replaces the running version: runs both versions on the last messages.
 
 Invariants:
-    - A proof changes no state and no topic. Messages are read without a consumer group, and state from a checkpoint
-      that the owner takes.
+    - A proof changes no state and no topic. It reads messages without a consumer group. It reads state from a
+      checkpoint that the owner takes.
     - A version runs in a separate process, which ends when this process ends. If this process is killed, the resumed
-      apply repeats the stage.
+      apply (execution of the deploy plan) repeats the proof.
     - If a version cannot be tested, the deploy continues. The proof's result is then the reason why the version was not
       tested.
     - Messages and state are in memory and in open files without names, so a kill leaves no data behind.
@@ -43,22 +43,23 @@ PROOF = ".proof"
 PROGRAM = "holdfast.processors.proof.run"
 #: Maximum seconds that a version may run.
 RUN_S = 120.0
-#: Additional seconds, after ``RUN_S``, in which a process that hangs writes a traceback.
+#: Additional seconds after ``RUN_S``. In this time, a process that hangs writes its traceback.
 LAST_WORDS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Tests versions of processors before they are deployed (carries out the stage ``ProveVersion``).
+    """Tests versions of processors before they are deployed. It carries out the stage ``ProveVersion`` of a plan.
 
     Args:
         topics: Access to topics and to the group's offsets.
-        client: Function of processor and slot that returns the client of that worker.
+        client: Function of processor and slot (one for each worker) that returns the client of that worker.
         slots: Function of a processor that returns its slots.
         stores: Function of a processor that returns the stores of its defined version.
-        rollout: Function of processor and release id that returns the rollout; release None means the deployed release.
+        rollout: Function of processor and release id that returns how to run the processor (rollout). Release None
+            means the deployed release.
         scratch: Function of a processor that returns a folder for temporary files of the processor's functions. Only
-            one apply uses the folder at a time.
+            one apply (execution of a plan) uses the folder at a time.
     """
 
     topics: Topics
@@ -98,7 +99,7 @@ class Prover:
         return Done(refusal.words(stage.code_version, stage.former_version, new, running), new.processed)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
-        """Run one version on the material in a separate process; returns the result of that process."""
+        """Run one version on the messages and state of the proof, in a separate process; returns its outcome."""
         rollout = self.rollout(processor, release)
         with _emptied(self.scratch(processor)) as folder, _open_files(3) as (given, result, log):
             given.write(msgspec.json.encode(material))

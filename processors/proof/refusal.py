@@ -7,7 +7,8 @@ Before a deployment, both versions process the last messages in memory (the proo
 Invariants:
     - The decision depends only on the outcomes: the same outcomes give the same verdict.
     - A message that fails in both versions is no reason to refuse the new version.
-    - The result lists untested parts: steps without a message, outputs that only the running version sent, lost state.
+    - The result lists what was not tested: steps that no message reached, output topics that only the running version
+      wrote to, and stores without their state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.proof.documents import Failure, Outcome
 
-#: Prefixes of the text about a proof that tested nothing, or not everything. The check `proven` searches for them.
+#: Prefixes of the result of a proof that tested nothing, or not everything. The check `proven` searches for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
 #: Prefix of the traceback that a process writes when it exceeds its time limit.
 TIMED_OUT = "Timeout ("
@@ -33,7 +34,7 @@ TEXT_MAX = 600
 
 
 class NotProven(ApplyFailed):
-    """The new version fails on messages that the running version processes.
+    """A new version fails on messages that the running version processes, so it is refused.
 
     Fields: ``topic``, ``partition``, ``offset``, ``error``, ``running`` (the code version that keeps running).
     """
@@ -49,7 +50,7 @@ def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
 
 
 def is_broken_alone(new: Outcome, running: Outcome | None) -> bool:
-    """Whether only the new version could not process any message, while the running version could."""
+    """Whether the new version could not process any message, and the running version could."""
     return bool(new.broken) and not (running is not None and running.broken)
 
 
@@ -120,9 +121,10 @@ def _silent(version: str, former: str, new: Outcome, running: Outcome | None) ->
 
 
 def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A text about input partitions that have messages, but whose state is in no manifest; empty if there are none.
+    """Returns a text that lists input partitions with messages whose state is in no checkpoint manifest.
 
-    ``partitions`` maps each input topic to the partitions whose messages the proof uses.
+    The result is empty if every partition's state is in a manifest. ``partitions`` maps each input topic to the
+    partitions whose messages the proof uses.
     """
     tasks = [task for each in manifests for task in each["tasks"]]
     held = {(topic, task["partition"]) for task in tasks for topic in task.get("inputs", ())}
@@ -137,17 +139,20 @@ def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping
 
 
 def hung(seconds: float, traceback: str) -> str:
-    """A text about a version that hangs, with the code line at which it hangs, taken from its process's traceback."""
+    """A text about a version that exceeded its time limit of ``seconds``.
+
+    The text names the code line at which the process was then.
+    """
     frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
     where = next(frames, "")
     return f"took longer than {seconds:g} s" + (f"; it was in {where}" if where else "")
 
 
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
-    """Returns whether the running version was tested (proven) by its deploy, and a sentence with the reason.
+    """Returns whether the deploy of the running version tested (proved) it completely, and a sentence with the reason.
 
-    ``results`` has the results of these tests. With an empty sequence, the deploy had nothing to compare, so the result
-    is True. None means that the registry has no record of the version's deploy.
+    ``results`` has the results of the deploy's proofs. An empty sequence means that the deploy had nothing to compare,
+    which counts as tested. None means that the registry has no record of the version's deploy.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."
@@ -163,7 +168,7 @@ def places(messages: Mapping[str, Mapping[int, Sequence[object]]]) -> int:
 
 
 def decode_outcome(text: bytes) -> Outcome:
-    """Decodes the outcome that the process of a version wrote as JSON."""
+    """Decodes the JSON document in which a version's process wrote the outcome."""
     return msgspec.json.decode(text, type=Outcome)
 
 

@@ -1,13 +1,14 @@
 """Runs one version on the last messages, in memory: ``python -m holdfast.processors.proof.run``.
 
-``Prover`` starts it in a separate process, once for the new version and once for the running one.
+``Prover`` starts this program in a separate process, once for the new version and once for the running version.
 
 Invariants:
     - Nothing is written to Kafka: inputs, changelogs and outputs are topics of the cluster in memory.
     - No message and no state is in a file with a name. State is in memory, even for an application with a
-      ``state_dir``. The material and the outcome are passed in open files without names.
-    - After a failure, all other messages are processed again without the failed one, so that every failure is found.
-    - ``drop_duplicates`` starts with an empty store. With its real store it would drop all these messages as
+      ``state_dir``. The messages, the state and the outcome are passed in open files without names.
+    - After a failure, all other messages are processed again without the failed message, so that every failure is
+      found.
+    - ``drop_duplicates`` starts with an empty store. With its real store, it would drop all these messages as
       duplicates.
 """
 
@@ -44,18 +45,18 @@ from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 
-#: Maximum numbers of failing messages that are reported: in total, and of messages that fail after ``group_by``.
-#: The second number is small, because several runs are needed to find one such message.
+#: Maximum number of failing messages that are reported in total, and after a ``group_by``. The second maximum is small,
+#: because the search for such a message needs several runs.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition and offset of a message.
 Place = tuple[str, int, int]
-#: A message with its topic and partition.
+#: The partition of a message (topic and number), and the message.
 Placed = tuple[Partition, Message]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one version on the material, and write the outcome to the result file."""
+    """Run one version on the messages and state of a proof, and write the outcome to the result file."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors.proof.run")
     parser.add_argument("--material", type=int, required=True, help="descriptor of the open file with the material")
     parser.add_argument("--result", type=int, required=True, help="descriptor of the open file for the outcome")
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prove(application: Application, material: Material) -> Outcome:
-    """Process the messages with an application that starts from the state of their keys."""
+    """Process the messages with an application whose stores start with the state of the messages' keys."""
     application.state_dir = None  # Without a state folder, this process never opens the state of the running worker.
     application.with_run_overrides(slot=None, auto_create_topics=True)
     replay = _Replay(application, material)
@@ -108,8 +109,8 @@ def prove(application: Application, material: Material) -> Outcome:
 class _Tried:
     """The result of processing the messages once.
 
-    ``behind`` is the first failure of a record in an internal topic, for example the repartition topic of a
-    ``group_by``. ``between`` has the names of the internal topics to which the run wrote records.
+    ``behind`` is the first failure in an internal topic, for example in the repartition topic of a ``group_by``.
+    ``between`` has the names of the internal topics to which the run wrote records.
     """
 
     processed: int
@@ -121,7 +122,7 @@ class _Tried:
 
 
 class _Replay:
-    """Runs one version of an application on the given messages, several times if some fail."""
+    """Runs one version of an application on the given messages. If messages fail, it runs again without them."""
 
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
@@ -163,7 +164,7 @@ class _Replay:
         try:
             cluster.run(self._application, databases=MemoryDatabases(export))
         except ProcessingFailed as failed:
-            # The schema registry failed, so no message caused the error.
+            # The error comes from the schema registry, not from a message.
             if isinstance(failed.__cause__, SchemaRegistryFailed):
                 return _Tried(0, broken=f"ended with {type(failed.__cause__).__name__}: {failed.__cause__.message}")
             found = [_failure(failed)]
@@ -179,8 +180,8 @@ class _Replay:
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
         """Finds the source message that caused the failure of an internal record, after ``group_by`` or a join.
 
-        The message is found by bisection. Each run processes only the first n messages. The smallest n with a failure
-        of an internal record gives the cause: message number n.
+        The message is found by bisection: each run processes only the first n messages. The message with the smallest n
+        at which an internal record fails is the cause.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:
@@ -256,7 +257,7 @@ def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]
 
 
 def _end_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; exit if the parent has already died."""
+    """Ask the kernel to kill this process when its parent process dies; exit if the parent has already died."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

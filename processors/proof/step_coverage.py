@@ -1,4 +1,4 @@
-"""Records which steps of an application messages reach, so that a proof can list the untested steps."""
+"""Records which steps of an application were reached by messages, so that a proof can list the untested steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 class StepCoverage:
     """Records which steps of an application were reached by messages since ``begin``.
 
-    A counting step is added before each step. Counting steps change no value, so the results stay the same. Their only
-    effect: the engine processes single messages, not columns of messages. Both ways give identical results.
+    A counting step is added before each step. Counting steps change no value. With them, the engine processes messages
+    one by one, not in batches as columns. The results are identical.
 
     Args:
         sources: Input topic -> source node. Steps after the sources are modified, so do not use the application for
@@ -33,7 +33,7 @@ class StepCoverage:
                 node.children[:] = [self._counted(child) for child in node.children]
 
     def begin(self) -> None:
-        """Forget all reached steps; from now on, steps that a message reaches are recorded."""
+        """Forget all reached steps, and start to record again."""
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Computes the typed columns of a stored value in Python, so that the audit can compare the table with them.
+"""Computes the typed columns of a stored value in Python, so that an audit can compare them with the table's columns.
 
-For a column with a model, pydantic finds the field by the model's core schema, and leaves its JSON value unchanged. So
-the result depends neither on SQL, nor on the user's functions, nor on the names in ``models``. Columns without a model
+For a column with a model, pydantic finds the field by the model's core schema, and leaves its JSON value unchanged. The
+result therefore does not depend on SQL, on the user's functions, or on the names in ``models``. Columns without a model
 (aggregations, windows, inferred columns) are read by their paths.
 
 Invariants:
@@ -40,7 +40,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = ("model-fields", "typed-dict", "dataclass-args")
 #: Settings of a pydantic model that control which names the model reads.
 _BY_NAME = ("validate_by_alias", "validate_by_name", "populate_by_name")
-#: Maps the type of a wrapping core schema to the key under which it has the inner schema.
+#: Maps the type of a wrapping pydantic core schema to the key under which it holds the wrapped schema.
 _WITHIN = {"json-or-python": "json_schema", "lax-or-strict": "lax_schema", "function-plain": ""}
 
 
@@ -56,7 +56,7 @@ class ColumnReader:
 
         ``payload`` is the stored value as JSON.
         """
-        if b"\\ud" in payload.lower():  # a lone surrogate is no valid text in Python; SQL reads it as `?`
+        if b"\\ud" in payload.lower():  # a lone surrogate can't be encoded; SQL reads it as `?`
             return None
         try:
             said = _without_nulls(json.loads(payload))
@@ -100,7 +100,7 @@ class _ValueReader:
 
 
 class _Names:
-    """Builds pydantic schemas that read a value by the model's field names and return it by column names, unchanged."""
+    """Builds pydantic schemas. They find a field by the names that the model reads, and return its value unchanged."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Any] = {}
@@ -119,9 +119,9 @@ class _Names:
         return core_schema.any_schema()
 
     def of_fields(self, said: Mapping[str, tuple[ColumnType, Any]], core: Any) -> Any:
-        """The schema of an object with these columns.
+        """Builds the schema of an object with these columns.
 
-        ``said`` maps each column to its type and, for fields without a model, to the paths in the value.
+        ``said`` maps each column to its type, and to the paths at which a field without a model is found in the value.
         """
         core, config = self._unwrapped(core)
         fields = _fields(core)
@@ -171,7 +171,7 @@ def _fields(core: Any) -> dict[str, Any]:
 def _alias(field: Any) -> Any:
     """The names (aliases) by which a pydantic model reads a field.
 
-    Paths into other fields are left out, because they are not columns.
+    Paths that lead into the value of another field are left out, because they name no column.
     """
     alias = field.get("validation_alias")
     if isinstance(alias, list) and all(isinstance(each, list) for each in alias):
@@ -185,7 +185,7 @@ def _item(core: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A JSON value without members that are null, because SQL treats these like missing members."""
+    """A JSON value without its null members, because SQL treats a null member like a missing member."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -219,7 +219,7 @@ def _shown(column: Column, said: Any) -> Any:
 
 
 def is_same(seen: Any, said: Any) -> bool:
-    """Whether the content of a table's column, as JSON, equals the stored JSON value.
+    """Whether a column's content in the table (as JSON) equals the stored JSON value.
 
     Two notations of the same time or number are equal, for example ``1`` and ``1.0``.
     """
@@ -249,7 +249,10 @@ def _same_number(seen: Any, said: Any) -> bool:
 
 
 def _same_time(seen: str, said: str) -> bool:
-    """Whether two texts are the same time. Also True if SQL can read the stored text as a time and Python cannot."""
+    """Whether two texts are the same time.
+
+    Also True if Python cannot read the stored text as a time, because SQL may read it.
+    """
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):
         return False

@@ -1,11 +1,12 @@
 """Computes the time spans for which the history table of a store has every change (covered spans). Pure functions.
 
-A past version is the store's table at a past time. It is built from a published snapshot (the base) and later changes.
+A past version is the store's table at a past time. It is built from a published snapshot (the base) and the changes
+after it.
 
 Invariants:
     - The checkpoints of a snapshot's partitions have different times. A covered span begins at the latest checkpoint of
       its first snapshot, and ends at the earliest checkpoint of its last snapshot.
-    - The base of a past version has no checkpoint after the version's time.
+    - All checkpoints of the base are at or before the time of the past version.
     - A past version covers no time, and is never a base.
 """
 
@@ -44,13 +45,14 @@ def seconds_of(moment: datetime | float) -> float:
 
 
 def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
-    """The manifests of a table, each with ``latest_at``: the time at or before which all its checkpoints were taken.
+    """Returns the manifests of a table, each with ``latest_at``: an upper bound for the times of all its checkpoints.
 
-    Manifests of earlier versions of Holdfast have only the earliest checkpoint time. For these manifests, the bound is
-    the commit time of the table version, because checkpoints are made before the commit. With a single partition, the
-    earliest time is also the latest, and is the bound. The recorded span of such a manifest begins too early: at the
-    earliest checkpoint of its first snapshot. The span is corrected to begin at the bound of the first remaining
-    snapshot.
+    Manifests of earlier versions of Holdfast have only the earliest checkpoint time. Their bound is the commit time of
+    the table version, because checkpoints are made before the commit. With a single partition, the bound is the
+    earliest time, which is also the latest.
+
+    The covered span of these old manifests was recorded from the earliest checkpoint of the first snapshot, which is
+    too early. It is corrected to begin at the bound of the first snapshot that still exists.
 
     Args:
         found: Each manifest with the commit time of its version, seconds since 1970.
@@ -125,7 +127,8 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 def _span(begin: float, end: float) -> str:
     """A covered time span as text.
 
-    The span is a single point in time for a first snapshot, and for a snapshot after changes that the history lacks.
+    If begin and end are equal, the span is a single point in time. This is so for a first snapshot, and for a snapshot
+    before which the history lacks changes.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
@@ -144,10 +147,10 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
 
 
 def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
-    """The newest snapshot on which a version for the time ``at`` can be built; None if there is none.
+    """The newest snapshot on which a version for the time ``at`` can be built; None if no snapshot fits.
 
-    All checkpoints of a base are at or before that time. A base has the same changelog and partitions as ``known``, the
-    snapshot whose span covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
+    All checkpoints of this base are at or before that time. A base has the same changelog and partitions as ``known``,
+    the snapshot whose span covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
     """
     older = [
         each

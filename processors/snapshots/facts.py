@@ -1,4 +1,4 @@
-"""Data classes with the input of the planner of snapshots: the workers' checkpoints, the changelog and the table."""
+"""Data classes with the input for planning a snapshot: the workers' checkpoints, the changelog and the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 class StorePoint:
     """One partition of a store in a checkpoint: the folder of its files, and the offsets of its state.
 
-    ``taken_at`` is in seconds since 1970. ``files`` is true if the files are still on this machine.
+    ``taken_at`` is in seconds since 1970. ``files`` is true if the checkpoint's files still exist on this machine.
     """
 
     partition: int
@@ -67,7 +67,7 @@ class ChangelogNow:
 class HistoryHead:
     """The changelog offset of each partition up to which the history table has every change.
 
-    These are the offsets of the newest snapshot. They are later if a further snapshot was interrupted after it had
+    These are the offsets of the newest snapshot. They are later if a newer snapshot was interrupted after it had
     written changes to the history.
     """
 

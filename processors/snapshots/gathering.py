@@ -10,7 +10,7 @@ from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
-#: Maximum seconds to wait for the transaction markers of commits that Kafka has already answered.
+#: Maximum seconds to wait until Kafka has written the transaction markers of commits that it has already answered.
 MARKERS_WITHIN_S = 10.0
 
 
@@ -36,7 +36,9 @@ def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> Change
 
 
 def table_topic_now(topics: Topics, topic: str, group: str) -> ChangelogNow | None:
-    """Offsets of the source topic that restores a table, up to the group's commits; None if the topic does not exist.
+    """Offsets of the source topic from which a table is restored; the end offsets are the group's committed offsets.
+
+    None if the topic does not exist.
 
     Raises:
         KafkaFailed: Kafka does not answer.

@@ -23,10 +23,10 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 MANIFEST_VERSION = 1
 #: The properties in a table version's summary that contain the snapshot's id and its manifest.
 ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
-#: The property with the branch of the attempt that was published.
-#: A snapshot can have several attempts, for example after a kill, but only one of them is published.
+#: The property that names the branch from which a snapshot was published. A snapshot can have several attempts on
+#: different branches, for example after a kill. Only one attempt is published.
 ATTEMPT_PROPERTY = "holdfast.attempt"
-#: The possible sources of a snapshot's rows.
+#: The names of the sources that a snapshot's rows can be read from.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"
 SOURCES = (INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY)
 
@@ -43,8 +43,8 @@ class PartitionManifest:
         partition: The partition's number.
         topic_id: The topic id of the changelog.
         log_start: The first offset of the changelog when the snapshot was taken.
-        start: The first offset that was read; equal to ``end`` for a checkpoint.
-        end: The offset of the state: all records before it are in the table.
+        start: The first offset that was read; equal to ``end`` if the rows come from a checkpoint.
+        end: The offset of the state: the table has the effect of all records before this offset.
         records: Number of records read.
         tombstones: Number of tombstones read.
         live_keys: Number of keys in the table.
@@ -75,12 +75,15 @@ class PartitionManifest:
 class SnapshotManifest:
     """One snapshot of a store.
 
-    ``base`` is the id of the snapshot into which an incremental snapshot was merged; ``why`` is the reason for the
-    source. The checkpoints of the partitions have different times: ``taken_at`` is the earliest, ``latest_at`` the
-    latest (seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded only
-    the earliest time; ``coverage.with_ends`` then computes an upper bound. ``generation`` counts how often the
-    changelog was created. The history has every change from ``covers_from`` to ``taken_at``. If ``covers_from`` is
-    later than ``taken_at``, the snapshot covers no time.
+    ``base`` is the id of the snapshot into which an incremental snapshot was merged. ``why`` is the reason why its
+    source was chosen.
+
+    The checkpoints of the partitions have different times: ``taken_at`` is the earliest, ``latest_at`` the latest
+    (seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast; ``coverage.with_ends``
+    then computes an upper bound.
+
+    ``generation`` counts how often the changelog was created. The history has every change from ``covers_from`` to
+    ``taken_at``. If ``covers_from`` is later than ``taken_at``, the snapshot covers no time.
     """
 
     snapshot_id: str
@@ -102,7 +105,7 @@ class SnapshotManifest:
 
     @property
     def from_history(self) -> bool:
-        """Whether this is the table of a past time, built from the history, not a snapshot of a worker's state."""
+        """Whether this is the table of a past time, built from the history table, not from a worker's state."""
         return self.source == HISTORY
 
     @property

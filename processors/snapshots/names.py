@@ -18,15 +18,15 @@ import re
 import uuid
 from datetime import UTC, datetime
 
-#: The name of the catalog; every engine that reads the catalog uses this name.
+#: The name of the Iceberg catalog; Spark and every other engine must register it under this name.
 CATALOG = "holdfast"
 #: The table with the manifests of all snapshots of a processor.
 SNAPSHOTS_TABLE = "_snapshots"
 HISTORY_SUFFIX = "_history"
 QUARANTINE_SUFFIX = "_quarantine"
-#: Suffixes of the two views over the history: validity time of each value, and feed of changes.
+#: Suffixes of the two views over the history table: values with the time of their validity, and the feed of changes.
 SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
-#: Suffixes that a store's name must not have, because another store's tables and views use them.
+#: Suffixes that a store's name must not end with, because tables and views of other stores end with them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
 #: The tag on the version of a history table whose summary records up to which offsets the history is complete.
@@ -63,7 +63,7 @@ def tables_of(processor: str, store: str) -> tuple[str, ...]:
 
 
 def views_of(processor: str, store: str) -> tuple[str, str]:
-    """The names of the views over a store's history: validity of each value, and feed of changes."""
+    """The names of a store's two history views: values with the time of their validity, and the feed of changes."""
     return table_name(processor, store + SCD2_SUFFIX), table_name(processor, store + FEED_SUFFIX)
 
 

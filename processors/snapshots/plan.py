@@ -23,11 +23,11 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: Fraction of a compaction lag or retention time during which records count as safe from deletion. The rest is a
-#: margin, because the broker's clock may differ from this machine's.
+#: Fraction of a compaction lag or retention time during which records count as safe from deletion. The rest is a margin
+#: for the difference between the clocks of the broker and this machine.
 WINDOW_PART_SAFE = 0.75
-#: Maximum seconds between two full snapshots, because an error in an incremental snapshot lasts until the next full
-#: snapshot.
+#: Maximum seconds between two full snapshots. An error in an incremental snapshot stays in the table until the next
+#: full snapshot.
 FULL_EVERY_S = 7 * 86_400.0
 _CHECKPOINT_FIRST = (
     "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
@@ -55,8 +55,8 @@ class ChangelogMoved(HoldfastError):
 class PlannedPartition:
     """One partition of a planned snapshot.
 
-    The table reads changelog offsets from ``start`` up to, not including, ``end``. The history reads from
-    ``feed_start``.
+    The table is written from the changelog offsets ``start`` up to, not including, ``end``. The history table is
+    written from ``feed_start`` on.
     """
 
     partition: int
@@ -142,7 +142,7 @@ class SnapshotPlan:
 def plan_snapshot(
     facts: SnapshotFacts, wanted: Wanted = Wanted.AUTO, *, full_every_s: float = FULL_EVERY_S
 ) -> SnapshotPlan:
-    """The plan of the next snapshot.
+    """Returns the plan of the next snapshot.
 
     Args:
         facts: The facts about checkpoint, changelog and table.
@@ -151,8 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: Neither the requested source nor, without a request, any source certainly gives the state of
-            the checkpoint.
+        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. Without a request,
+            no source does.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -205,7 +205,10 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history gets every change since the base, because compaction cannot have removed a change."""
+    """Whether the history table gets every change since the base.
+
+    It lacks a change if compaction may have removed the record.
+    """
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -332,7 +335,10 @@ def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> 
 def _against_reading(
     facts: SnapshotFacts, points: Mapping[int, StorePoint], starts: Mapping[int, int]
 ) -> Iterator[str]:
-    """The reasons why a read of the changelog from ``starts`` would not give the checkpoint's state; empty if none."""
+    """Yields the reasons why a read of the changelog from ``starts`` would not give the checkpoint's state.
+
+    Yields nothing if the read gives that state.
+    """
     changelog = facts.changelog
     if changelog is None:
         yield "the changelog is missing"
@@ -359,11 +365,11 @@ def _against_reading(
 
 
 def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
-    """Whether a read up to ``end`` gives the state at ``end``.
+    """Whether a read of a partition up to ``end`` gives the state at ``end``.
 
-    The read is exact if no record after ``end`` exists, because compaction removes a value only when a later record has
-    the same key. One offset after ``end`` is allowed, because it is the transaction marker of the last commit. The read
-    is also exact while ``min.compaction.lag.ms`` protects all records.
+    Compaction removes a value only when a later record has the same key. The read is therefore exact if no record after
+    ``end`` exists. One offset after ``end`` is allowed, because it is the transaction marker of the last commit. The
+    read is also exact while ``min.compaction.lag.ms`` protects all records.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 
@@ -409,7 +415,7 @@ def _what_is_new(base: SnapshotManifest, points: tuple[StorePoint, ...]) -> str:
 
 
 def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
-    """The changelog's generation, a number that increases each time the changelog is recreated.
+    """The changelog's generation: a number that increases each time the changelog is deleted and created again.
 
     Offsets of two generations cannot be compared.
     """
@@ -477,7 +483,7 @@ def _plan(
 
 
 def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
-    """The offset at which the table starts to read a partition of the changelog."""
+    """The changelog offset of a partition from which the table is written."""
     match source:
         case Incremental(base):
             return base.ends[point.partition]

@@ -39,7 +39,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or branch and its table version, with commit time (in a zone), version number, and snapshot source."""
+    """A tag or branch, with the commit time (with time zone), number and snapshot source of its table version."""
 
     name: str
     committed_at: datetime
@@ -50,9 +50,10 @@ class Reference:
 def expired_references(
     references: Iterable[Reference], kept: Retention, now: datetime, needed: Collection[int] = ()
 ) -> tuple[str, ...]:
-    """The names of expired tags and branches, oldest first; names that Holdfast did not create never expire.
+    """The names of expired tags and branches, oldest first. Names that Holdfast did not create never expire.
 
-    Tags of the versions in ``needed`` are also kept, because an unfinished apply reads these versions.
+    Tags of the versions in ``needed`` also never expire, because an unfinished apply (execution of a plan) reads these
+    versions.
     """
     ordered = sorted(references, key=lambda each: (each.committed_at, each.name), reverse=True)
     snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG) and each.source != HISTORY]
@@ -76,9 +77,9 @@ def expired_references(
 
 
 def _time_is_over(tag: Reference, kept: Retention, now: datetime) -> bool:
-    """Whether both the time partition and the table version of a tag are older than ``kept.time_days``.
+    """Whether a tag's time partition and its table version are both older than ``kept.time_days``.
 
-    Both are compared, because a recent tag can belong to an old version or to an old time partition.
+    A recent tag can belong to an old version or to an old time partition, so one of the two ages is not enough.
     """
     newest = max(tag.committed_at, time_of(tag.name) or tag.committed_at)
     return _older(newest, now, days=kept.time_days)

@@ -33,7 +33,10 @@ class Topic:
 
 
 class Broker:
-    """The data of the in-memory cluster. Time is virtual, and ``network`` decides whether requests succeed."""
+    """The state of the in-memory cluster, shared by all clients.
+
+    Time is virtual, and ``network`` decides whether requests succeed.
+    """
 
     def __init__(self, clock: VirtualClock, network: Network) -> None:
         self.clock = clock
@@ -56,7 +59,7 @@ class Broker:
         return True
 
     def widen(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic up to the number ``partitions``. The groups of the topic rebalance."""
+        """Adds partitions to a topic up to the number ``partitions``. The groups that read the topic rebalance."""
         logs = self.topic(name).logs
         logs += [PartitionLog() for _ in range(partitions - len(logs))]
         for group in self.groups.values():
@@ -97,7 +100,10 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Lets virtual time pass until ``holds`` returns True. Returns False if the timeout comes first."""
+        """Lets virtual time pass until ``holds`` returns True.
+
+        Returns False if ``holds`` is still False at the timeout.
+        """
         deadline = self.clock.monotonic() + timeout_s
         while not holds():
             if self.clock.monotonic() >= deadline:
@@ -107,7 +113,7 @@ class Broker:
         return True
 
     def facts(self, name: str) -> TopicFacts | None:
-        """Returns the facts of a topic in the form of ``describe``; None if the topic does not exist."""
+        """Returns the id, partitions and configuration of a topic; None if the topic does not exist."""
         topic = self.topics.get(name)
         if topic is None:
             return None
@@ -120,7 +126,7 @@ class Broker:
         return [] if topic is None else [Partition(name, number) for number in range(len(topic.logs))]
 
     def group(self, name: str) -> Group:
-        """Returns a group, and creates it at its first use."""
+        """Returns a group; the first call with a name creates the group."""
         if name not in self.groups:
             self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.assignor)
         return self.groups[name]
@@ -134,7 +140,7 @@ class Broker:
     def end_open(self, place: Partition, producer_id: int, *, commit: bool) -> None:
         """Writes the marker that ends an open transaction on this partition.
 
-        The partition may be a partition of the offsets topic.
+        The partition may also belong to Kafka's internal offsets topic.
         """
         if place.topic == OFFSETS_TOPIC:
             for group in self._groups_at(place.number):
@@ -143,10 +149,10 @@ class Broker:
             self._write_marker(place, producer_id, commit)
 
     def group_ends(self, *, committed: bool) -> dict[int, int]:
-        """The end offset of each partition of the internal offsets topic.
+        """Returns a simulated end offset for each partition of the internal offsets topic.
 
-        Each end offset is 1. With ``committed``, the end offset is 0 if a group of the partition has offsets in an open
-        transaction.
+        The end offset is 1. With ``committed``, it is the last stable offset, which is 0 while a group of the partition
+        has offsets in an open transaction.
         """
         numbers = range(OFFSETS_PARTITIONS)
         return {
@@ -182,7 +188,7 @@ class Broker:
         return -int(config.get("message.timestamp.before.max.ms", 2**63 - 1)) <= ahead_ms <= after_ms
 
     def partition_for(self, topic: str, key: bytes | None) -> Partition:
-        """Returns the partition of a key by murmur2, as in Java and Spark.
+        """Returns the partition of a key, computed with murmur2 as in Java clients and Spark.
 
         A record without a key goes to the first partition.
         """

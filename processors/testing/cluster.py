@@ -93,11 +93,11 @@ class ClusterView:
 
     @property
     def record_bytes_max(self) -> int | None:
-        """None: the in-memory client has no maximum record size of its own."""
+        """Returns None, because the in-memory client does not limit the size of records."""
         return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
-        """Returns a new producer. ``batch_bytes_max`` is ignored."""
+        """Returns a new producer. ``batch_bytes_max`` has no effect in memory."""
         return InMemoryProducer(self._broker, self._process, transactional_id)
 
 
@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # This read bypasses the simulated network, because it changes no state. Otherwise it would use up a random
-        # decision, and every recorded seed would give another run.
+        # This read changes no state, so it bypasses the simulated network. It uses up no random decision, so a recorded
+        # seed still gives the same run.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -188,7 +188,7 @@ class InMemoryTopics(TopicView):
 
 
 class InMemoryTransactions(TransactionView):
-    """Reads and ends transactions, by requests to the transaction coordinator and to the partitions."""
+    """Lists and ends open transactions, by requests to the transaction coordinator and to the partitions."""
 
     def __init__(self, topics: InMemoryTopics, broker: Broker) -> None:
         self._topics = topics
@@ -231,7 +231,7 @@ class InMemoryTransactions(TransactionView):
 
 
 class ForeignTransaction:
-    """An open transaction of another producer. It holds back the last stable offsets until it ends."""
+    """An open transaction of another producer, which holds back the last stable offsets of its partitions."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker
@@ -313,7 +313,7 @@ class InMemoryCluster:
 
     @contextmanager
     def _process_for(self, application: Application) -> Iterator[tuple[ClusterView, Settings]]:
-        """Yields the connection of a new process, and settings with a temporary home and without checkpoints."""
+        """Yields the connection of a new process, and settings with a temporary home folder and no checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
             process.sleep(SESSION_TIMEOUT_S + 2.0)  # A killed member keeps its partitions until its session times out.
@@ -324,7 +324,7 @@ class InMemoryCluster:
                 yield self.connect(process), settings
             finally:
                 process.frozen = True
-                process.sleep(1.0)  # This wait lets the coordinator write the last transaction markers.
+                process.sleep(1.0)  # Wait until the coordinator has written the last transaction markers.
 
     @cached_property
     def _settings(self) -> Settings:
@@ -452,7 +452,7 @@ class InMemoryCluster:
         return self._broker.log(partition).end
 
     def last_stable_offset(self, partition: Partition) -> int:
-        """Returns the offset up to which readers of committed records can read."""
+        """Returns the last stable offset, at which readers of committed records stop."""
         return self._broker.log(partition).last_stable
 
     def compact(self, partition: Partition, *, drop_tombstones: bool) -> None:
@@ -474,7 +474,7 @@ class InMemoryCluster:
         return opened
 
     def advance(self, seconds: float) -> None:
-        """Advances the clock of brokers and workers, and runs all actions that become due."""
+        """Advances the virtual clock of brokers and workers, and runs all timers that become due."""
         self.clock.advance_to(self.clock.monotonic() + seconds)
 
     # -- groups --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The consumers of the in-memory cluster: the group member, and the consumer that replays changelogs."""
+"""The consumers of the in-memory cluster: a member of a consumer group, and a consumer that replays changelogs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.processors.testing.log import Entry
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: The timeouts of the real consumer: for reading committed offsets, and for committing, in seconds.
+#: The timeouts of the real consumer, in seconds: for reading committed offsets, and for committing offsets.
 LOOKUP_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
 
@@ -24,9 +24,9 @@ COMMIT_TIMEOUT_S = 30.0
 class InMemoryMember(GroupMember):
     """A group member that fetches records in the same order as the real client library.
 
-    After an assignment, seek or resume, the next poll sends a fetch request for the partition. The first answer arrives
-    after the answers of partitions that are already being fetched. If several partitions wait for their first answer,
-    each poll returns one of these answers. Until then, the known end of the partition is that of its last fetch.
+    After an assignment, seek or resume, the next poll sends a fetch request for the partition. Partitions that are
+    already being fetched are answered first. If several partitions wait for their first answer, each poll returns one
+    of these answers. Until this answer, the known end of the partition is that of its last fetch.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
@@ -41,8 +41,7 @@ class InMemoryMember(GroupMember):
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions whose records do not arrive yet: resumed and not requested, or requested and waiting for the first
-        #: answer.
+        #: Partitions from which no record arrives yet: the fetch request is not sent, or its first answer is not there.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None
@@ -60,7 +59,7 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
-            for _ in range(len(self._asked)):  # One poll looks at most once for the answer to each request.
+            for _ in range(len(self._asked)):  # In one poll, each sent request is checked for an answer at most once.
                 if batches := self._look(records_max):
                     return batches
             self._process.sleep(timeout_s)
@@ -110,7 +109,7 @@ class InMemoryMember(GroupMember):
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
-        """Requests these partitions in the next poll, and drops the answers to earlier requests."""
+        """Sends fetch requests for these partitions in the next poll, and drops the answers to earlier requests."""
         self._ends.begin(partitions)
         self._unasked.update(partitions)
         self._asked = [partition for partition in self._asked if partition not in self._unasked]
@@ -278,7 +277,7 @@ class InMemoryMember(GroupMember):
 
 
 class InMemoryReplayer(ChangelogReplayer):
-    """A consumer that replays changelogs."""
+    """A consumer that reads changelogs to restore state."""
 
     def __init__(self, broker: Broker, process: Process) -> None:
         self._broker = broker

@@ -18,11 +18,12 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
 
-#: The assignment strategies (``partition.assignment.strategy``). All members of a group have the same strategy.
+#: The supported assignment strategies (``partition.assignment.strategy``). All members of a group have the same
+#: strategy.
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
-#: Maximum seconds from the start of a rebalance until a member has rejoined; later, the member is removed.
+#: Maximum seconds from the start of a rebalance until a member has rejoined. After this time, the member is removed.
 REBALANCE_TIMEOUT_S = 60.0
 #: Seconds from the join of the last member to the end of the rebalance.
 JOIN_DELAY_S = 0.05
@@ -33,8 +34,8 @@ _TICK_S = 1.0
 class Member:
     """A member of a group.
 
-    The coordinator sets ``generation`` and ``thrown_out``. ``learned`` tells whether the member knows that it was
-    removed. A ``closed`` member sends no heartbeats, even if its leave request was lost.
+    The coordinator sets ``generation`` and ``thrown_out`` (whether the member was removed). ``learned`` says whether
+    the member knows about its removal. A ``closed`` member sends no heartbeats, even if its leave request was lost.
     """
 
     member_id: str
@@ -119,7 +120,7 @@ class Group:
         self._complete_if_all_joined()
 
     def refusal(self, member_id: str, generation: int) -> str | None:
-        """The error code with which offsets of this member are refused; None if they are accepted."""
+        """The error code with which the coordinator refuses offsets of this member; None if it accepts them."""
         if generation < 0:
             return "UNKNOWN_MEMBER_ID" if self.members else None
         if all(member.member_id != member_id for member in self.members):
@@ -137,7 +138,7 @@ class Group:
         return any(partition in offsets for offsets in self.pending.values() for partition in partitions)
 
     def settle(self, producer_id: int, offsets: Mapping[Partition, int], commit: bool) -> None:
-        """Ends a transaction of a producer: applies its offsets if ``commit``, otherwise drops them."""
+        """Ends a producer's transaction: applies its offsets to this group if ``commit``, otherwise drops them."""
         self.pending.pop(producer_id, None)
         if commit:
             self.committed.update(offsets)

@@ -1,7 +1,7 @@
 """The log of one partition, with Kafka's rules. Each record and each control record has its own offset.
 
-The marker of a transaction makes its records readable or invisible. Until the marker is written, the records hold back
-the last stable offset (LSO) for all readers.
+The marker at the end of a transaction makes its records readable (commit) or invisible (abort). Until the marker is
+written, the last stable offset (LSO) of all readers stays before these records.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class PartitionLog:
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Returns the readable records from ``start``, and the offset after the part that was read.
 
-        If no readable record is left, this offset is the end of the log or the LSO, although compaction may have
-        removed the last records. Kafka behaves in the same way, because its log cleaner skips the newest segment and
-        keeps emptied batches. A consumer's position therefore moves past the removed records.
+        If no readable record is left, this offset is the end of the log or the LSO, even if compaction removed the last
+        records. Kafka behaves in the same way, because its log cleaner skips the newest segment and keeps emptied
+        batches. A consumer's position therefore moves past removed records.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []

@@ -8,7 +8,7 @@ from holdfast.processors.testing.clock import VirtualClock
 
 
 class Process(Protocol):
-    """The methods of an operating-system process that the clients of the in-memory cluster use."""
+    """The interface of a simulated operating-system process, as the clients of the in-memory cluster use it."""
 
     @property
     def name(self) -> str:

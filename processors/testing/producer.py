@@ -13,7 +13,8 @@ from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: Maximum seconds that a transactional request waits for its answer: twice the transaction timeout, as in production.
+#: Maximum seconds that a transactional request waits for its answer: twice the transaction timeout, as in the real
+#: producer.
 ANSWER_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
@@ -34,7 +35,7 @@ class _Queued:
 
 
 class InMemoryProducer(TransactionProducer):
-    """A transactional producer; without a ``transactional_id``, a plain producer."""
+    """A transactional producer. Without a ``transactional_id``, it sends without transactions."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker
@@ -225,7 +226,7 @@ class InMemoryProducer(TransactionProducer):
         return True
 
     def _deliver(self, count: int | None = None) -> None:
-        """Delivers queued records in order until the queue is empty or the coordinator refuses a record."""
+        """Writes queued records to their partitions, in order, until the coordinator refuses a record."""
         if not self._broker.network.brokers_up:
             return
         done = 0
@@ -270,7 +271,10 @@ def _taken(part: str, given: object) -> bytes | None:
 
 
 def _quietly(effect: Callable[[], bool]) -> None:
-    """Executes a request that arrives late. Ignores its errors, because the sender no longer waits for an answer."""
+    """Executes a request that arrives after the sender's timeout.
+
+    Ignores its errors, because the sender no longer waits for an answer.
+    """
     try:
         effect()
     except Exception:

@@ -5,9 +5,10 @@ It follows Kafka's first transaction protocol, as librdkafka does.
     EMPTY ──first partition or offsets──► OPEN ──end──► ENDING ──last marker written──► EMPTY
 
 The coordinator answers a request to end a transaction immediately. Then it writes the markers, one partition after the
-other. After the transaction timeout, it aborts an open transaction and fences its producer. A late request to end a
-transaction is checked only by its epoch, as in Kafka. With the current epoch, the late request ends the transaction
-that is open when the request arrives.
+other. After the transaction timeout, it aborts an open transaction and fences its producer.
+
+As in Kafka, a late request to end a transaction is only checked for the producer's epoch. If the epoch is current, the
+request ends the transaction that is open at that time, even if it is a later transaction.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class TransactionCoordinator:
         self._by_id: dict[str, Transaction] = {}
 
     def register(self, transactional_id: str) -> tuple[int, int] | None:
-        """Registers a producer. Returns its producer id and epoch; None while the previous transaction is ending."""
+        """Registers a producer.
+
+        Returns its producer id and epoch; None while the previous transaction is still ending.
+        """
         known = self._by_id.get(transactional_id)
         if known is None:
             known = self._by_id[transactional_id] = Transaction(transactional_id, 1000 + len(self._by_id))
@@ -101,7 +105,7 @@ class TransactionCoordinator:
         return [known for known in self._by_id.values() if known.phase is Phase.EMPTY]
 
     def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
-        """Adds a partition to the transaction. Returns False while the previous transaction is ending.
+        """Adds a partition to the transaction. Returns False while the producer's previous transaction is still ending.
 
         Raises:
             ProducerFenced: A newer producer has the same transactional id.
@@ -115,7 +119,10 @@ class TransactionCoordinator:
         return True
 
     def add_offsets(self, transactional_id: str, epoch: int, group: str, offsets: Mapping[Partition, int]) -> bool:
-        """Adds a group's offsets to the transaction. Returns False while the previous transaction is ending."""
+        """Adds a group's offsets to the transaction.
+
+        Returns False while the producer's previous transaction is still ending.
+        """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.ENDING:
             return False

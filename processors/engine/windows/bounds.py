@@ -33,7 +33,7 @@ def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
 
 
 def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
-    """Returns the largest ``due_ms`` (end of a window without grace) for which ``is_closed`` is true."""
+    """Returns the latest window end (``due_ms``, without grace) for which ``is_closed`` returns True."""
     return max(time_ms - grace_ms, closed_ms)
 
 

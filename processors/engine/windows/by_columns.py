@@ -49,7 +49,7 @@ _NOTHING: Mapping[bytes, int] = {}
 
 
 class WindowRowStore(RowStore, Protocol):
-    """The store that holds the rows and the index of windows; ``StoreState`` implements it."""
+    """The store that holds the rows of windows, and the index of windows by time; ``StoreState`` implements it."""
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
         """Writes values of one message key into the store's overlay, one value for each state key."""
@@ -170,7 +170,7 @@ class ColumnarWindows:
     # -- methods for the close and the deletion of windows ---------------------------------------------------------
 
     def results(self, entries: Sequence[DueEntry]) -> list[dict[str, Any] | None]:
-        """Returns the results of the windows of these index entries; None if a window has no row in memory."""
+        """Returns the results of these index entries' windows; None for a window that has no row in memory."""
         length_ms = self._spec.duration_ms
         rows = np.array(
             [
@@ -306,9 +306,9 @@ class ColumnarWindows:
         return rows
 
     def _rows_in(self, start: int, keys: Sequence[bytes]) -> list[Any]:
-        """Returns the row number of each key's window with this start.
+        """Returns for each window the number of its row in memory.
 
-        A window without a row is read from the store.
+        A window is given by its key and its start. A window without a row is read from the store first.
         """
         index = self._index.setdefault(start, {})
         rows = list(map(index.get, keys))
@@ -327,7 +327,7 @@ class ColumnarWindows:
         return rows
 
     def _enter(self, segments: Segments, window_times: Places) -> None:
-        """Writes an index entry for each new window, with the event time of the window's first message."""
+        """Writes an entry in the index by time for each new window, at the event time of the window's first message."""
         opens = np.flatnonzero(~self._table.there[segments.rows])
         if not len(opens):
             return

@@ -52,9 +52,9 @@ class KeysAhead:
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._state, self._stream = windows, state, stream
-        #: Milliseconds. All index entries are at this time or later.
+        #: No index entry has an earlier time than this, in milliseconds.
         self.next_ms = NO_TIME
-        #: Milliseconds. All index entries up to this time are deleted, so that a scan of the index may begin after it.
+        #: All index entries up to this time (milliseconds) are deleted, so a scan of the index may begin after it.
         self._gone_ms = NO_TIME
         #: Results that ``closing`` has returned but whose ``closed`` call is still missing.
         self._found: deque[_Step] = deque()

@@ -19,7 +19,7 @@ from holdfast.processors.engine.windows.results import (
 )
 from holdfast.processors.engine.windows.spec import OnLate, WindowSpec
 
-#: The type of a declared window by time to which no columns were added yet.
+#: The type of a declared window by time (not by count) that has no columns yet.
 TimeWindow: TypeAlias = Window[AggregatedWindow[Stream]]
 CountWindow: TypeAlias = Window[AggregatedCountWindow[Stream]]
 
@@ -164,7 +164,7 @@ class StreamWindows(Generic[Stream]):
 
     @property
     def _regrouped(self) -> bool:
-        """Whether messages of one key come from several partitions of a source, as after ``group_by``."""
+        """Whether messages of one key can come from several partitions of a source topic, as after ``group_by``."""
         raise NotImplementedError
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> Stream:

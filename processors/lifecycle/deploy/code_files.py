@@ -45,8 +45,8 @@ class Code:
     """The files that a definition loads; empty if a release cannot copy them, for the reason in ``why_not``.
 
     ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
-    but that are not copied. ``unseen`` has one text for each place whose file or module is known only at runtime, so
-    that it may be neither copied nor part of the digest.
+    but that are not copied. ``unseen`` has one text for each place that loads a file or module whose name is known only
+    at runtime. Such a file may be missing in the copy and in the digest.
     """
 
     target: str
@@ -105,7 +105,7 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """The files found so far. ``files`` maps a file's path in the copied folder to the file."""
+    """The files and unresolved names that were found so far. ``files`` maps a path in the copied folder to its file."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -144,7 +144,7 @@ class _Found:
         for name in _texts(nodes):
             if from_here:
                 self._name(path.parent / name, root)
-            # Such a path is relative to the worker's working folder, which is the project folder.
+            # A path in a string is relative to the worker's working folder, which is the project folder.
             elif _is_data(root / name):
                 self.left.add(name)
         place = path.relative_to(root).as_posix()

@@ -1,6 +1,7 @@
-"""Finds the places in a Python file at which a module or a data file gets its name only at runtime.
+"""Finds the places in a Python file that load a module or a data file whose name is computed at runtime.
 
-The copy of a release is made from the source, so it can't contain what such a name stands for. A plan names the places.
+A deployment copies the files that the source code names. It can't know a computed name, so the copy may lack the file.
+A plan lists these places as a warning.
 
     import_module(f"shop.rules.{name}")            the package shop is known, and copied whole: not listed
     import_module(settings["rules"])               listed
@@ -25,17 +26,17 @@ _FILE = "__file__"
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A place in a file: its line, and what the code does there."""
+    """A place that loads a module or file by a computed name: the line, and a text about the code in that line."""
 
     line: int
     what: str
 
 
 def computed(nodes: Iterable[ast.AST], *, paths: bool) -> list[Computed]:
-    """The places of a file at which a name is put together, in the order of the lines.
+    """The places of a file at which a name is computed at runtime, in the order of the lines.
 
-    ``paths`` is whether paths below the file's own folder are listed, too. In a package they are not: a package is
-    copied whole.
+    ``paths`` says whether computed paths of data files are listed, too. It is false for a file in a package, because a
+    package is copied whole.
     """
     nodes = list(nodes)
     found = {_line(node): "imports a module whose name is computed" for node in nodes if _imports_computed(node)}
@@ -47,7 +48,10 @@ def computed(nodes: Iterable[ast.AST], *, paths: bool) -> list[Computed]:
 
 
 def package_of(name: ast.expr) -> str:
-    """The top-level name in the expression of a module's name; empty if it is relative, or not known from the text."""
+    """The top-level package in the expression of a module's name.
+
+    Empty if the name is relative, or if the expression does not begin with a constant package name.
+    """
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         return name.value.partition(".")[0]
     start = _start(name)
@@ -55,7 +59,7 @@ def package_of(name: ast.expr) -> str:
 
 
 def _start(name: ast.expr) -> str:
-    """The constant text that an expression of a text begins with; empty if it begins with something else."""
+    """The constant text at the start of a string expression; empty if the expression starts with a computed part."""
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         return name.value
     if isinstance(name, ast.JoinedStr) and name.values:
@@ -68,14 +72,15 @@ def _start(name: ast.expr) -> str:
 def _imports_computed(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or _called(node) not in IMPORTING or not node.args:
         return False
-    # a relative name is of the same package, which is copied whole
+    # a relative import stays in the same package, which is copied whole
     return not package_of(node.args[0]) and not _start(node.args[0]).startswith(".")
 
 
 def _names_of_here(nodes: Iterable[ast.AST]) -> set[str]:
-    """The variables of a file that have the path of a folder which follows from the path of the file itself.
+    """The variables that contain the file's own path, or a parent folder of it, for example ``Path(__file__).parent``.
 
-    A folder below the file's own folder is left out if its name is constant, because such a folder is copied whole.
+    A variable with a constant subfolder, such as ``Path(__file__).parent / "rules"``, is left out, because such a
+    folder is copied whole.
     """
     names = {_FILE}
     for node in nodes:
@@ -85,14 +90,14 @@ def _names_of_here(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _is_here(value: ast.AST, names: set[str]) -> bool:
-    """Whether an expression follows from the path of the file itself, without a name that is added to the path."""
+    """Whether an expression is the file's own path or a parent folder of it, without an added name."""
     if any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(value)):
         return False
     return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(value))
 
 
 def _joins_computed(node: ast.AST, here: set[str]) -> bool:
-    """Whether a path below the file's own folder gets a part that is not a constant."""
+    """Whether an expression adds a part that is not a constant to the path of the file's own folder."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         return _is_here(node.left, here) and not isinstance(node.right, ast.Constant)
     if isinstance(node, ast.Call) and _called(node) in ("join", "joinpath", "with_name"):
@@ -103,7 +108,7 @@ def _joins_computed(node: ast.AST, here: set[str]) -> bool:
 
 
 def _lists(node: ast.AST, here: set[str]) -> bool:
-    """Whether a call lists the files of the file's own folder, or of one above it."""
+    """Whether a call lists the files of the file's own folder or of a parent folder."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Attribute) and node.func.attr in _LISTING:
@@ -114,7 +119,7 @@ def _lists(node: ast.AST, here: set[str]) -> bool:
 
 
 def _called(node: ast.Call) -> str:
-    """The name of the function or method that a call calls; empty if it has no name."""
+    """The name of the function or method in a call expression; empty if it has no name, as in ``f()()``."""
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 

@@ -26,13 +26,13 @@ from holdfast.infra.system.process import environment_of
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
-#: The variable with the home folder, which every worker of this home is started with.
+#: The environment variable with the path of the home folder. Every worker of this home folder is started with it.
 _HOME = "HOLDFAST_HOME"
 _NONE: Mapping[str, int | None] = MappingProxyType({})
 
 
 class DeployedSettings:
-    """Reads and writes the recorded settings of all releases in this home folder."""
+    """Reads and writes the settings with which each release (copy of the code) in this home folder was deployed."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -40,7 +40,7 @@ class DeployedSettings:
     def read(self, processor: str, release: str) -> Recorded | None:
         """The settings that a release was deployed with; None if no settings are recorded.
 
-        For example, earlier versions of Holdfast recorded no settings.
+        Earlier versions of Holdfast did not record settings.
         """
         return read_json(self._file(processor, release), Recorded)
 
@@ -63,7 +63,10 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker."""
+        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker.
+
+        A slot is the place of one worker.
+        """
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
@@ -74,13 +77,13 @@ class DeployedSettings:
         it replaced the process. If the system does not show the environment of the process, the result is ``of_slot``.
         """
         started = None if pid is None else environment_of(pid)
-        # A process of another home, or another program that has this id now, is not the worker.
+        # A process with another home folder is not this worker: the worker ended, and another program got its id.
         if started is None or Path(started.get(_HOME, "")) != self._paths.home:
             return self.of_slot(processor, slot)
         return self.recorded(started)
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the supervisor starts the worker in a slot with the code of this release.
+        """Whether the supervisor starts the worker in a slot (place of one worker) with the code of this release.
 
         Also true if the supervisor has no program for the slot.
         """
@@ -95,7 +98,8 @@ class DeployedSettings:
 
     def forget(self, processor: str, release: str) -> None:
         """Delete the recorded settings of a release that was deleted."""
-        # A registry row can contain a path outside of the home folder. Such a release has no settings file to delete.
+        # A registry row can name a release folder outside of the home folder. Such a release has no settings file to
+        # delete.
         with suppress(PathOutside):
             self._file(processor, release).unlink(missing_ok=True)
 
@@ -112,8 +116,9 @@ class DeployedSettings:
     ) -> tuple[str, ...]:
         """Texts, one for each setting that differs between ``present`` and the release or its running ``workers``.
 
-        ``workers`` maps a slot to the process id of its worker, or to None. The settings of running workers are
-        compared, too. An interrupted deploy can record new settings while some workers still run with the old ones.
+        ``workers`` maps a slot (place of one worker) to the process id of its worker, or to None. The settings of
+        running workers are compared, too. An interrupted deploy can record new settings while some workers still run
+        with the old ones.
         """
         own = (self.of_worker(processor, slot, pid) for slot, pid in workers.items())
         known = (self.read(processor, release), *own)

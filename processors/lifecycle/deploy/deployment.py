@@ -1,7 +1,8 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-Decisions use two inputs: the supervisor's state of each program, and the status that each worker reports. The module
-``keep_or_replace`` and the function ``what_is_missing`` make the decisions. The other functions act and wait.
+A slot is the place of one worker. Decisions use two inputs: the supervisor's state of each program, and the status that
+each worker reports. The module ``keep_or_replace`` and the function ``what_is_missing`` make the decisions. The other
+functions act and wait.
 
 Invariants:
     - An instance (worker) that already runs the version is not restarted.
@@ -45,7 +46,7 @@ class DeploymentFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a deployment or recovery: the phase of each instance, and the partitions without a running task."""
+    """Progress of a deployment or recovery: the phase of each worker, and the partitions without a running task."""
 
     processor: str
     #: Maps each slot (one for each worker) to the phase of its worker, or to ``silent`` if the worker does not answer.
@@ -69,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentResult:
-    """The result of a successful deployment: every input partition is processed."""
+    """The result of a successful deployment: every input partition is processed by a worker."""
 
     processor: str
     code_version: str
@@ -111,7 +112,7 @@ def deploy(
     """Run a processor, and wait until it processes every input partition.
 
     Args:
-        rollout: Version, slots and settings that the processor has to run with.
+        rollout: Version, slots (places of workers) and settings that the processor has to run with.
         world: Access to the supervisor, the registry and the workers.
         timeout_s: Maximum seconds from the start of the instances until they are ready.
         who: Name of the user or Dagster run, for the registry.
@@ -166,7 +167,7 @@ def deploy(
 
 
 def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ...]:
-    """Stop every instance of the processor after a final commit; returns the stopped slots.
+    """Stop every instance (worker) of the processor after a final commit; returns the slots of these workers.
 
     The stop is recorded first, so that recovery does not restart an instance that is being stopped.
 
@@ -204,7 +205,7 @@ def wait_ready(
 ) -> dict[str, ProcessorStatus]:
     """Wait until every instance runs and every input partition is processed; returns the status of each slot.
 
-    Every instance must report ``code_version``; None accepts any version.
+    A slot is the place of one worker. Every instance must report ``code_version``; None accepts any version.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
@@ -238,11 +239,12 @@ def settle(
     settle_s: float,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Watch a running processor until every input partition progresses, so that a deploy of a faulty version fails.
+    """Watch a processor that was just started until every input partition progresses.
 
-    A partition progresses when its committed offset has grown since the start of the watch, or when its lag is 0. The
-    watch ends after ``settle_s`` seconds; partitions without progress are then accepted. ``ready`` has the statuses
-    from the moment when all instances ran.
+    A deploy of a version that starts but processes nothing therefore fails. A partition progresses when its committed
+    offset has grown since the start of the watch, or when its lag is 0. The watch ends after ``settle_s`` seconds;
+    partitions without progress are then accepted. ``ready`` has the statuses from the moment when all instances
+    (workers) ran.
 
     Raises:
         DeploymentFailed: An instance ended or failed during the watch.
@@ -264,7 +266,7 @@ def settle(
 
 
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
-    """Stop every instance that will be replaced, if workers of the old and of the new version must not run together."""
+    """Stop every instance (worker) that will be replaced, if workers of both versions must not run at the same time."""
     for slot in rollout.slots:
         if step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
@@ -290,10 +292,10 @@ def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) 
 
 
 def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
-    """Start every instance of the processor that does not run yet; returns the slots that were started.
+    """Start every instance (worker) of the processor that does not run yet; returns the slots that were started.
 
-    A live instance is replaced only after the instances started earlier are running, so that most partitions always
-    have an owner.
+    A slot is the place of one worker. A live instance is replaced only after the instances started earlier are running,
+    so that most partitions always have an owner.
     """
     started: list[str] = []
     for slot in rollout.slots:
@@ -307,7 +309,10 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
-    """Start the instance (worker) in a slot if it does not run yet; returns whether it was started."""
+    """Start the instance (worker) in a slot if it does not run yet; returns whether it was started.
+
+    A slot is the place of one worker.
+    """
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False

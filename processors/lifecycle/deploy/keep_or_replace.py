@@ -1,7 +1,7 @@
-"""Decides whether a deploy keeps, starts or replaces the instance (worker) in a slot.
+"""Decides whether a deploy keeps, starts or replaces the instance (worker) in a slot (place of one worker).
 
 Invariants:
-    - ``step_for`` decides on facts only; ``look`` reads the facts.
+    - ``step_for`` decides only from its arguments; ``look`` reads the state of the instance.
     - An instance that answers, is not paused by a user, and runs the wanted version, release and settings is kept.
 """
 
@@ -28,7 +28,7 @@ Step = Literal["keep", "start", "replace"]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """Decides whether an instance is kept, started or replaced, so that it then runs version ``code_version``.
+    """Decides whether to keep, start or replace an instance (worker), so that it then runs version ``code_version``.
 
     An instance that a user paused is replaced, because it reads no input.
     """
@@ -43,17 +43,21 @@ def step_for(
 
 
 def step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    """Whether the instance in a slot is kept, started or replaced, decided from its present process and its status."""
+    """Decides whether to keep, start or replace the worker in a slot, from its present process and its status.
+
+    A slot is the place of one worker.
+    """
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and _is_other(slot, rollout, program, world):
-        # The worker runs the wanted version with another copy of the code or with other settings, so it is replaced.
+        # The worker runs the wanted version, but with another copy of the code or with other settings, so it is
+        # replaced.
         return "replace"
     return step
 
 
 def _is_other(slot: str, rollout: Rollout, program: ProgramStatus | None, world: World) -> bool:
-    """Whether the supervisor's program, or the settings of its present process, differ from the rollout."""
+    """Whether the supervisor's program, or the settings of its present process, differ from those of the deployment."""
     if world.deployer.differs(rollout.program(slot, world)):
         return True
     book = DeployedSettings(world.paths)
@@ -64,7 +68,7 @@ def _is_other(slot: str, rollout: Rollout, program: ProgramStatus | None, world:
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The supervisor's state of an instance (None if unknown), and the instance's status (None if there is no status).
+    """Returns the supervisor's state of an instance (worker) and its status; each is None if unknown.
 
     The status is the answer of the live process. If the process ended with an error, it is the last status before the
     end. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.

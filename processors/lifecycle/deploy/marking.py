@@ -1,6 +1,7 @@
-"""Writes marks, and detects a registry that is outdated, for example because a backup was restored.
+"""Writes marks, and detects a registry (database of deployments) that was replaced by an older backup.
 
-A mark is a file with a copy of a processor's deployment row in the registry."""
+A mark is a file with a copy of a processor's deployment row in the registry.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +50,17 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """The earliest time of a deployment in the mark files of these processors; None if no mark has a time."""
+    """The earliest time of a deployment in the marks of these processors; None if no mark has a time.
+
+    A mark is a file with a copy of a deployment's registry row.
+    """
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
     return datetime.fromtimestamp(min(moments), UTC) if moments else None
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """A deployment in the mark file or the changelogs that is missing in the registry; None if none is missing.
+    """Returns a deployment that the mark file or the changelogs record, but the registry lacks; otherwise None.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -65,13 +69,16 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """Returns the same as ``behind``, for a deployment ``known`` that the caller has just read from the registry."""
+    """Returns the same as ``behind`` (a deployment that the registry lacks).
+
+    ``known`` is the registry's deployment, which the caller has just read.
+    """
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # Read the registry again, because a verb may have recorded a deployment after ``known`` was read.
-    # Verbs write the registry before the mark.
+    # Read the registry again, because a command may have recorded a deployment after ``known`` was read. Commands write
+    # the registry first, then the mark (a file with a copy of the row).
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

@@ -1,4 +1,4 @@
-"""Reads the status of all instances of many processors in parallel, with one request for each instance.
+"""Reads the status of all instances (workers) of many processors in parallel, with one request for each instance.
 
 Invariants:
     - The total time is about that of the slowest instance, even if many instances do not answer.
@@ -46,7 +46,10 @@ class _Answered:
 
 
 class _Listed:
-    """A deployer that returns a cached list of programs, or raises a cached error; changes go to the real deployer."""
+    """A deployer (access to the supervisor) with a cached list of programs, or with a cached error that it raises.
+
+    Changes are passed on to the real deployer.
+    """
 
     def __init__(
         self, deployer: Deployer, programs: dict[str, ProgramStatus] | None, silent: SupervisorSilent | None
@@ -81,8 +84,8 @@ class _Listed:
 def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
     """Returns a copy of ``world`` (access to supervisor, workers and registry) with cached statuses of these instances.
 
-    If the supervisor cannot list its programs, ``world`` is returned unchanged. The caller's own request then gets the
-    error.
+    If the supervisor cannot list its programs, ``world`` is returned unchanged. The caller's next request to the
+    supervisor then raises the error.
     """
     deployer, silent = world.deployer, None
     try:

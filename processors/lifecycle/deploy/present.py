@@ -1,7 +1,8 @@
 """Finds all existing workers of a processor, whether the registry lists them or not.
 
-The registry lists only the desired workers. An interrupted apply can leave further running workers, which own
-partitions, too. To reach every owner of state, use ``slots_at_work`` instead of the registry.
+The registry lists only the workers that should run. An interrupted apply (execution of a plan) can leave further
+running workers, which also own partitions. To reach every owner of state, use ``slots_at_work`` instead of the
+registry.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[s
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
     All these programs are stopped together, so that the consumer group rebalances only once. The supervisor's list
-    names the programs, because after a killed apply the registry has only the slots of the new deployment.
+    names the programs, because after a killed apply (execution of a plan) the registry has only the slots of the new
+    deployment.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 KEPT = 5
 #: Number of releases that are always kept: the last two releases that worked.
 UNDO = 2
-#: Maximum age, in seconds, of a folder that a running deploy still fills, because a copy takes only seconds. An older
-#: half-filled folder was left by a killed deploy.
+#: Maximum age, in seconds, of a release folder that a running deploy is still filling; a copy takes only seconds. An
+#: older half-filled folder was left by a killed deploy, and is deleted.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
-#: Maximum number of releases of a processor that one pruning reads.
+#: Maximum number of a processor's releases that one call of ``prune`` reads.
 _READ_MAX = 1_000
 
 
@@ -58,7 +58,10 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Creates release folders and records them in ``book``, the registry; keeps the newest ``kept`` per processor."""
+    """Creates release folders and records them in ``book``, the registry.
+
+    Keeps the newest ``kept`` releases per processor.
+    """
 
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
@@ -99,9 +102,10 @@ class ReleaseFolders:
     def prune(self, processor: str, keep: Sequence[str]) -> int:
         """Delete all releases except the newest ``kept``; returns the number of deleted releases.
 
-        Releases that never worked are deleted first. Three kinds of releases are never deleted: ``keep``, the last two
-        releases that worked, and the release that a rollback would start. Plans name these releases as their undo. If a
-        row in the registry names a folder of another release, the row is deleted with a warning. The folder remains.
+        Releases that never worked are deleted first. Three kinds of releases are never deleted: those in ``keep``, the
+        last two releases that worked, and the release that a rollback would start. Plans name these releases as their
+        undo. If a row in the registry names a folder of another release, the row is deleted with a warning, and the
+        folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]

@@ -18,7 +18,7 @@ RELEASE = "--release"
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Describes how to run a processor: version, slots and settings.
+    """Describes how to run a processor: version, slots (one for each worker) and settings.
 
     Args:
         inputs: Input topic -> number of partitions.
@@ -39,13 +39,17 @@ class Rollout:
     #: Whether all workers of the old version stop before the first new worker starts. Needed if the two versions divide
     #: their stores into tasks differently; otherwise workers of both versions would write the same changelogs.
     together: bool = False
-    #: Whether only the number of slots changes. An instance that already runs the version is then not restarted.
+    #: Whether only the number of slots (places of workers) changes. A worker that already runs the version is then not
+    #: restarted.
     rescale: bool = False
     #: Maximum seconds that workers may take to fetch the state of tasks that a rescale gives them; 0 for no wait.
     warm_s: float = 0.0
 
     def program(self, slot: str, world: World) -> ProgramSpec:
-        """The supervisor's specification of the worker in a slot: command, environment and log file."""
+        """The supervisor's specification of the worker in a slot: command, environment and log file.
+
+        A slot is the place of one worker.
+        """
         code = () if self.release is None else (RELEASE, str(self.release))
         arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(

@@ -1,4 +1,4 @@
-"""Starts and stops processors for a plan's stages, through the deployer (``execution.Runner``).
+"""Starts and stops processors for the stages (steps) of a plan. Implements ``execution.Runner`` on top of a deployer.
 
 Invariants:
     - A worker that already runs the version and settings of the stage is not restarted, so a repeated stage changes
@@ -74,11 +74,11 @@ class DeployedProcessors:
 
     Args:
         world: Access to the supervisor, the registry and the workers.
-        rollout: Function of processor and release id that returns the rollout; release id None means the deployed
-            release.
+        rollout: Function of processor and release id that returns the rollout (how to run the processor). Release id
+            None means the deployed release.
         who: Name of the user or Dagster run, for the registry.
-        code: Function of the processor that returns the present files and shape of its definition.
-        topics: Facts about topics.
+        code: Function of the processor that returns the present files of its definition, and its topics and stores.
+        topics: Reads the ids and partition counts of topics.
         releases_kept: Number of releases that are kept for each processor.
         present: Function that returns the workers' environment from the present settings, which a deploy records; None
             in simulations.
@@ -108,8 +108,8 @@ class DeployedProcessors:
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
         """Copy the code of a version and record it as a release."""
         code, shape = self._code(processor)
-        # Prune before the copy, too, because only a successful deploy prunes at its end.
-        # Otherwise releases would accumulate if every deploy is refused.
+        # Also prune before the copy, because only a successful deploy prunes at its end. If every deploy failed, the
+        # number of releases would grow without limit.
         self._releases.prune(processor, [stage.release_id, *self._deployed(processor)])
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
@@ -180,9 +180,11 @@ class DeployedProcessors:
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
-        """The description of how to run the version; if ``stage`` belongs to a deploy, with the present settings.
+        """Returns the description of how to run the version.
 
-        The present settings are then also recorded. For all other stages, ``rollout`` is returned unchanged.
+        A stage of a deploy gets the present settings, and records them.
+
+        For all other stages, ``rollout`` is returned unchanged.
         """
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
@@ -282,17 +284,17 @@ class DeployedProcessors:
 def _goes_back(stage: RunProcessor) -> bool:
     """Whether the earlier deployment is started again after a failed start.
 
-    True if it had other code or other slots, and can be started.
+    True if the earlier deployment had other code or other slots (places of workers), and can be started.
     """
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 
 
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:
-    """The command-line arguments with which a stage of a plan starts workers.
+    """The command-line arguments with which a stage (step) of a plan starts workers.
 
-    ``--begin-empty`` has the topic id of a store's changelog. The worker starts the store empty only if the changelog
-    still has this id.
+    ``--begin-empty`` has the topic id of a store's changelog. The worker starts with an empty store only if the
+    changelog still has this id.
     """
     options: tuple[str, ...] = ("--paused",) if stage.paused else ()
     if stage.restore_from != "newest":

@@ -1,5 +1,7 @@
 """Changes the number of workers: first the future owners of tasks fetch the state; then the group rebalances once.
 
+The steps of a change, which is announced in a file:
+
 announced ──all workers prepared, or time is up──► joining (new workers join, others are stopped) ──► ended
 """
 
@@ -15,8 +17,8 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: Seconds after the maximum wait (``warm_s``) after which the announcement of a change expires. Workers that still wait
-#: then join the group.
+#: Seconds that an announced change remains valid after the maximum wait (``warm_s``). Workers that still wait then join
+#: the group.
 SLACK_S = 60.0
 #: Maximum seconds to wait for a worker of an earlier Holdfast version, which does not report whether it is prepared.
 UNTOLD_S = 10.0
@@ -46,12 +48,12 @@ def change_of_workers(
 
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
-    """Allow the new workers to join the consumer group; they read this from the file with the change."""
+    """Allow the new workers to join the consumer group, by a change in the file that announces them."""
     record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 
 def unprepared(statuses: Mapping[str, ProcessorStatus | None], waited_s: float) -> tuple[str, ...]:
-    """The slots of workers that have not yet fetched the state of all tasks that they will own after the change."""
+    """The slots of workers that have not yet fetched the state of the tasks that they will own after the change."""
     return tuple(
         slot
         for slot, status in statuses.items()

@@ -17,16 +17,16 @@ from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Transacti
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
-#: Maximum seconds for which the last stable offset may stay below the end without moving.
-#: After this time, the transaction that blocks the last stable offset counts as a problem.
-#: The broker ends a killed processor's transaction earlier: after its timeout, plus the interval of broker checks.
+#: Maximum seconds for which the last stable offset may stay below the end without moving. After this time, the
+#: transaction that blocks the last stable offset is reported. The broker ends the transaction of a killed processor
+#: earlier: after the transaction timeout plus the interval of its checks.
 PATIENCE_S = 30.0
-#: Maximum number of offsets between start and end of one partition; a larger changelog takes minutes to restore.
-#: Not checked if the number of records was estimated, because offsets are only an upper bound of records.
+#: Maximum number of offsets between start and end of one partition; a larger changelog takes minutes to restore. Not
+#: checked if the number of records was estimated, because not every offset has a record.
 MAX_SPAN = 50_000_000
 #: Maximum seconds that a restore of all state should take.
 RESTORE_TARGET_S = 300.0
-#: Records per second that one worker restores, if no restore was measured: half the rate of a slow disk.
+#: Assumed records per second that one worker restores, if no restore was measured: half the rate of a slow disk.
 ASSUMED_RECORDS_PER_S = 200_000.0
 #: A partition is reported if it has more records than this factor times the number in ``records_allowed``.
 BOUND_FACTOR = 1.3
@@ -107,7 +107,7 @@ class StoreSpace:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFacts:
-    """The facts of a changelog in the cluster; ``config`` is None if the topic does not exist.
+    """The offsets, sizes and settings of a changelog in the cluster; ``config`` is None if the topic does not exist.
 
     ``unknown`` has a sentence for each fact that could not be read.
     """

@@ -155,7 +155,8 @@ def _with_samples(
     seen = [part for part in parts if part.records is not None]
     span = sum(part.span for part in seen)
     density = sum(part.records or 0 for part in seen) / span if span else 1.0
-    # Keys are spread evenly over partitions, so the density of the sampled partitions is used for all other partitions.
+    # Kafka spreads keys evenly over partitions. So the records per offset of the sampled partitions are assumed for all
+    # others.
     if seen:
         parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
     return replace(facts, partitions=tuple(parts))
@@ -193,7 +194,8 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
     """The offsets at which samples of a partition begin.
 
-    They are evenly spaced from ``start``. One more sample ends at ``at_bound``. A small partition is one sample.
+    The samples are evenly spaced from ``start``. One more sample ends at the offset ``at_bound``. A small partition is
+    read as one sample.
     """
     if end <= start:
         return []
@@ -207,7 +209,10 @@ def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
 
 
 def estimated_records(windows: Sequence[Window], end: int) -> int:
-    """Estimated number of records up to ``end``; between two samples, the density of the earlier sample is assumed."""
+    """Estimated number of records up to ``end``.
+
+    Between two samples, the number of records per offset is assumed to be that of the earlier sample.
+    """
     ordered = sorted(windows, key=lambda window: window.offset)
     edges = [*(window.offset for window in ordered[1:]), end]
     total = 0.0

@@ -1,9 +1,9 @@
 """Measures the disk space of each kind of files on this machine, and judges whether the disk has enough free space.
 
-An owner is a kind of files, for example logs or checkpoints.
+In this module, an *owner* is a kind of files, for example logs or checkpoints.
 
 Invariants:
-    - Every file below the home folder belongs to exactly one owner. ``OTHER`` owns the files that no other owner lists.
+    - Every file below the home folder belongs to exactly one owner. ``OTHER`` has the files of no other owner.
     - Each owner names the setting that limits its size, or the command that frees space.
 """
 

@@ -46,9 +46,10 @@ from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
-#: The verb of rehearsals in the registry's list of actions.
+#: The name of rehearsals in the registry's list of actions (field ``verb``).
 REHEARSE = "rehearse"
-#: Minimum free disk space, as a multiple of the state's size; RocksDB keeps old and new files during a compaction.
+#: Minimum free disk space, as a multiple of the state's size. During a compaction, RocksDB keeps the old and the new
+#: files.
 ROOM = 2.0
 #: A restore rate is computed only from a rehearsal of at least this many records.
 RECORDS_FEW = 1_000
@@ -80,7 +81,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class StoreRehearsal:
-    """The fingerprints of one store at ``offset``: of the restored copy, and of the worker's checkpoint."""
+    """The result for one store: the fingerprints of the restored copy and of the worker's checkpoint.
+
+    Both copies have the state at changelog offset ``offset``.
+    """
 
     store: str
     changelog: str
@@ -138,7 +142,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """Picks a candidate by a hash of ``day``, so all calls on one day pick the same; None without candidates."""
+    """Picks a task by a hash of ``day``, so all calls on one day pick the same task; None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None
@@ -147,7 +151,7 @@ def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
 
 
 def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) -> tuple[bool, str]:
-    """Whether a rehearsal passes, and the text for its asset check.
+    """Returns whether a rehearsal passes, and the text for its Dagster asset check.
 
     Args:
         rehearsal: The finished rehearsal.
@@ -197,7 +201,7 @@ def rehearsed(actions: Sequence[Action], processor: str) -> list[dict[str, Any]]
 
 
 def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
-    """Records per second of the newest rehearsal with at least ``RECORDS_FEW`` records; None if there is none."""
+    """Records per second of the newest rehearsal with at least ``RECORDS_FEW`` restored records; otherwise None."""
     for each in rehearsed(actions, processor):
         if each["records"] >= RECORDS_FEW and each["seconds"] > 0:
             return float(each["records"] / each["seconds"])
@@ -207,7 +211,7 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 class Rehearsals:
     """Runs restore rehearsals on this machine.
 
-    ``slots`` is a function that returns the running slots of a processor.
+    ``slots`` is a function that returns the slots (places of workers) of a processor that run.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ Invariants:
     - The functions read no clock, no cluster and no worker. They get the results of requests (facts) and the memory.
     - A failed finding describes the problem and names one action.
     - A topic that was deleted and created again fails its check until the state belongs to the new topic. The state
-      belongs to it when the state's owners report the new topic id, or after a verb that recreates the topic or its
+      belongs to it when the state's owners report the new topic id, or after a command that recreates the topic or its
       positions.
     - A changelog that lost records fails its check until it is created again. The first offset shows the loss, because
       retention and DeleteRecords raise it. Compaction does not raise the first offset, and nothing lowers it.
@@ -33,14 +33,14 @@ OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 TOPIC_EXISTS = "topic_exists"
 
-#: If a last stable offset stays below the end for more than this many seconds, another program blocks it, not a worker.
+#: If a last stable offset stays below the end for more than this many seconds, the open transaction is not a worker's.
 #: A worker's transaction lasts at most 15 s. Kafka ends the transaction of a dead worker at most 10 s later.
 HELD_S = 28.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The facts of all topics and consumer groups at one moment (``now``, seconds since 1970).
+    """The offsets and settings of all topics and consumer groups at one moment (``now``, seconds since 1970).
 
     Args:
         topics: Topic name -> facts of the topic; only existing topics.
@@ -65,8 +65,8 @@ class Known(msgspec.Struct, frozen=True):
     Args:
         topic_id: The id of the topic from which the state was built.
         seen_at: Time when the topic last had this id, seconds since 1970.
-        held: Partition -> last stable offset, and the time since when it has stayed below the end (seconds since 1970).
-            Only partitions with such an offset.
+        held: Only partitions whose last stable offset is below the end. Maps a partition to this offset, and to the
+            time since which the offset has not moved (seconds since 1970).
     """
 
     topic_id: str
@@ -147,14 +147,14 @@ def remember(
     owners: Mapping[str, Set[str]],
     remade: Mapping[str, float],
 ) -> dict[str, Known]:
-    """The facts of each topic that the next check needs, computed from the present facts and the last memory.
+    """The properties of each topic that the next check needs, computed from the present facts and the last memory.
 
     Args:
         watched: The topologies of the processors to check.
-        look: The present facts.
-        memory: The memory of the last check.
+        look: The present offsets and settings.
+        memory: The data that the last check stored.
         owners: Changelog -> ids of the topics from which its owners (workers) built their state, as they report them.
-        remade: Processor -> time when a verb last recreated its topics or positions, seconds since 1970.
+        remade: Processor -> time when an operator command last recreated its topics or positions, seconds since 1970.
     """
     found: dict[str, Known] = {}
     for topology in watched:
@@ -179,7 +179,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """Returns the id of the topic from which the state was built; not ``seen`` if the topic was created again."""
+    """Returns the topic id that the state was built from. ``seen`` is the present id; it differs after a recreation."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -194,7 +194,7 @@ def _unread(name: str, topology: Topology, look: Look) -> bool:
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Maps each partition whose last stable offset is below the end to this offset and the time of its last change."""
+    """Partitions whose last stable offset is below the end -> this offset, and the time of its last change."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -222,14 +222,14 @@ def judge(
     busy: Set[str] = frozenset(),
     held_s: float = HELD_S,
 ) -> Iterator[Finding]:
-    """The findings of every changelog, source topic, output topic and dead-letter topic.
+    """The findings (results of checks) of every changelog, source topic, output topic and dead-letter topic.
 
     Args:
         watched: The topologies of the processors to check.
-        look: The present facts.
+        look: The present offsets and settings.
         known: The result of ``remember``.
         transactions: Open transactions of the partitions in ``held_too_long``, as far as Kafka answered.
-        busy: Processors with an open apply; their topics are not checked.
+        busy: Processors with an open apply (execution of a plan); their topics are not checked.
         held_s: Maximum seconds for which a last stable offset may stay unchanged; default ``HELD_S``.
     """
     for topology in watched:
@@ -296,7 +296,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """Instructions for an operator to create a changelog again, which works also while its processor runs."""
+    """Instructions for an operator to create a changelog again. They also work while the processor runs."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"

@@ -1,4 +1,6 @@
-"""The archive of orphans: one folder for each copy, with a manifest and a record of the original's deletion.
+"""The archive of orphans (resources without an owner): one folder for each copy, with a manifest.
+
+The folder also records the deletion of the original.
 
     <archive>/<kind>/<name>/<moment>/manifest.json     the original, the time, the files; written last
                                      deletion.json     the original's deletion: its begin, the leftovers, its end
@@ -7,7 +9,7 @@
 Invariants:
     - A copy is complete or absent. It is written to a folder ``<moment>.part``, and the folder is renamed after every
       file was synced to the disk.
-    - This module never deletes a complete copy, and never deletes files outside of the archive that a link leads to.
+    - This module never deletes a complete copy, and never follows a link to delete files outside of the archive.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ Document = TypeVar("Document")
 
 
 class ArchiveFailed(HoldfastError):
-    """The archive of orphans cannot be written or read. Fields: ``path``."""
+    """The archive of orphans (resources without an owner) cannot be written or read. Fields: ``path``."""
 
 
 class ArchiveBusy(HoldfastError):
-    """Another process archives or deletes orphans at the moment. Fields: ``path``."""
+    """Another process archives or deletes orphans (resources without an owner) at the moment. Fields: ``path``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Archive:
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """Two values: (kind, name) of each archived resource -> newest copy; a sentence for each unreadable copy."""
+        """Returns the newest copy of each archived resource, by (kind, name); and a text for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:
@@ -112,7 +114,7 @@ class Archive:
         return folder
 
     def note_deletion(self, copy: Archived, deletion: Deletion) -> None:
-        """Record the progress of the original resource's deletion.
+        """Record the progress of the deletion of the original resource.
 
         Raises:
             ArchiveFailed: The record cannot be written.
@@ -124,7 +126,8 @@ class Archive:
     def held(self) -> Iterator[None]:
         """Holds the archive's lock during the block, so that no other process changes orphans.
 
-        The folders of interrupted copies are deleted before the block, and after an error in it.
+        An orphan is a resource without an owner. The folders of interrupted copies are deleted before the block, and
+        after an error in it.
 
         Raises:
             ArchiveBusy: Another process holds the lock.
@@ -185,7 +188,7 @@ def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
 
 
 def read(file: Path, type_: type[Document]) -> Document:
-    """Read and decode a JSON file in the archive of orphans.
+    """Read and decode a JSON file in the archive of orphans (resources without an owner).
 
     Raises:
         ArchiveFailed: The file cannot be read, or has another format version.
@@ -216,7 +219,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Converts disk errors in the block.
+    """Converts each ``OSError`` of the block to ``ArchiveFailed``.
 
     Raises:
         ArchiveFailed: The block raised an ``OSError``.

@@ -1,7 +1,7 @@
-"""Reads the facts of orphans, and carries out the stages of the verbs ``clean`` and ``put-back``.
+"""Reads the facts of orphans, and carries out the stages of the commands ``clean`` and ``put-back``.
 
-An apply carries out the stages of a plan. If its process is killed in a stage, the resumed apply repeats that stage.
-The result depends on the moment of the kill:
+An orphan is a resource without an owner. An apply carries out the stages of a plan. If its process is killed in a
+stage, the resumed apply repeats that stage. The result depends on the moment of the kill:
     1. During the copy: the incomplete copy is deleted, and a new copy is made.
     2. After the begin of the deletion was recorded: the deletion is finished.
     3. After the deletion, before its end was recorded: the end is recorded.
@@ -81,7 +81,7 @@ class OrphanCleaning:
         self._archive = Archive(settings.archive_folder)
 
     def orphans(self) -> OrphanFacts:
-        """Every orphan with its present facts and its newest archived copy."""
+        """Every orphan (resource without an owner) with its present facts and its newest archived copy."""
         found, unseen = self._found()
         copies, unread = self._archive.newest()
         groups = self._topics.live_groups() if any(each.kind == "topic" for each in found) else {}
@@ -102,7 +102,7 @@ class OrphanCleaning:
         """Carry out one stage.
 
         Raises:
-            OrphanOwned: The orphan has an owner again.
+            OrphanOwned: The orphan (resource without an owner) has an owner again.
             OrphanChanged: The orphan, or its copy, differs from the plan.
             ArchiveBusy: Another process holds the archive's lock.
             HoldfastError: Kafka refused a request, or a file operation failed. A repetition continues the stage.
@@ -137,7 +137,7 @@ class OrphanCleaning:
             return Subject(orphan, Look(None, f"it could not be read: {why}"), copy)
 
     def _used(self, orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
-        """The reason why a running consumer group forbids a change of the orphan, as a sentence.
+        """Why a running consumer group forbids a change of the orphan (resource without an owner), as a sentence.
 
         Empty if no running group forbids a change.
         """
@@ -149,9 +149,9 @@ class OrphanCleaning:
         return in_use(orphan, groups)
 
     def _inside(self) -> Path | None:
-        """The folder that is searched for orphans and contains the archive.
+        """The folder that is searched for orphans (resources without an owner) and also contains the archive.
 
-        None if no searched folder contains the archive.
+        None if the archive is outside of all searched folders.
         """
         paths, root = self._settings.paths, self._archive.root.resolve()
         searched = (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse)
@@ -205,7 +205,11 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raises OrphanChanged if a running group may use the orphan, or if its deletion requires its full name."""
+        """Raises OrphanChanged if a running group may use the orphan, or if a required full name was not given.
+
+        An orphan is a resource without an owner. The user must give the full name of a topic whose records name no
+        processor.
+        """
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:
             raise changed(orphan, used)
@@ -213,7 +217,10 @@ class OrphanCleaning:
             raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
 
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
-        """The resource that a stage would change, with present owners; None if it has an owner or no longer exists."""
+        """The orphan that a stage would change; None if it has an owner or no longer exists.
+
+        An orphan is a resource without an owner.
+        """
         place = (stage.kind, stage.name)
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 

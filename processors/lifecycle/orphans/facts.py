@@ -101,7 +101,10 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The processors that a topic's records name, and the topic's end offsets; both empty for an unreadable topic."""
+    """The processors that a topic's records name as their writers, and the topic's end offsets.
+
+    Both are empty for an unreadable topic.
+    """
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)
@@ -128,7 +131,8 @@ def _state(root: Path) -> Iterator[StateEntry]:
         for slot in _folders(group):
             in_use = peek.in_use(slot)
             for entry in sorted(slot.iterdir()):
-                # Files of the slot itself, and temporary entries, are left out.
+                # Only state of tasks is listed, not the own files of the slot (place of one worker), such as its lock,
+                # and no temporary entries.
                 if entry.name not in SLOT_FILES and not entry.name.startswith("."):
                     yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
 

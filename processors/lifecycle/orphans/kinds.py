@@ -1,4 +1,4 @@
-"""Reads, copies and deletes each kind of orphan, for the stages of the verb ``clean``.
+"""Reads, copies and deletes each kind of orphan (resource without an owner), for the command ``clean``.
 
 Invariants:
     - ``look`` and ``copy`` do not change the original resource.
@@ -37,12 +37,15 @@ OFFSETS = "offsets.csv"
 #: Maximum seconds to wait, before a topic is copied, until its open transactions have ended.
 SETTLE_S = 5.0
 _TRASH = ".deleted-"
-#: Suffix of files that RocksDB never changes after writing, so a hard link replaces a copy.
+#: Suffix of the files that RocksDB never changes after writing. The archive gets a hard link to such a file instead of
+#: a copy.
 _IMMUTABLE = ".sst"
 
 
 class OrphanChanged(ApplyFailed):
     """An orphan differs from the facts in the plan, or is in use; the orphan was not changed.
+
+    An orphan is a resource without an owner.
 
     Fields: ``kind``, ``name``.
     """
@@ -51,42 +54,47 @@ class OrphanChanged(ApplyFailed):
 
 
 class Thing(ABC):
-    """Reads, copies and deletes orphans of one kind."""
+    """Reads, copies and deletes orphans (resources without an owner) of one kind."""
 
     @abstractmethod
     def look(self, orphan: Orphan) -> Look:
-        """The present facts of the orphan; ``facts`` is None if the orphan does not exist."""
+        """The present facts of the orphan; ``facts`` is None if the orphan does not exist.
+
+        An orphan is a resource without an owner.
+        """
 
     @abstractmethod
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """Copy the orphan into an empty folder; returns the details for ``about`` in the manifest.
+
+        An orphan is a resource without an owner.
 
         Raises:
             OrphanChanged: The orphan changed during the copy.
         """
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts that an interrupted deletion can leave, as JSON values; empty if the deletion is atomic."""
+        """The parts that remain if the deletion is interrupted, as JSON values; empty if the deletion is atomic."""
         return {}
 
     @abstractmethod
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the orphan if its facts still equal ``facts``.
+        """Delete the orphan (resource without an owner) if its facts still equal ``facts``.
 
         Raises:
             OrphanChanged: The facts differ.
         """
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the leftovers of an interrupted deletion.
+        """Finish an interrupted deletion: delete the parts that it left.
 
-        ``orphan`` is true if the resource with this name is still an orphan.
+        ``orphan`` is true if the resource with this name is still an orphan (without an owner).
         """
         return None
 
 
 class TopicThing(Thing):
-    """Handles topics.
+    """Reads, copies and deletes topics without an owner.
 
     The facts of a topic are its id and its end offsets. A copy has its records and its configuration.
     """
@@ -134,7 +142,7 @@ class TopicThing(Thing):
 
 
 class GroupThing(Thing):
-    """Handles consumer groups.
+    """Reads, copies and deletes consumer groups without an owner.
 
     The facts are the committed offsets; a copy is a CSV file for ``kafka-consumer-groups.sh``.
     """
@@ -169,12 +177,12 @@ class GroupThing(Thing):
 
 
 class FolderThing(Thing):
-    """Handles folders and files on this machine.
+    """Reads, copies and deletes folders and files on this machine that have no owner.
 
     The facts are the number of files, their bytes, and a digest of names, sizes and times.
 
     Args:
-        place: Function of the orphan's name that returns its path.
+        place: Function of the name of an orphan (resource without an owner) that returns its path.
         hold: Function that returns a context manager, which locks the orphan during its copy and its deletion.
         blocked: Function that returns the reason why the orphan must not be changed; empty if it may be changed.
     """
@@ -205,7 +213,7 @@ class FolderThing(Thing):
         return {"path": str(path)}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The path of the folder after it is renamed for its deletion."""
+        """The path that the folder has after it was renamed for its deletion."""
         path = self._place(orphan.name)
         return {"path": str(path.with_name(f"{_TRASH}{facts['digest'][:8]}-{path.name}"))}
 
@@ -215,7 +223,7 @@ class FolderThing(Thing):
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
             # ``blocked`` is not checked again, because it would report this process, which now holds the lock of the
-            # slot.
+            # slot (place of one worker).
             _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
@@ -241,7 +249,7 @@ class FolderThing(Thing):
 
 
 class ObjectThing(Thing):
-    """Handles objects of the checkpoint store.
+    """Reads, copies and deletes objects of the checkpoint store that have no owner.
 
     The facts are names and sizes, which identify the contents, because object names are never reused.
     """
@@ -258,7 +266,7 @@ class ObjectThing(Thing):
         return Look(facts, "", count_of(len(sizes), "object"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Copy each object to a file with the object's name."""
+        """Copy each object of the checkpoint store to a file with the object's name."""
         objects = self._open()
         for name, size in self._sizes(orphan.name).items():
             file = inside(folder, name)
@@ -276,9 +284,9 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless a processor owns the task again.
+        """Delete the objects that an interrupted deletion left, unless a processor owns their task again.
 
-        Newer checkpoints of such a task may share these objects.
+        The newer checkpoints of that task may then share these objects.
         """
         if orphan:
             self._open().delete(leftovers["objects"])
@@ -294,7 +302,7 @@ class ObjectThing(Thing):
 
 
 class TableThing(Thing):
-    """Handles tables of the catalog.
+    """Reads, copies and deletes tables of the catalog that have no owner.
 
     A copy has only facts about the table, because its data files are kept until the table is deleted.
     """
@@ -332,7 +340,7 @@ class TableThing(Thing):
 
 
 def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing:
-    """The handler for an orphan of this kind and name."""
+    """Returns the object that reads, copies and deletes an orphan (resource without an owner) of this kind and name."""
     match kind:
         case "topic":
             return TopicThing(topics)
@@ -383,7 +391,7 @@ def _slot_in_use(orphan: Orphan) -> str:
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Locks the state folder of a slot during the block, so that no worker starts on it.
+    """Locks the state folder of a slot (place of one worker) during the block, so that no worker starts on it.
 
     State that was set aside (renamed) needs no lock, because no process opens it.
 
@@ -398,7 +406,8 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        # The lock file contains the id of this process. It is emptied, because readers expect the id of a worker.
+        # `StateFolder` wrote this process's id to the lock file. The file is emptied, because readers expect a worker's
+        # id.
         (slot / "lock").write_text("")
         folder.release()
 
@@ -427,7 +436,7 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 
 
 def changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
-    """The error for an orphan that was not changed.
+    """The error for an orphan (resource without an owner) that was not changed.
 
     ``blocked`` is the reason as a sentence, empty for changed facts.
     """

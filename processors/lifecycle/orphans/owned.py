@@ -7,8 +7,9 @@ Invariants:
       programs cannot.
     - A changelog's processor is known from its records, because the topic name can be ambiguous. For example
       ``orders-eu-totals-changelog`` fits processor ``orders`` and processor ``orders-eu`` of another installation.
-    - If the owner is uncertain, the resource counts as owned. This is the case while the resource is in use, while an
-      apply (change) of its processor is open, or if its definition may be one that cannot be imported.
+    - If the owner is uncertain, the resource counts as owned. The owner is uncertain while the resource is in use, or
+      while an apply (change) of its processor is open. It is also uncertain if the processor's definition may be one
+      that cannot be imported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Owner:
         name: The name of the processor and of its consumer group.
         stores: The stores of the defined version and of the last release that worked.
         changelogs: The changelogs of ``stores``, and the processor's repartition topics.
-        slots: The processor's slots; None if unknown.
+        slots: The processor's slots (places of workers); None if unknown.
         tasks: The names of the processor's tasks in state folders and in the checkpoint store; None if unknown.
         vague: Whether the processor's stores are unknown, because it is deployed but has no definition here. Every
             changelog and table with its name then counts as owned.
@@ -75,7 +76,10 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot."""
+    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
+
+    A slot is the place of one worker.
+    """
 
     group: str
     slot: str
@@ -87,7 +91,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The processors that the records of a topic name, and the high watermark of each partition."""
+    """The processors that the records of a topic name as their writers, and the high watermark of each partition."""
 
     writers: frozenset[str] = frozenset()
     ends: Mapping[int, int] | None = None
@@ -117,8 +121,9 @@ class Known:
     Args:
         owners: The registered processors.
         names: All known names of present and former processors of this installation.
-        busy: Processors with an open apply.
-        doubtful: Whether the import of a definition failed. If so, resources of undefined processors are not orphans.
+        busy: Processors with an open apply (execution of a plan).
+        doubtful: Whether the import of a definition failed. If so, resources of undefined processors are not orphans
+            (resources without an owner).
     """
 
     owners: Sequence[Owner]
@@ -127,7 +132,7 @@ class Known:
     doubtful: bool = False
 
     def owner(self, name: str) -> Owner | None:
-        """The registered processor of that name; None if there is none."""
+        """The registered processor with this name; None if no processor has it."""
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
@@ -135,10 +140,10 @@ class Known:
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:
-        """The reason why a processor cannot own any resource.
+        """Why a resource with this processor's name has no owner, as text.
 
-        Empty if it can own resources: it is registered, or has an open apply, or a definition that failed to import
-        could be this processor's.
+        Empty if the processor may own resources: it is registered, or has an open apply (execution of a plan), or its
+        definition may be one that failed to import.
         """
         processor = _processor(name)
         if processor in self.busy or self.owner(name) is not None:
@@ -164,8 +169,8 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
     """Maps each topic that looks like an orphan to the processor or shadow (second run of a processor) in its name.
 
-    A topic's records name the processor that wrote them. The caller reads these records, to know whether the topic is
-    an orphan.
+    An orphan is a resource without an owner. A topic's records name the processor that wrote them. The caller reads
+    these records, to know whether the topic is an orphan.
     """
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
@@ -181,9 +186,9 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
 def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
     """The reason why a running group forbids a change of a topic, as a sentence; empty without such a group.
 
-    ``groups`` maps each group to the topics that it reads. The name of a group can be a longer prefix of the topic's
-    name than the name of the orphan's processor. The topic may then belong to that group, which is a processor of
-    another installation.
+    ``groups`` maps each group to the topics that it reads. Example: the topic ``orders-eu-totals-changelog`` looks like
+    an orphan (resource without an owner) of processor ``orders``, but a group ``orders-eu`` runs. The topic may then
+    belong to processor ``orders-eu`` of another installation.
     """
     if orphan.kind != "topic":
         return ""
@@ -200,8 +205,8 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind whose name contains the name of a processor of this installation.
-# If a resource has an owner, its field ``why`` is empty.
+# Each function below yields resources of one kind whose name contains the name of a processor of this installation. The
+# field ``why`` says why the resource is an orphan; it is empty for a resource with an owner.
 
 
 def _processor(name: str) -> str:

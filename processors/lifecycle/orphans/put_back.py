@@ -1,4 +1,4 @@
-"""Creates a deleted topic again from its archived copy, with partitions, configuration and records (verb ``put-back``).
+"""Creates a deleted topic again from its archived copy, with partitions, configuration and records (``put-back``).
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
@@ -96,7 +96,10 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
 
 
 def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
-    """Create the topic, or continue with the topic that an interrupted apply created; returns the recorded progress."""
+    """Create the topic, or continue with the topic that an interrupted apply created; returns the recorded progress.
+
+    An apply is the execution of a plan.
+    """
     file, about = copy.folder / _FILE, copy.manifest.about
     state = read(file, _Return) if file.exists() else None
     there = topics.describe([name]).get(name)

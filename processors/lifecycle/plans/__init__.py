@@ -1,1 +1,4 @@
-"""Requests, facts, plans and their hashes (``plan.py``), stages, explanation, apply. Imports the module ``ports``."""
+"""Requests of operators, and the plans that carry them out: facts, stages, hash, explanation, apply.
+
+Imports ``ports``.
+"""

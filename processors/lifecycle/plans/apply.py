@@ -82,17 +82,23 @@ class ApplyInProgress(HoldfastError):
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed, and the apply cannot be resumed. The apply has ended; a retry needs a new plan."""
+    """A stage failed, and the apply (execution of the plan) cannot be resumed.
+
+    The apply has ended; a retry needs a new plan.
+    """
 
 
 class RecoveryInProgress(HoldfastError):
-    """A live recovery run works on the processor, so nothing was done. Fields: ``processor``, ``incident``, ``run``."""
+    """A recovery run of the processor is in progress, so nothing was done.
+
+    Fields: ``processor``, ``incident``, ``run``.
+    """
 
     exit_code = EXIT_REFUSED
 
 
 class ApplyLost(HoldLost):
-    """Another run took over the apply, because this run sent no heartbeat for too long."""
+    """Another run (process) took over the apply, because this run sent no heartbeat for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +109,13 @@ class Done:
     units: float = 0.0
 
 
-#: Function that carries out one stage of a plan for a processor. A repetition of the stage must do no harm.
+#: Function that carries out one stage of a plan for a processor. A stage may be carried out twice without harm.
 Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run (process) that carries out an apply. Only one run at a time may carry out an apply.
+    """The run (process) that carries out an apply (execution of a plan). Only one run at a time may carry out an apply.
 
     ``name`` is unique. ``is_gone`` is a function that returns whether another holder, given by name, is known to be
     dead.
@@ -121,7 +127,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A finished apply. If the plan had nothing to do, no apply was recorded and ``id`` is None."""
+    """A finished execution of a plan (apply).
+
+    If the plan had nothing to do, no apply was recorded and ``id`` is None.
+    """
 
     plan: Plan
     id: int | None
@@ -130,7 +139,7 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """The result of the apply as text, one line for each stage."""
+        """The result of the apply (execution of a plan) as text, one line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
@@ -141,7 +150,7 @@ def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) ->
 
     Raises:
         PlanRefused: The plan is refused.
-        PlanStale: The plan's hash differs from ``shown``, the hash of the plan that was shown.
+        PlanStale: The plan's hash differs from ``shown``, the hash of the plan that was shown to the user.
         NotConfirmed: The plan deletes data, and ``sure`` is false.
     """
     if shown != plan.hash:
@@ -172,7 +181,8 @@ class Applier:
         holder: This run as a holder of applies.
         tell: Called with the progress as text.
         clock: Function that returns the present time, for the records.
-        hold: The run's lease on the apply, which the ports of ``execute`` verify before each change.
+        hold: The run's lease on the apply (execution of a plan), which the ports of ``execute`` verify before each
+            change.
     """
 
     execute: Executor
@@ -204,8 +214,8 @@ class Applier:
             self._refuse_held(record, begun)
             if begun is None:
                 raise _in_progress(record, begun, "was begun by another version of Holdfast")
-            # An ``adopt`` replaces any open apply, because the registry may be a restored backup.
-            # A backup may list an apply as open that has ended since then.
+            # An ``adopt`` replaces any open apply, because the registry may be a restored backup. Such a backup may
+            # list an apply as open that ended after the backup was made.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue
@@ -214,7 +224,7 @@ class Applier:
             return self.resume(record)
 
     def resume(self, record: ApplyRecord) -> Applied:
-        """Resume an interrupted apply at its first unfinished stage, with its recorded plan.
+        """Resume an interrupted apply (execution of a plan) at its first unfinished stage, with its recorded plan.
 
         Raises:
             ApplyInProgress: A live run holds the apply.
@@ -232,10 +242,11 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; returns False if the apply had already ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. If another version
-        of Holdfast wrote the plan, the plan is unreadable, so neither happens. Workers that the apply started paused
-        are started normally or stopped, as the plan's remaining stages specify. Workers whose state is only partly
-        changed are stopped. ``tell`` receives the progress, and a list of the leftovers.
+        An apply is the execution of a plan. Workers that the apply paused are resumed, and its shadow or temporary
+        topic is removed. If another version of Holdfast wrote the plan, the plan is unreadable, so neither happens.
+        Workers that the apply started paused are started normally or stopped, as the plan's remaining stages specify.
+        Workers whose state is only partly changed are stopped. ``tell`` receives the progress, and a list of what the
+        apply leaves behind.
 
         Raises:
             ApplyInProgress: A live run holds the apply.
@@ -294,7 +305,7 @@ class Applier:
             raise _recovering(held) from held
 
     def _claim(self, record: ApplyRecord) -> int | None:
-        """Takes over an apply and returns the token of the new lease.
+        """Takes over an apply (execution of a plan) and returns the token of the new lease.
 
         Returns None if the apply changed after ``record`` was read.
         """
@@ -305,13 +316,13 @@ class Applier:
             raise _recovering(held) from held
 
     def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
-        """End an open apply that no live run executes. Does nothing if another run takes it over at the same moment."""
+        """End an open apply (plan execution) that no live run holds. Does nothing if another run takes it over now."""
         token = self._claim(record)
         if token is not None:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The present record of the apply, read again after this run got the apply's lease.
+        """The present record of the apply (execution of a plan), read again after this run got the apply's lease.
 
         The previous holder may have recorded more stages before this run got the lease.
         """
@@ -348,7 +359,7 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # The process may stay alive after this error. If it did not release its lease here, other runs could
+                # The process may stay alive after this error. It releases its lease here. Otherwise other runs could
                 # resume the apply only after ``SILENT_S`` seconds.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
@@ -363,7 +374,7 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request if the facts show that its work is done.
+        """End an open apply (execution of a plan) of the same request if the facts show that its work is done.
 
         The run of that apply died after its last change, but before it recorded the end.
         """
@@ -387,19 +398,19 @@ class Applier:
 def paused_start(done: Sequence[Stage]) -> Stage | None:
     """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
 
-    A resumed apply repeats this stage first, because the paused workers may have died since.
+    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
 
 
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """The stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
+    """Returns the stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
 
-    The first ``done`` stages are done; the next stage may have begun. The result is about workers that the apply
-    started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are started
-    normally, unless the state is partly changed. With partly changed state, the processor is stopped permanently, so
-    that recovery starts no worker. Workers that the apply had already stopped stay stopped.
+    The first ``done`` stages are done; the next stage may have begun. The returned stage concerns workers that the
+    apply started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are
+    started normally. If the state is partly changed, the processor is stopped permanently, so that recovery starts no
+    worker. Workers that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"

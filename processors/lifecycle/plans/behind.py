@@ -32,13 +32,13 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """The finding that the registry is outdated, because it lacks the newest deployment of a processor.
+    """The finding that the registry (database of deployments) lacks the newest deployment of a processor.
 
     Args:
         processor: The name of the processor.
         here: The record in the registry; None if the registry has no deployment.
         seen: The record with a greater generation, from the mark or the changelogs.
-        mark: The mark; None if only changelogs have the greater generation.
+        mark: The mark (a file with a copy of the registry's row); None if only changelogs have the greater generation.
     """
 
     processor: str
@@ -68,7 +68,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """Whether the registry is outdated for a processor: the finding, or None if the registry has the newest deployment.
+    """Returns the finding that the registry lacks a processor's newest deployment; None if the registry has it.
 
     ``here`` is the record in the registry, ``logged`` the record in the processor's changelogs.
     """

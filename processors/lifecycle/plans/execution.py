@@ -1,4 +1,4 @@
-"""Carries out each stage of a plan by a call to the object (port) that is responsible for it.
+"""Carries out each stage of a plan by a call to the object (port) that is responsible for the stage.
 
 Invariants:
     - Every stage of ``stages.Stage`` has a branch here; the type checker enforces it.
@@ -38,12 +38,16 @@ class Runner(Protocol):
         """Copy the code of a version and record it as a release."""
 
     def run(self, processor: str, stage: stages.RunProcessor, tell: ProgressLog) -> Done:
-        """Start the worker in every slot as the stage specifies, and wait until every input partition is processed."""
+        """Start the worker in every slot as the stage specifies, and wait until every input partition is processed.
+
+        A slot is the place of one worker.
+        """
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
         """Stop the worker in every slot after a final commit, and wait until all processes have ended.
 
-        ``for_good`` records the stop, so that recovery does not restart the processor.
+        A slot is the place of one worker. ``for_good`` records the stop, so that recovery does not restart the
+        processor.
         """
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
@@ -51,7 +55,7 @@ class Runner(Protocol):
 
 
 class Owners(Protocol):
-    """Sends commands to the workers that own a processor's state, because no other process may change it."""
+    """Sends commands to the workers that own a processor's state. No other process may change this state."""
 
     def read_again(self, processor: str, stage: stages.ReadAgain, tell: ProgressLog) -> None:
         """Set the input offsets of tasks without state."""
@@ -64,7 +68,7 @@ class Owners(Protocol):
 
 
 class LocalState(Protocol):
-    """Renames and deletes state folders of a stopped processor."""
+    """Renames and deletes the local state folders of a stopped processor."""
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Rename the state folders of these tasks to ``name``; returns the number of renamed folders."""
@@ -73,9 +77,9 @@ class LocalState(Protocol):
         """Delete the folders that were renamed to ``name``; returns their number."""
 
 
-#: Function that runs a new version on the last messages, as a proof; raises an error if the version fails.
+#: Function that tests a new version on the last messages (a proof); raises an error if the version fails.
 Prove = Callable[[str, stages.ProveVersion, ProgressLog], Done]
-#: Function that rebuilds stores beside their running processors, and replaces the old stores.
+#: Function that builds stores again while their processors run, and then replaces the old stores.
 Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
 #: Function that writes the content of warehouse tables to stores.
 FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
@@ -108,7 +112,7 @@ class Execution:
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    # called only for stages about orphans, because the call imports the catalog's library
+    # called only for stages about orphans (resources without an owner), because the call imports the catalog's library
     orphans: Callable[[], Orphans]
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
@@ -144,8 +148,8 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                # With new input offsets, no command to put keys back is printed, because the input that is read again
-                # restores the keys.
+                # Input offsets were set back, so the input that is read again restores the keys. A command that writes
+                # the exported keys back is not needed.
                 undo = "" if stage.positions else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():
@@ -180,7 +184,7 @@ def written_to(paths: Sequence[str]) -> str:
 
 
 def put_back_by(processor: str, paths: Sequence[str]) -> str:
-    """The commands that put export files back as a further sentence, one for each file, oldest first."""
+    """The commands that write export files back to their stores, oldest file first, as a further sentence."""
     commands = [f"`holdfast restore {processor} --from-file {shlex.quote(path)} --yes`" for path in paths]
     return f". Undo: {', then '.join(commands)}" if commands else ""
 

@@ -1,7 +1,7 @@
-"""The facts that plans are made from: one frozen snapshot of a processor's deployment, workers, topics and state.
+"""The facts that plans are made from: one frozen view of a processor's deployment, workers, topics and state.
 
-The facts are read in this order: the recorded deployment, running instances, the group, topics with their offsets,
-local state. This order is needed, because later facts are judged with earlier ones.
+The facts are read in this order: the recorded deployment, running instances (workers), the group, topics with their
+offsets, local state. Each fact is judged with the facts that were read before it.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
@@ -86,6 +86,8 @@ class CodeFacts(msgspec.Struct, frozen=True):
 class LocalTask(msgspec.Struct, frozen=True):
     """The local state of one task in one slot; ``stores`` and ``inputs`` are None while a process uses the state.
 
+    A slot is the place of one worker.
+
     Args:
         slot: The slot.
         task: ``<subtopology>-<partition>``.
@@ -150,18 +152,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         committed: Topic -> partition -> committed offset of the group.
         deployment: The recorded deployment; None if the processor was never deployed.
         behind: The finding that the registry lacks the processor's newest deployment; None if it has the newest one.
-        instances: The recorded slots, and further slots that have a process.
+        instances: The recorded slots (places of workers), and further slots that have a process.
         local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
-        rates: Stage tag -> measured rate of such stages.
+        rates: Kind of a stage (step of a plan) -> measured rate of stages of this kind.
         released: The release that worked last; None if none is recorded. ``released`` and ``code`` are read only for
             deployments.
         code: The present files of the definition.
         file: The export file whose entries are put back; only for restores from a file.
-        releases: Every recorded release; the releases that worked last come first. Only for verbs ``restart`` and
+        releases: Every recorded release; the releases that worked last come first. Only for ``restart`` and
             ``rollback``.
-        before: The release that worked before the present version was deployed; None if there is none. Only for verb
+        before: The release that worked before the present version was deployed; None if there is none. Only for
             ``rollback``.
         letters: The dead letters that were not sent again; None without a dead-letter topic. Only for ``replay``.
         tables: Store -> its table in the warehouse; only for restores from the warehouse.
@@ -223,7 +225,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """The slots (workers) with a process that the recorded deployment lacks; an interrupted apply left them."""
+        """The slots (places of workers) that have a process, but are not in the recorded deployment.
+
+        An interrupted apply (execution of a plan) left these processes.
+        """
         recorded = () if self.deployment is None else self.deployment.slots
         return tuple(each.slot for each in self.instances if each.slot not in recorded)
 
@@ -247,7 +252,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """Two values: the expected seconds for ``units`` of work, and a text about the measured or assumed rate."""
+        """Returns the expected seconds for ``units`` of work, and a text about the measured or assumed rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -267,7 +272,7 @@ class FactSource(Protocol):
         """The finding that the registry lacks the processor's newest deployment; None if the registry has it."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """The facts of the workers in these slots, and in all other slots that have a process."""
+        """The facts of the workers in these slots (places of workers), and in all other slots that have a process."""
 
     def members(self, group: str) -> Sequence[Member]:
         """The live members of the consumer group."""
@@ -294,7 +299,7 @@ class FactSource(Protocol):
         """Partition -> high watermark; with ``committed``, the last stable offset."""
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
-        """The state of all tasks of the processor that is stored on this machine."""
+        """The state of all tasks of the processor on this machine."""
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection; None if neither workers nor local state can count them."""
@@ -303,7 +308,7 @@ class FactSource(Protocol):
         """The hanging transactions on these topics; ``partitions`` maps topic names to the number of partitions."""
 
     def rates(self, processor: str) -> dict[str, Rate]:
-        """Tag of a stage, such as ``load_table`` -> the measured rate of this kind of stage."""
+        """Kind of a stage, such as ``load_table`` -> the measured rate of stages of this kind."""
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last; None if no release worked."""
@@ -318,7 +323,7 @@ class FactSource(Protocol):
         """The release that worked before the present version was deployed; None if there is none."""
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
-        """The files of the processor's definition, whose version is ``code_version``."""
+        """The facts about the files of the processor's definition, whose version is ``code_version``."""
 
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The table of a store in the warehouse, with its snapshots."""
@@ -330,7 +335,10 @@ class FactSource(Protocol):
         """The facts of an export file on this machine."""
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next input offset, from the last committed meta record of the changelog."""
+        """Partition -> input topic -> next input offset.
+
+        The offsets come from the last committed meta record (record with a commit's input offsets) of the changelog.
+        """
 
     def settings(self, processor: str) -> tuple[str, ...]:
         """Differences between the present settings for workers and the deployed settings, one text for each."""
@@ -354,7 +362,7 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """Reads the facts of one processor that most verbs need; the function ``read`` of each verb adds more facts.
+    """Reads the facts of one processor that most commands need; the function ``read`` of each command adds more facts.
 
     Args:
         topology: The processor's present definition.
@@ -418,7 +426,7 @@ def read_facts(
 def _with_worked_instead(
     name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None
 ) -> DeploymentFacts | None:
-    """The deployment. If its version never worked, the field ``worked_instead`` names the version that worked last."""
+    """The recorded deployment. If its version never worked, ``worked_instead`` is the version that worked last."""
     if deployed is None or last is None or last.code_version == deployed.code_version:
         return deployed
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
@@ -429,10 +437,10 @@ def _with_worked_instead(
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
     """The members of a group that are not workers of this installation.
 
-    ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots with a process. Workers
-    of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids that are not in
-    ``own``. So each live slot without a member in ``own`` may have one member with an unknown client id. Members with
-    unknown ids are returned only if there are more of them than such slots.
+    ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots (places of workers) with
+    a process. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids
+    that are not in ``own``. So each live slot without a member in ``own`` may have one member with an unknown client
+    id. Members with unknown ids are returned only if there are more of them than such slots.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -448,7 +456,7 @@ def _is_whole(
 ) -> bool:
     """Whether local state contains all input that is committed for a store.
 
-    Otherwise, a count of keys in local state would be too low.
+    If it lacks input, a count of keys in local state would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:

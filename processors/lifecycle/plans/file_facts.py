@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Maximum number of message keys that a plan lists for a store. If the file has more, the workers export all keys of
-#: the store before they change it.
+#: Maximum number of message keys that a plan lists for a store. If the file has more keys, the workers first export all
+#: keys of the store before they change it.
 KEYS_NAMED_MAX = 1_000
 
 
@@ -32,7 +32,7 @@ class FileStore(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """An export file: its path, the SHA-256 of its bytes, and its entries by store."""
+    """An export file: its path, the SHA-256 of its bytes, and facts about its entries by store."""
 
     path: str
     sha256: str = ""

@@ -20,7 +20,7 @@ lost. The reasons why it is harmless, by port:
     dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
                         same transactions as the messages.
     table loaders       Each processor has one transactional id for them, so a new loader fences the former loader.
-    state folders       Each slot's folder has a lock.
+    state folders       The folder of each slot (place of one worker) has a lock.
     archive             The archive has a lock, and facts are read again before a deletion.
     registry            The lease is verified in the same database transaction (``Registry.fenced``).
 """
@@ -45,7 +45,8 @@ log = structlog.get_logger(__name__)
 
 Port = TypeVar("Port")
 
-#: The names of methods that change something, by kind of port (object through which an apply acts on other systems).
+#: The names of methods that change something, by kind of port. A port is an object through which an apply (execution of
+#: a plan) acts on other systems.
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
@@ -54,18 +55,21 @@ TRANSACTIONS = frozenset({"abort_hanging"})
 
 
 class Hold:
-    """The lease of one run on one apply or incident; there is no lease until ``take`` is called."""
+    """The lease of one run (process) on one apply (execution of a plan) or incident.
+
+    There is no lease until ``take`` is called.
+    """
 
     def __init__(self) -> None:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the stage that is executed now; each stage of an apply has another name. A run that repeats a
-        #: stage uses the same name for it.
+        #: The name of the stage (step of the plan) that is executed now. Each stage has its own name; a run that
+        #: repeats the stage uses the same name.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        """Start the lease on an apply or incident, given by ``fence``.
+        """Start the lease on an apply (execution of a plan) or incident, given by ``fence``.
 
         ``beat`` records a heartbeat, and returns False if another run has the lease.
         """
@@ -74,7 +78,7 @@ class Hold:
 
     @property
     def fence(self) -> Fence:
-        """Identifies the apply or incident that this run works on, and the token of its lease.
+        """Identifies this run's apply (execution of a plan) or incident, and has the token of its lease.
 
         Raises:
             HoldLost: This run holds neither an apply nor an incident.
@@ -92,7 +96,7 @@ class Hold:
         """Verify the lease by recording a heartbeat.
 
         Raises:
-            HoldLost: Another run took over the apply or incident, or the lease was ended.
+            HoldLost: Another run took over the apply (execution of a plan) or incident, or the lease was ended.
             RegistryUnavailable: The registry does not answer, so the state of the lease is unknown.
         """
         fence = self.fence
@@ -128,7 +132,7 @@ class Hold:
 
 
 class _Fenced:
-    """Wraps an object so that its methods in ``changing`` first verify the lease, by a call of ``check``."""
+    """Wraps an object: before each call of a method in ``changing``, the wrapper verifies the lease with ``check``."""
 
     def __init__(self, port: object, changing: frozenset[str], check: Callable[[], None]) -> None:
         self._port, self._changing, self._check = port, changing, check

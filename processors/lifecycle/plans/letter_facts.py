@@ -3,8 +3,8 @@
 Invariants:
     - A message is sent again only to a source topic of the processor, never to its repartition topics. All other
       letters are kept.
-    - A letter of unknown kind is kept, because it may be a window result, a timer or a slot, which is no message.
-      Earlier versions of Holdfast wrote no header ``holdfast.kind``.
+    - A letter of unknown kind is kept, because it may be a window result, a timer or a scheduled time, which is no
+      message. Earlier versions of Holdfast wrote no header ``holdfast.kind``.
     - A message is sent without the headers about its failure. If the message fails again, its new letter has only the
       headers of the last failure.
 """
@@ -51,7 +51,7 @@ class Letter:
     """The content of a dead letter's headers; a missing header gives an empty text.
 
     ``kind`` is ``message``, ``result`` (of a window), ``timer`` or ``schedule``. ``partition``, ``offset`` and
-    ``timestamp_ms`` are those of the failed message, or None if their header is not a number.
+    ``timestamp_ms`` are those of the failed message; each is None if its header is not a number.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Letter:
     reason: str
     action: str
     version: str
-    #: The original headers of the message.
+    #: The original headers of the failed message.
     headers: Headers
 
     def goes_to(self, inputs: Collection[str]) -> bool:
@@ -73,7 +73,7 @@ class Letter:
 
 def read_letter(record: Record) -> Letter:
     """Parses a record of a dead-letter topic."""
-    # imported late because every plan loads this module, and hardly any plan reads letters, whose writer is the engine
+    # imported here, because every plan imports this module, and only plans of `replay` read letters
     from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
     headers = record.headers or []

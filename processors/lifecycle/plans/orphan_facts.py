@@ -20,10 +20,11 @@ class Orphan:
     """A resource without an owner; ``size_bytes`` is None if unknown.
 
     ``aside``: whether this is state that was set aside (renamed). No process opens this state, not even a worker that
-    uses the slot. ``forsaken``: whether the processor is not deployed here, so that members of its group run elsewhere.
-    ``unsigned``: whether this is a topic whose records name no processor. Such a topic may belong to another
-    installation, so it is deleted only if the user gives its full name. ``ends``: a topic's high watermarks when it was
-    found. A later check compares these with the present ones, to detect that the topic is being written.
+    uses the slot (place of one worker). ``forsaken``: whether the processor is not deployed here, so that members of
+    its group run elsewhere. ``unsigned``: whether this is a topic whose records name no processor. Such a topic may
+    belong to another installation, so it is deleted only if the user gives its full name. ``ends``: a topic's high
+    watermarks when it was found. A later check compares these with the present ones, to detect that the topic is being
+    written.
     """
 
     kind: Kind
@@ -62,9 +63,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the deletion of an original.
+    """The progress of the deletion of an original resource after its copy was archived.
 
-    ``leftovers`` are the parts that an interrupted deletion can leave.
+    ``leftovers`` are the parts that remain if the deletion is interrupted.
     """
 
     begun_at: datetime
@@ -76,7 +77,10 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One complete copy of an orphan; ``deletion`` is set once the deletion of the original has begun."""
+    """One complete copy of an orphan; ``deletion`` is set once the deletion of the original has begun.
+
+    An orphan is a resource without an owner.
+    """
 
     folder: Path
     manifest: Manifest
@@ -94,13 +98,13 @@ class Archived:
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted. A resource that has the same name now is then a new resource."""
+        """Whether the original was deleted. If a resource has this name now, it was created later."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The present facts of an orphan.
+    """The present facts of an orphan (resource without an owner).
 
     Args:
         facts: The orphan's facts; None if the orphan does not exist or could not be read.
@@ -115,7 +119,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An orphan with its present facts and its newest archived copy."""
+    """An orphan (resource without an owner) with its present facts and its newest archived copy."""
 
     orphan: Orphan
     look: Look
@@ -123,14 +127,14 @@ class Subject:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the orphan's present facts equal the facts of its copy."""
+        """Whether the present facts of the orphan (resource without an owner) equal the facts of its copy."""
         facts = self.look.facts
         return self.archived is not None and facts is not None and facts == self.archived.manifest.facts
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanFacts:
-    """All orphans of the installation at one moment.
+    """All orphans (resources without an owner) of the installation at one moment.
 
     Args:
         now: The time of the check.
@@ -148,10 +152,10 @@ class OrphanFacts:
 
 
 class OrphanSource(Protocol):
-    """Reads the facts of orphans; changes nothing."""
+    """Reads the facts of orphans (resources without an owner); changes nothing."""
 
     def orphans(self) -> OrphanFacts:
-        """All orphans with their facts.
+        """All orphans (resources without an owner) with their facts.
 
         Raises:
             HoldfastError: Kafka or the registry does not answer.

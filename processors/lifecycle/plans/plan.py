@@ -3,13 +3,14 @@
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
                              └────apply────► the same stages in order (``plans/apply.py``)
 
-``Plan.hash`` is the SHA-256 of four parts: the request, the kind of verdict, the stages, and the basis (the facts that
-the plan depends on). The parts are JSON with sorted keys. The first 12 hexadecimal digits are used. Findings, sizes and
-estimates are left out, because they change with every record. ``plans/apply.py`` compares the hash that a user
-confirmed with the hash of the present plan.
+``Plan.hash`` is the SHA-256 of four parts: the request, the kind of verdict (``Ready``, ``Refused`` or
+``NothingToDo``), the stages, and the basis (the facts that the plan depends on). The parts are JSON with sorted keys.
+The first 12 hexadecimal digits are used. Findings, sizes and estimates are left out, because they change with every
+record. ``plans/apply.py`` compares the hash that a user confirmed with the hash of the present plan.
 
 Invariants:
-    - A plan is plain data that JSON stores without loss, so a killed apply resumes with the same plan.
+    - A plan is plain data that JSON stores without loss, so a killed apply (execution of a plan) resumes with the same
+      plan.
     - Two plans have the same hash only if the request, the facts in their basis and their stages are the same.
 """
 
@@ -28,19 +29,19 @@ HASH_CHARACTERS = 12
 
 
 class NothingToDo(msgspec.Struct, frozen=True, tag="nothing_to_do"):
-    """The requested state already exists."""
+    """Verdict of a plan: the requested state already exists."""
 
     sentence: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The plan can be applied."""
+    """Verdict of a plan: the plan can be applied."""
 
     sentence: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The plan cannot be applied; ``action`` says what the user can do instead."""
+    """Verdict of a plan: the plan cannot be applied; ``action`` says what the user can do instead."""
 
     sentence: str
     action: str
@@ -63,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         stages: The work, in order.
         findings: One sentence for each fact that the user should know.
         kept: Things that stay unchanged, listed because a user might expect their loss.
-        deleted: Things that the apply deletes.
+        deleted: Things that the apply (execution of a plan) deletes.
         undo: The way to undo the apply.
         keys: Number of affected keys; None if unknown or not applicable.
         size_bytes: Bytes of affected state; None if unknown or not applicable.
@@ -99,7 +100,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis (used facts)."""
+        """The plan's identity: the first 12 hexadecimal digits of a SHA-256.
+
+        The SHA-256 is computed from the request, the kind of verdict, the stages and the basis (facts that the plan
+        depends on).
+        """
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
         # All keys are converted to text, because a plan decoded from JSON has text keys.
         # Text keys sort differently than numbers.
@@ -123,7 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanUnreadable(HoldfastError):
-    """A recorded plan has stages that this version of Holdfast does not know, because another version wrote it."""
+    """A recorded plan has stages (steps) that this version of Holdfast does not know. Another version wrote it."""
 
 
 def encode(plan: Plan) -> str:
@@ -149,7 +154,10 @@ def decode(text: str) -> Plan:
 
 
 def versions_read(plan: Plan) -> frozenset[int]:
-    """The table versions that the plan's stages read; maintenance must not delete them before the apply has ended."""
+    """The table versions that the plan's stages read.
+
+    Table maintenance must not delete them before the apply (execution of a plan) has ended.
+    """
     return frozenset(each.version for each in plan.stages if isinstance(each, CheckTable | LoadChangelog | LoadTable))
 
 

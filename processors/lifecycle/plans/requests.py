@@ -1,4 +1,6 @@
-"""The requests of operators: one frozen struct for each verb, plain data that JSON stores without loss.
+"""The requests of operators: one frozen struct for each verb (kind of change, such as ``deploy``).
+
+A request is plain data that JSON stores without loss.
 
 Invariants:
     - A request names the wanted result, not the steps. The planner chooses the steps from the facts.
@@ -21,8 +23,8 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS,
 KEYS_MAX = 10_000
 #: Maximum number of workers of a processor on one machine.
 WORKERS_MAX = 64
-#: Used instead of a processor's name in requests that concern no single processor. The space in this text prevents a
-#: clash with a real name.
+#: The value of the field ``processor`` in requests that concern the whole installation. No real name can contain a
+#: space.
 INSTALLATION = "this installation"
 
 
@@ -172,7 +174,7 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
 
 
 class Scale(msgspec.Struct, frozen=True, tag="scale"):
-    """Run the deployed version of a processor in ``workers`` workers, which share the partitions.
+    """Run the deployed version of a processor with this number of ``workers``, which share the partitions.
 
     Args:
         processor: Name of the processor.
@@ -244,7 +246,7 @@ class Compact(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Set the group's input offsets to the offsets in the state, for example after committed offsets expired."""
+    """Set the group's input offsets to the offsets in the state's records, for example after offsets expired."""
 
     processor: str
 
@@ -394,6 +396,8 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
 class Clean(msgspec.Struct, frozen=True, tag="clean"):
     """Archive orphans, and delete orphans whose archived copy is older than the grace period.
 
+    An orphan is a resource without an owner.
+
     Args:
         only: ``KIND``, ``NAME`` or ``KIND/NAME`` of the selected orphans; empty for all.
     """
@@ -409,7 +413,7 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
     processor: ClassVar[str] = INSTALLATION
 
 
-#: Requests of the whole installation, which need no definition of a processor.
+#: The requests that concern the whole installation. They need no definition of a processor.
 OfInstallation = Clean | PutBack
 OfProcessor = (
     Provision
@@ -434,5 +438,5 @@ Request = OfProcessor | OfInstallation
 
 
 def verb_of(request: Request) -> str:
-    """The name of the verb, for example ``clear`` or ``deploy``."""
+    """The name of a request's verb, for example ``clear`` or ``deploy``."""
     return str(type(request).__struct_config__.tag)

@@ -52,7 +52,7 @@ class Shape(msgspec.Struct, frozen=True):
     repartitions: tuple[RepartitionSpec, ...] = ()
 
     def store(self, name: str) -> StoreShape | None:
-        """The store of that name; None if there is none."""
+        """The store with this name; None if the version has no such store."""
         return next((store for store in self.stores if store.name == name), None)
 
 
@@ -82,7 +82,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
 
 
 def topology_of(processor: str, shape: Shape) -> Topology:
-    """Makes a topology from a recorded shape, for verbs that need only names; its topics have no configuration."""
+    """Makes a topology from a recorded shape, for planners that need only names. Its topics have no configuration."""
     inputs = tuple(TopicSpec(name, count) for name, count in shape.inputs.items())
     kept = shape.stores
     stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)

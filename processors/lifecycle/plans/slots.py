@@ -1,11 +1,14 @@
-"""Names of a processor's slots on one machine. A slot is the place of one worker: its number, state folder and lock."""
+"""Names the slots of a processor on one machine.
+
+A slot is the place of one worker: its number, state folder and lock.
+"""
 
 from __future__ import annotations
 
-#: Slots of a processor that was never deployed, if the settings contain no number of workers.
+#: Slots (places of workers) of a processor that was never deployed, if the settings contain no number of workers.
 FIRST_SLOTS = ("0",)
 
 
 def slots_of(workers: int) -> tuple[str, ...]:
-    """The slots for this number of workers: ``"0"``, ``"1"``, ..."""
+    """The slots (places of workers) for this number of workers: ``"0"``, ``"1"``, ..."""
     return tuple(str(number) for number in range(workers))

@@ -1,8 +1,9 @@
 """The stages of plans: immutable data classes that describe one step of a change, with a sentence for users (``says``).
 
 Invariants:
-    - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports.
-    - Carrying out a stage twice does no harm, because a resumed apply repeats the stage that was not recorded as done.
+    - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports (interfaces).
+    - A stage can be carried out twice without harm, because a resumed apply (execution of a plan) repeats the stage
+      that was not recorded as done.
     - ``Stage`` is the closed union of all stages.
 """
 
@@ -79,7 +80,7 @@ class ProveVersion(_Stage, frozen=True, tag="prove_version"):
 
 
 class RunProcessor(_Stage, frozen=True, tag="run_processor"):
-    """Start the worker in every slot of a processor, and wait until every input partition is processed.
+    """Start the worker in every slot (place of one worker), and wait until every input partition is processed.
 
     Args:
         code_version: The version that has to run.
@@ -125,15 +126,19 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
-    """Stop the worker in every slot after a final commit; ``for_good`` records "stopped" as the desired state."""
+    """Stop the worker in every slot after a final commit; ``for_good`` records "stopped" as the desired state.
+
+    A slot is the place of one worker.
+    """
 
     for_good: bool
 
 
 class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
-    """Record a deployment in the registry, with a generation greater than ``after``; no worker is restarted.
+    """Record a deployment in the registry, with a number (generation) greater than ``after``; no worker is restarted.
 
-    ``release`` has the columns of the deployment's release, copied from its mark; None without a release.
+    ``release`` has the columns of the deployment's release, copied from its mark (a file with a copy of the registry's
+    row). It is None without a release.
     """
 
     code_version: str
@@ -154,17 +159,20 @@ class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(_Stage, frozen=True, tag="compact_stores"):
-    """Let workers rewrite local stores without overwritten and deleted entries; empty ``slots`` means all slots."""
+    """Let workers rewrite local stores without overwritten and deleted entries; empty ``slots`` means all slots.
+
+    A slot is the place of one worker.
+    """
 
     slots: tuple[str, ...] = ()
 
 
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
-    """Owners delete the selected keys of stores, in committed transactions; empty ``partitions`` means all.
+    """Let the owners (workers) delete the selected keys of stores in committed transactions.
 
-    With ``export``, the owners first write the entries to files. No input is processed between export and deletion.
-    ``positions`` (input topic -> partition -> offset) are input offsets to set in the same commit as the last deletes;
-    empty for unchanged offsets.
+    Empty ``partitions`` means all partitions. With ``export``, the owners first write the entries to files. No input is
+    processed between export and deletion. ``positions`` (input topic -> partition -> offset) are input offsets to set
+    in the same commit as the last deletes; empty for unchanged offsets.
     """
 
     stores: tuple[str, ...]
@@ -181,7 +189,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
-    """Set the input offsets (topic -> partition -> offset) of tasks without state; their workers are paused."""
+    """Set the input offsets (topic -> partition -> offset) of tasks without state, while their workers are paused."""
 
     positions: dict[str, dict[int, int]]
 
@@ -229,9 +237,10 @@ class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """Let the workers change their store, in transactions, until it equals the shadow's store; input offsets stay.
+    """Let the workers change their store, in transactions, until it equals the shadow's store.
 
-    Before the first change, the paused owners write the entries selected by ``export`` to files.
+    Input offsets stay unchanged. The shadow is a second run of the functions. Before the first change, the paused
+    owners (workers) write the entries selected by ``export`` to files.
     """
 
     store: str
@@ -268,16 +277,17 @@ class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
 
 
 class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
-    """Write a snapshot of a store to its new changelog.
+    """Write a snapshot of a store to the store's new changelog.
 
-    No worker can start with this changelog before ``SetPositions``.
+    No worker can start with this changelog before the stage ``SetPositions``.
     """
 
 
 class SetPositions(_Stage, frozen=True, tag="set_positions"):
-    """Set input offsets, and write the records with these offsets to the loaded changelogs, in one transaction.
+    """In one transaction, set input offsets, and write the records that complete the loaded changelogs.
 
-    ``positions`` maps input topic -> partition -> offset; empty keeps the committed offsets of the group.
+    These records contain the input offsets. ``positions`` maps input topic -> partition -> offset; empty keeps the
+    committed offsets of the group.
     """
 
     stores: tuple[str, ...]
@@ -320,12 +330,10 @@ class LoadFile(_Stage, frozen=True, tag="load_file"):
 
 
 class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
-    """Paused owners change their store, in transactions, until it equals the loaded topic.
+    """Let the paused owners (workers) change their store, in transactions, until it equals the loaded topic.
 
-    Input offsets stay unchanged.
-
-    With ``keep_others``, message keys that are not in the topic stay unchanged. Before the first change, the owners
-    write the entries selected by ``export`` to files.
+    Input offsets stay unchanged. With ``keep_others``, message keys that are not in the topic stay unchanged. Before
+    the first change, the owners write the entries selected by ``export`` to files.
     """
 
     store: str
@@ -340,7 +348,7 @@ class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
 
 
 class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):
-    """Remove the temporary topic that a table or file was loaded to."""
+    """Remove the temporary topic that the rows of a table or the entries of a file were written to."""
 
     store: str
 
@@ -354,7 +362,7 @@ class SendAgain(_Stage, frozen=True, tag="send_again"):
 
 
 class RemoveLetters(_Stage, frozen=True, tag="remove_letters"):
-    """Delete the dead letters before offsets ``ends``, which were sent again."""
+    """Delete the dead letters before the offsets ``ends``; their messages were sent again."""
 
     topic: str
     ends: dict[int, int]
@@ -362,7 +370,7 @@ class RemoveLetters(_Stage, frozen=True, tag="remove_letters"):
 
 
 class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
-    """Copy an orphan into the archive if its present facts equal ``facts``."""
+    """Copy an orphan (resource without an owner) into the archive if its present facts equal ``facts``."""
 
     kind: Kind
     name: str
@@ -370,10 +378,10 @@ class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
 
 
 class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
-    """Delete an orphan that is unchanged since its archived copy ``archive``, or finish its interrupted deletion.
+    """Delete an orphan (resource without an owner) if it is unchanged since its archived copy ``archive``.
 
-    ``by_name`` is true if the user gave the topic's full name. This is required for a topic whose records name no
-    processor.
+    If its deletion was interrupted, finish the deletion. ``by_name`` is true if the user gave the topic's full name.
+    This is required for a topic whose records name no processor.
     """
 
     kind: Kind

@@ -48,7 +48,7 @@ def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
 
 
 def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
-    """A sentence for each store that a rebuild fills differently, because its content depends on the clock."""
+    """A sentence for each store whose content a rebuild changes, because the content depends on the clock."""
     found = []
     for each in stores:
         silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)
@@ -67,7 +67,7 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
-    """A record about time (timer, window, stream time) as text; for any other record, its state key."""
+    """A timer, schedule, window or stream-time record as text; for any other record, its state key."""
     if state_key.startswith(TIMERS):
         clock, time_ms = value
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"

@@ -1,9 +1,11 @@
 """Finds the one command that ends an open apply (interrupted execution of a plan). Status, checks and errors print it.
 
-the apply resumes its plan     holdfast apply resume N
-the apply needs a new plan     the command of its request, with unchanged options
-a compact was interrupted      holdfast apply abandon N --reason WHY, because it changes no state
-its plan cannot be read        holdfast apply abandon N --reason WHY
+The state of the open apply, and the command that ends it:
+
+the apply resumes its recorded plan       holdfast apply resume N
+the apply needs a new plan                the original command, with the same options
+a compact was interrupted                 holdfast apply abandon N --reason WHY, because it changes no state
+the recorded plan cannot be read          holdfast apply abandon N --reason WHY
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     StopProcessor,
 )
 
-#: The verbs of which an interrupted apply leaves no half-changed state. After such an apply, recovery may start
+#: The commands (verbs) that leave no half-changed state if they are interrupted. After them, recovery may start
 #: workers, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
 #: Stages that running workers carry out, so that they fail while a worker is down.
@@ -46,7 +48,7 @@ _OPTIONS = {
 
 
 def read(record: ApplyRecord) -> Plan | None:
-    """The plan of an apply; None if another version of Holdfast wrote it."""
+    """The plan of an apply (execution of a plan); None if another version of Holdfast wrote it."""
     try:
         return plans.decode(record.plan)
     except PlanUnreadable:
@@ -54,11 +56,11 @@ def read(record: ApplyRecord) -> Plan | None:
 
 
 def keeps_recovery_away(record: ApplyRecord) -> bool:
-    """Whether recovery must not touch a processor until its interrupted apply is resumed.
+    """Whether recovery must not touch a processor until its interrupted apply (execution of a plan) is resumed.
 
     True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
-    process half-changed state. If another version of Holdfast wrote the plan, it is unreadable, so only the verb
-    decides. An apply of the whole installation belongs to no processor.
+    process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable. Then only the
+    verb (kind of change) decides. An apply of the whole installation belongs to no processor.
     """
     if record.processor == INSTALLATION:
         return False
@@ -72,7 +74,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 def only_starts_workers(record: ApplyRecord) -> bool:
     """Whether an open apply next starts workers, and then has only stages that stop workers or delete old state.
 
-    The state is then complete, so the apply may be abandoned if the workers do not start.
+    The state is then complete, so the apply (execution of a plan) may be abandoned if the workers do not start.
     """
     plan = read(record)
     after = () if plan is None else plan.stages[len(record.done) :]
@@ -81,17 +83,23 @@ def only_starts_workers(record: ApplyRecord) -> bool:
 
 
 def needs_workers(record: ApplyRecord) -> bool:
-    """Whether a resumed apply needs running workers before one of its remaining stages starts workers."""
+    """Whether a resumed apply needs running workers before one of its remaining stages starts workers.
+
+    An apply is the execution of a plan.
+    """
     plan = read(record)
     if plan is None or isinstance(plan.request, Compact):
-        return False  # No worker is needed, because such an apply is abandoned instead of resumed.
+        return False  # An interrupted compact is abandoned instead of resumed, so it needs no worker.
     after = plan.stages[len(record.done) :]
     first = next((stage for stage in after if isinstance(stage, (RunProcessor, *_BY_WORKERS))), None)
     return isinstance(first, _BY_WORKERS)
 
 
 def way_on(record: ApplyRecord) -> str:
-    """The command with which a user ends an open apply, for example ``holdfast apply resume 7``."""
+    """The command with which a user ends an open apply, for example ``holdfast apply resume 7``.
+
+    An apply is the execution of a plan.
+    """
     begun = read(record)
     if begun is None or isinstance(begun.request, Compact):
         return f"holdfast apply abandon {record.id} --reason WHY"

@@ -50,17 +50,19 @@ Result = TypeVar("Result")
 
 #: Maximum seconds to wait until a paused worker has committed all records that it has read.
 STILL_S = 120.0
-#: Records. The shadow (second run of the functions) has caught up if it is at most this far behind the processor.
+#: Maximum records that the shadow (second run of the functions) may be behind the processor; then it has caught up.
 BEHIND_RECORDS = 10_000
-#: Seconds. The shadow (second run of the functions) has also caught up if the remaining records take at most this long.
+#: Maximum seconds that the remaining records may take; then the shadow (second run of the functions) has also caught
+#: up.
 BEHIND_S = 2.0
 #: Maximum number of consecutive interrupted attempts without progress; then the stage of the plan fails.
 BREAKS_MAX = 5
-#: Seconds between two progress messages. The next value is the seconds between two checks of the workers.
+#: Seconds between two progress messages, and seconds between two checks of the workers.
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: Errors after which the request is repeated, because the cause can be a dead worker that is then restarted.
+#: Errors after which a request is repeated: a dead worker can be the cause, and it is started again before the
+#: repetition.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 
@@ -69,12 +71,12 @@ class ProcessorPaused(HoldfastError):
 
 
 class Rebuilding:
-    """Carries out the stages of a plan that rebuild a store (implements ``execution.Shadows``)."""
+    """Carries out the stages (steps) of a plan that rebuild a store. Implements ``execution.Shadows``."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
         self._shadow = ShadowProgram(machine)
-        #: Function that returns the name of the present stage, by which workers recognize a repeated command.
+        #: Function that returns the name of the present stage. Workers recognize a repeated command by this name.
         self.once = machine.once
 
     def __call__(self, processor: str, stage: ShadowStage, tell: ProgressLog) -> Done:
@@ -177,9 +179,9 @@ class Rebuilding:
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
-        """Call ``act``, and repeat it after an interruption; returns the counts in ``made`` as a text.
+        """Call ``act``, which makes a store equal to a changelog, and repeat it after an interruption.
 
-        ``act`` changes a store until it equals a changelog, and counts the changed entries in ``made``.
+        Returns the counts of changed entries in ``made`` as a text.
         """
 
         def attempt() -> None:
@@ -215,13 +217,13 @@ class Rebuilding:
         made: Exchange,
         tell: ProgressLog,
     ) -> dict[int, Mapping[str, int]]:
-        """Let every owner change its store until it equals the content of ``changelog``.
+        """Let every owner (worker) change its store until it equals the content of ``changelog``.
 
         Args:
             processor: The name of the processor.
             of: The store, and the inputs that the store is built from.
             changelog: A changelog of the shadow or of loaded data, which no process writes at this time.
-            made: The requested exchange; this call adds counts and files to it.
+            made: The request, to which this call adds counts and files.
             tell: Receives progress messages.
 
         Returns:
@@ -311,7 +313,7 @@ class Rebuilding:
         self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
 
     def _look_after(self, processor: str, tell: ProgressLog) -> None:
-        """Start dead workers again, because recovery is inactive while an apply is open."""
+        """Start dead workers again. An apply (execution of a plan) is open, so recovery does not start them."""
         for slot in self.slots(processor):
             program, _ = look(slot, processor, self._on.world)
             if program is None or not program.alive:
@@ -321,11 +323,11 @@ class Rebuilding:
                 return
 
     def _committed(self, processor: str, store: str) -> dict[str, dict[int, int]]:
-        """Store inputs: topic -> partition -> offset that the processor has committed."""
+        """Maps each input topic of the store and its partitions to the offset that the processor has committed."""
         return self._offsets(processor, self._on.shadow(processor, store))
 
     def _reached(self, processor: str, store: str, bounds: Offsets) -> dict[str, dict[int, int]]:
-        """Topic -> partition -> offset that the shadow (second run) has committed; 0 if it has committed none."""
+        """Maps topic and partition to the offset that the shadow (second run) has committed; 0 without a commit."""
         topology = self._on.shadow(processor, store)
         found = self._offsets(topology.processor, topology)
         return {
@@ -374,10 +376,10 @@ class Rebuilding:
     # -- requests and progress ----------------------------------------------------------------------------------------
 
     def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
-        """Returns a function that reports the progress and the records per second.
+        """Returns a function that reports the number of processed records, and the records per second.
 
-        The function also restarts dead workers of the processor, unless ``since`` is None: the processor is then
-        paused.
+        The function also starts dead workers of the processor again. It does not if ``since`` is None, because the
+        processor is then paused.
         """
         told = looked = 0.0
         began = since or time.monotonic()

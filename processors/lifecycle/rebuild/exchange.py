@@ -1,6 +1,6 @@
 """An exchange: paused workers change a store until it equals a given changelog.
 
-The class ``Exchange`` has the request and the results so far.
+The class ``Exchange`` contains the request, and the results so far.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class Exchange:
     Args:
         processor: The processor that owns the store.
         keep: Whether message keys that are only in the store, not in the changelog, stay unchanged.
-        export: Selection of present entries that owners write to files before the first change; None for no file.
-        once: The name of the stage. With this name, a repeated stage does not export a task whose change has already
-            begun, because the file of an earlier attempt contains its entries.
+        export: Selection of present entries that owners (workers) write to files before the first change; None for no
+            file.
+        once: The name of the stage. A repeated stage sends the same name, and then does not export a task whose change
+            has begun. The file of an earlier attempt already contains the task's entries.
     """
 
     processor: str
@@ -59,7 +60,7 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text: numbers of set, deleted and unchanged entries, the export files, and commands to undo."""
+        """The result as text: numbers of set, deleted and unchanged entries, export files, and undo commands."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

@@ -1,12 +1,14 @@
-"""Fills stores from tables: the stages of restore and backfill (implements ``execution.FromTables``).
+"""Fills stores from tables: the stages (steps) of restore and backfill. Implements ``execution.FromTables``.
 
     restore    check the tables ─► (stopped, new changelogs) load ─► set positions ─► (restored, paused) compare
     backfill   load beside the store ─► (paused) adopt ─► (resumed) remove the loaded topic
 
+Positions are input offsets. To adopt a topic means: the paused workers change their store until it equals the topic.
+
 Invariants:
-    - The first record of a load marks the changelog as unfinished. The coherence guard starts no task with such a
-      changelog. The records that remove the mark are in one transaction with the input offsets, for all stores and
-      partitions together.
+    - The first record of a load marks the changelog as unfinished. A worker starts no task with such a changelog. The
+      records that remove the mark are in one transaction with the input offsets, for all stores and partitions
+      together.
     - A repeated load gives the same content, because rows are whole values (not changes) and come from one version of a
       table.
 """
@@ -108,7 +110,8 @@ class TableStages:
         """Read every row of a snapshot, and compare the fingerprints with the snapshot's manifest.
 
         Raises:
-            TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply ends.
+            TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply (execution of a
+                plan) ends.
         """
         progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
@@ -252,7 +255,7 @@ class TableStages:
     # -- backfill ----------------------------------------------------------------------------------------------------
 
     def load_table(self, processor: str, stage: LoadTable, tell: ProgressLog) -> Done:
-        """Write the rows of a table to a separate topic, beside the store's changelog.
+        """Write the rows of a table to a temporary topic. The store's changelog stays unchanged.
 
         Raises:
             TableUnfit: The rows cannot be the store's content. The topic is deleted; nothing else was changed.
@@ -289,7 +292,7 @@ class TableStages:
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
     def load_file(self, processor: str, stage: LoadFile, tell: ProgressLog) -> Done:
-        """Write the entries of a file to a separate topic, beside the store's changelog.
+        """Write the entries of a file to a temporary topic. The store's changelog stays unchanged.
 
         Raises:
             FileUnfit: The entries cannot be put back. The topic is deleted; nothing else was changed.
@@ -304,7 +307,7 @@ class TableStages:
     def adopt(self, processor: str, stage: AdoptTable, tell: ProgressLog) -> Done:
         """Let the paused workers change their store until it equals the loaded topic.
 
-        With ``keep_others``, only message keys in that topic are changed.
+        With ``keep_others``, message keys that are not in the topic stay unchanged.
         """
         store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)

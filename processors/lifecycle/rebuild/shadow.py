@@ -1,7 +1,7 @@
 """Starts, stops and removes shadows.
 
 A shadow runs a processor's functions a second time, as a separate program with its own consumer group. It builds a
-store again from the source topics.
+store from the beginning of the source topics.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STARTS_MAX = 2
 
 
 class ShadowFailed(HoldfastError):
-    """The shadow (second run of the functions) of a store cannot run, or has other offsets than the processor.
+    """The shadow (second run of the functions) of a store cannot run, or its offsets differ from the processor's.
 
     Fields: ``processor``, ``store``.
     """
@@ -50,14 +50,14 @@ class ShadowFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The ports that a rebuild needs.
+    """The objects with which a rebuild reads and changes Kafka and the supervisor.
 
     Args:
         world: Access to the supervisor, the registry and the paths.
         topics: Access to Kafka topics and groups.
         runner: Starts the processor's own workers.
-        rollout: Function of a processor that returns its present rollout.
-        client: Function of processor and slot that returns the client of that worker.
+        rollout: Function of a processor that returns how to run it at present (rollout).
+        client: Function of processor and slot (place of one worker) that returns the client of the worker in that slot.
         shadow: Function of processor and store that returns the topology of the shadow.
         state_dir: Function of a processor that returns the root folder of its local state.
         once: Function that returns the name of the present stage. If another run repeats the stage, the name is the
@@ -90,7 +90,9 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
-        """Start the shadow (second run) if it does not run, wait until it processes all partitions; returns its client.
+        """Start the shadow (second run) if it does not run, and wait until it processes all partitions.
+
+        Returns the client of the shadow.
 
         Raises:
             ShadowFailed: The shadow ended after ``STARTS_MAX`` starts, or needed more than ``START_S`` seconds.

@@ -44,7 +44,7 @@ class TableUnfit(ApplyFailed):
 
 @contextmanager
 def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
-    """Aborts the open transactions of an earlier loader, and yields a sender of changelog records."""
+    """Aborts the open transactions of an earlier loader, and yields an object that sends changelog records."""
     producer = cluster.producer(loading_id(processor))
     try:
         producer.init(INIT_S)
@@ -188,8 +188,8 @@ class Progress:
 
 
 def unreadable(failure: HoldfastError) -> TableUnfit:
-    """Converts a read error to an error that ends the apply.
+    """Converts an error while reading a table to an error that ends the apply (execution of the plan).
 
-    Nothing needs to be resumed, because nothing was changed yet.
+    Nothing was changed before the error, so the apply need not be resumed.
     """
     return TableUnfit(failure.message, action=f"{failure.action} Nothing was changed.", **failure.fields)

@@ -1,4 +1,4 @@
-"""The ports (warehouse, topics, cluster, workers) of the stages that write table rows or file entries to stores."""
+"""Access to warehouse, topics, cluster and workers, for the stages that write table rows or file entries to stores."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
 
 @dataclass(frozen=True, slots=True)
 class TableWorld:
-    """The ports of ``TableStages``.
+    """The objects with which ``TableStages`` reads and changes other systems.
 
     Args:
         tables: Access to the warehouse.
         topics: Access to Kafka topics and groups.
         cluster: Function of a processor that returns its connection to Kafka.
         topology: Function of a processor that returns its present topology.
-        held: Function that asks the owners for the fingerprints of their stores.
+        held: Function that asks the owners (workers) for the fingerprints of their stores.
         clock: Module or object with ``monotonic`` and ``sleep``, in seconds.
     """
 

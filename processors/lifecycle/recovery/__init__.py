@@ -1,1 +1,4 @@
-"""Recovers failed processors: incidents, faults, diagnosis, remedies, messages. Imports ``world`` and ``deploy``."""
+"""Recovers failed processors: incidents, kinds of failures, diagnosis, remedies, messages.
+
+Imports ``world`` and ``deploy``.
+"""

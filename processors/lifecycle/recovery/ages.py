@@ -1,8 +1,8 @@
 """Computes the age of a recorded time, also if the machine's clock was changed after the recording.
 
 Invariants:
-    - A recorded time in the future has an infinite age. Otherwise recovery would wait for hours if a clock that was
-      hours ahead wrote the time, and was corrected afterwards.
+    - A recorded time in the future has an infinite age. Such a time was written while the clock was wrong. Otherwise
+      recovery would wait until the clock reaches this time.
 """
 
 from __future__ import annotations

@@ -95,15 +95,15 @@ class RecoveryPolicy:
     ready_s: float = 120.0
     #: Seconds of pause before the second attempt; the pause doubles before each further attempt.
     pause_s: float = 2.0
-    #: Tests whether the cause of a wait, for example a full disk, has ended.
+    #: The test whether recovery still has to wait, for example because the disk is full.
     conditions: Conditions = field(default_factory=Conditions)
-    #: Whether every store has a changelog, so that state which was set aside can be restored.
+    #: Whether every store has a changelog, so that broken local state can be renamed (set aside) and restored.
     restorable: bool = True
-    #: Names of the processor's stores, which texts about the next action contain.
+    #: Names of the processor's stores, for the commands in texts about the next action.
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: The finding that the registry lacks a deployment which the changelogs record; otherwise None.
+    #: The finding that the registry lacks a deployment that the changelogs record; otherwise None.
     behind: Behind | None = None
 
 
@@ -162,8 +162,8 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # Check again, because an apply may have begun, and been interrupted, before the claim. After the claim, no
-        # apply can begin.
+        # Check again: an apply may have begun, and been interrupted, before the claim. With the claim, no apply can
+        # begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -193,7 +193,7 @@ def _who_has(incident: Incident, world: World) -> str:
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
-    """The result of a run that could not reach a broker. The incident stays open for a later run.
+    """The result of a run that could not reach a broker. The incident stays open, and a later run tries again.
 
     Raises:
         IncidentUnknown: No incident has this id.
@@ -208,7 +208,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident of a requested recovery: the newest incident if it is open or failed, otherwise a new incident."""
+    """The incident of a recovery that a user requests: the newest one if it is open or failed, otherwise a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -266,7 +266,7 @@ class _Recovery:
         self.attempts = incident.attempts
 
     def run(self, hold: Hold) -> tuple[Literal["resolved", "failed", "waiting"], str]:
-        """Repeat attempts until the processor works, must wait, needs a person's decision, or has no attempts left."""
+        """Repeat attempts until the processor works, must wait or needs a person, or no attempts are left."""
         made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
             found = self._step("diagnose", self._diagnose, in_words)
@@ -326,9 +326,9 @@ class _Recovery:
     def _leave(
         self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
     ) -> tuple[Literal["failed", "waiting"], str]:
-        """End the run although a restart cannot repair some slots now; the ``repaired`` slots run again.
+        """End the run: the ``repaired`` slots run again, but a restart cannot repair the other failed slots now.
 
-        If one of the slots waits, the incident stays open. Otherwise it fails, and asks a person about these slots.
+        If one of these slots waits, the incident stays open. Otherwise it fails, and asks a person about them.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -368,7 +368,7 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # Unrecorded workers are removed, because otherwise the recorded workers never get their partitions.
+        # Workers that the registry does not list are removed, because they hold partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
@@ -465,7 +465,7 @@ class _Recovery:
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self, down: Collection[str]) -> str:
-        """Wait until every slot outside of ``down`` works; if ``down`` is empty, until all partitions are processed."""
+        """Wait until every slot that is not in ``down`` works. If ``down`` is empty, also wait for all partitions."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
         # Partitions are not checked, because the partitions of the workers in ``down`` may have no running worker.

@@ -50,7 +50,7 @@ class Conditions:
     state_dir: Path | None = None
 
     def lasts(self, wait: Wait) -> str:
-        """The reason why recovery still has to wait, as a sentence; empty if the cause of the wait has ended."""
+        """Why recovery still has to wait, as a sentence; empty if the cause of the wait has ended."""
         if wait.kind == "disk-full":
             folder = Path(wait.path) if wait.path else self.state_dir
             return "" if folder is None else no_room(folder)
@@ -64,7 +64,7 @@ class Conditions:
 
 
 def no_room(folder: Path, size: int = ROOM_BYTES) -> str:
-    """The reason why the folder cannot be written, as a sentence; empty if it can be written."""
+    """Why a process cannot write to the folder, as a sentence; empty if it can."""
     there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
     probe = there / f".room-{os.getpid()}"
     try:

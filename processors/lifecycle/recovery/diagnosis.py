@@ -48,9 +48,9 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run; ``alive`` is true if it nevertheless has a process.
+    """The instance (worker) should not run; ``alive`` is true if it nevertheless has a process.
 
-    ``hangs`` is the action that ends a silent supervisor; empty while the supervisor answers.
+    ``hangs`` is the action for a supervisor that does not answer; empty while the supervisor answers.
     """
 
     alive: bool = False
@@ -87,7 +87,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The instance should run but has no process."""
+    """The instance (worker) should run but has no process."""
 
     exit_status: int | None
     signal: str | None
@@ -157,7 +157,7 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs but does not answer, so the only facts are the answers of the worker itself.
+    """The supervisor runs but does not answer, so only the worker's own answers are known.
 
     ``phase`` is the worker's phase, None if the worker does not answer. ``action`` says how to make the supervisor
     answer again.
@@ -204,7 +204,10 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The most serious diagnosis of all instances, which names the incident; ``NotDeployed`` if there are none."""
+    """The most serious diagnosis of all instances (workers); an incident is named after it.
+
+    The result is ``NotDeployed`` if there are no instances.
+    """
     return min(diagnoses.values(), key=_gravity, default=NotDeployed())
 
 
@@ -232,13 +235,14 @@ def diagnose(
     Args:
         program: The supervisor's state of the program; None if the supervisor does not know the program.
         status: The answer of the process, or its last status if it ended with an error; None without an answer.
-        desired: The recorded deployment; its state is "deploying" only while an apply is live (``incidents.wanted``).
+        desired: The recorded deployment; its state is "deploying" only while an apply (execution of a plan) is live
+            (``incidents.wanted``).
         now: The time at which the facts were read.
         limits: Time limits after which an observation counts as a fault.
         answered_at: Time of the last heartbeat, from an answer or from the modification time of the heartbeat file. A
             silent process counts as stuck only if its last heartbeat is longer ago than ``limits.stuck_after_s``. None
             if it never answered; it then counts as stuck after ``limits.start_s``.
-        slot: The instance's slot; needed if the slot may be absent from the recorded deployment.
+        slot: The instance's slot (place of one worker); needed if the recorded deployment may lack this slot.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -277,10 +281,10 @@ def admits_incident(
 ) -> bool:
     """Whether a new failure of a processor opens a new incident.
 
-    A failed incident leaves slots to a person, because restarts did not help. These slots are restarted again only
-    after another deployment, or after ``limits.retry_s`` seconds. If the incident asked a person, the same fault of
-    these slots opens no second incident. A slot that the failed incident did not leave to a person opens an incident
-    when it fails. A processor that crashes after each restart opens a limited number of incidents.
+    A failed incident leaves slots (places of workers) to a person, because restarts did not help. These slots are
+    restarted again only after another deployment, or after ``limits.retry_s`` seconds. If the incident asked a person,
+    the same fault of these slots opens no second incident. A slot that the failed incident did not leave to a person
+    opens an incident when it fails. A processor that crashes after each restart opens a limited number of incidents.
 
     ``recent`` are the processor's newest incidents, newest first; at least ``limits.incidents`` of them. ``sick`` has
     the present sentence of each failed slot.
@@ -303,7 +307,7 @@ def admits_incident(
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
     """Whether restarts must stop, because too many incidents were opened in the last ``limits.retry_s`` seconds.
 
-    ``admits_incident`` explains the arguments.
+    The arguments are those of ``admits_incident``.
     """
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
@@ -342,8 +346,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # A time that the worker itself measured is preferred. A time difference is wrong after the clock was changed, and a
-    # live worker would then look stuck.
+    # A silence that the worker itself measured is preferred. The difference of two recorded times is wrong after the
+    # clock was changed, and a live worker would then count as stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)

@@ -103,7 +103,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "not-deployed": "it is not meant to run",
 }
 
-#: Faults that end by themselves: recovery waits for their end and uses no attempt.
+#: Faults (kinds of failures) that end by themselves. Recovery waits for their end and uses no attempt.
 PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "schema-registry-away", "disk-full"})
 
 
@@ -117,7 +117,10 @@ def kind_of(name: str) -> Kind:
 
 
 def kind_of_error(error: Mapping[str, Any]) -> Kind:
-    """The kind of fault of an error; ``error`` is the dictionary that ``HoldfastError.as_dict`` recorded."""
+    """The kind of fault of an error.
+
+    ``error`` is the dictionary that ``HoldfastError.as_dict`` returned and the worker recorded.
+    """
     return kind_of(str(error.get("cause") or "failed"))
 
 

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
-#: time, faults that restarts did not repair are remembered for the next incident.
+#: time, the next incident takes over the list of faults that restarts did not repair.
 BEFORE_S = 900.0
-#: Maximum seconds that a run which will change a processor waits until the processor's recovery has ended.
+#: Maximum seconds that a run waits for the end of a processor's recovery, before the run changes the processor.
 RECOVERED_WITHIN_S = 300.0
 
 
@@ -80,18 +80,18 @@ class Observation:
 class Notice:
     """The result of one observation of a processor."""
 
-    #: Slot -> observation.
+    #: Slot (place of one worker) -> observation.
     observations: Mapping[str, Observation]
     #: The open incident if the processor needs recovery; otherwise None.
     incident: Incident | None
     #: Whether this observation opened the incident.
     opened: bool
-    #: Slot -> time of its last answer; the next observation needs it.
+    #: Slot (place of one worker) -> time of the worker's last answer; the next observation needs it.
     answered_at: Mapping[str, datetime]
 
     @property
     def diagnoses(self) -> dict[str, Diagnosis]:
-        """Slot -> diagnosis."""
+        """Slot (place of one worker) -> diagnosis of the worker."""
         return {slot: seen.diagnosis for slot, seen in self.observations.items()}
 
     @property
@@ -110,9 +110,10 @@ def observe(
 ) -> dict[str, Observation]:
     """The observation of each recorded slot, and of other slots with a process; empty without a deployment.
 
-    If a live instance does not answer, the request is repeated for at most ``patience_s`` seconds. ``answered_at`` has
-    the time of each slot's last answer, from the previous observation. If the supervisor does not run, no slot has a
-    program. If the supervisor runs but does not answer, only the workers' own answers are known.
+    A slot is the place of one worker. If a live worker does not answer, the request is repeated for at most
+    ``patience_s`` seconds. ``answered_at`` has the time of each slot's last answer, from the previous observation. If
+    the supervisor does not run, no slot has a program. If the supervisor runs but does not answer, only the workers'
+    own answers are known.
     """
     recorded = world.registry.deployment(processor)
     if recorded is None:
@@ -144,7 +145,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program; if its start time from the supervisor is in the future, with the kernel's start time instead."""
+    """The program; if the supervisor reports a start time in the future, it is replaced by the kernel's start time."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -170,7 +171,10 @@ def _pid(seen: Observation) -> int | None:
 
 
 def _other_programs(desired: Deployment, works: Mapping[str, int | None], world: World) -> dict[str, Differs]:
-    """Finds working instances that differ from the recorded release, in code or in settings; both maps are by slot."""
+    """Finds working instances (workers) whose code or settings differ from the recorded release.
+
+    ``works`` maps slots (places of workers) to process ids. The result maps a slot to the difference.
+    """
     name, book = desired.processor, DeployedSettings(world.paths)
     release = world.registry.releases.of_version(name, desired.code_version)
     if release is None:
@@ -193,10 +197,10 @@ def notice(
 ) -> Notice:
     """Observe a processor and open an incident if it needs recovery; called by the recovery sensor.
 
-    No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply runs.
-    An interrupted apply also prevents an incident if it starts and stops workers itself and must resume its plan.
-    The reason is that a worker that recovery starts would process half-changed state. For an interrupted apply that
-    never starts workers, an incident is opened as usual.
+    No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply
+    (execution of a plan) runs. An interrupted apply also prevents an incident if its plan starts and stops workers
+    itself and must be resumed. Otherwise, a worker that recovery starts would process half-changed state. An
+    interrupted apply that never starts workers prevents no incident.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -244,7 +248,8 @@ def _stop_trying(
 def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
     """The reason why an open incident must wait for its next run, as a sentence; empty if a run is due.
 
-    ``found`` has the diagnosis of each slot. A run is due as soon as recovery can repair at least one slot.
+    ``found`` has the diagnosis of each slot (place of one worker). A run is due as soon as recovery can repair at least
+    one slot.
     """
     gravest = worst(found)
     if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
@@ -277,8 +282,9 @@ def await_recovery(
 ) -> None:
     """Wait for the end of a live recovery run of a processor, at most ``timeout_s`` seconds.
 
-    A run that will change a processor calls this function, because recovery never waits for such a run. The function
-    also returns after the timeout; the apply of the run is then refused, with the next action.
+    A run that will change a processor calls this function, because recovery never waits for such a run. If recovery
+    still runs after the timeout, the function returns. The apply (execution of a plan) of the calling run is then
+    refused, with an error that names the next action.
     """
 
     def at_work() -> Incident | None:
@@ -311,7 +317,8 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
     """The slots that the previous incident left to a person, unless a deployment or a retry followed.
 
-    ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
+    A slot is the place of one worker. ``recent`` incidents are newest first; ``deployed_at`` is the time of the last
+    deployment.
     """
     before = next((each for each in recent if each.id < incident.id), None)
     if before is None or before.closed_at is None or before.outcome != "failed" or incident.retried_at is not None:
@@ -325,6 +332,8 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 def is_left_alone(processor: str, world: World) -> bool:
     """Whether recovery must not touch a processor: an apply changes it, or the registry lacks its newest deployment.
 
+    An apply is the execution of a plan.
+
     Raises:
         HoldfastError: The registry does not answer.
     """
@@ -332,7 +341,7 @@ def is_left_alone(processor: str, world: World) -> bool:
 
 
 def is_applied(processor: str, world: World) -> bool:
-    """Whether an apply of this processor runs, or was interrupted and must be resumed."""
+    """Whether an apply (execution of a plan) of this processor runs, or was interrupted and must be resumed."""
     begun = open_apply(processor, world)
     if begun is None:
         return False
@@ -344,6 +353,8 @@ def is_applied(processor: str, world: World) -> bool:
 def wanted(recorded: Deployment, world: World) -> Deployment:
     """The recorded deployment, but with the desired state "deployed" instead of "deploying" if no apply is live.
 
+    An apply is the execution of a plan.
+
     Raises:
         HoldfastError: The registry does not answer.
     """
@@ -353,27 +364,26 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
 
 
 def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
-    """The recorded deployment, but with the desired state that holds after a killed apply.
+    """The recorded deployment, with the state "deployed" instead of "deploying" if no live apply changes the processor.
 
-    An apply records the state "deploying". Without a live apply, "deploying" becomes "deployed", because a killed apply
-    cannot reset the state.
+    An apply (execution of a plan) records the state "deploying". A killed apply cannot reset this state.
     """
     is_live = begun is not None and not is_broken_off(begun)
     return recorded if is_live or recorded.desired != "deploying" else replace(recorded, desired="deployed")
 
 
 def open_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The open apply of a processor, whether live or interrupted; None if there is none."""
+    """The open apply (execution of a plan) of a processor, whether live or interrupted; None if there is none."""
     return next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether an open apply was interrupted, so that no live process executes it now."""
+    """Whether an open apply (execution of a plan) was interrupted, so that no live process executes it now."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether it is certain that the process of an apply has ended.
+    """Whether it is certain that the process of an apply (execution of a plan) has ended.
 
     A silent process does not count as ended, because it may still answer later.
     """

@@ -59,7 +59,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records per second that arrive, and that are processed; and the numbers of workers and tasks."""
+    """Arriving records per second, processed records per second, and the numbers of workers and tasks."""
 
     arriving: float
     processed: float
@@ -68,7 +68,10 @@ class Pace:
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to keep for the next check; None below ``LAG_RECORDS``. ``before`` is the lag of the last check."""
+    """The lag to keep for the next check; None if it is below ``LAG_RECORDS``.
+
+    ``before`` is the lag of the last check.
+    """
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -95,11 +98,11 @@ def pace_of(lag: Lag) -> Pace | None:
 
 
 def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
-    """The smallest number of workers, above the present one, that processes a lag of ``records`` within ``CATCH_UP_S``.
+    """The smallest number of workers, above the present one, that processes ``records`` within ``CATCH_UP_S`` seconds.
 
     The second number of the result is the seconds that these workers need. If no number of workers is fast enough, the
-    largest useful number is returned; None if more workers do not help. Each additional worker is assumed to process as
-    much as the present average worker.
+    largest useful number is returned. The result is None if more workers do not help. Each additional worker is assumed
+    to process as much as the present average worker.
     """
     each, found = pace.processed / max(1, pace.workers), None
     for workers in range(pace.workers + 1, pace.tasks + 1):
@@ -112,7 +115,7 @@ def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
 
 
 def lagging_words(lag: Lag, processor: str, now: datetime) -> tuple[str, str]:
-    """Two texts about a lasting lag: the check's text with the next action, and the command of that action."""
+    """Two texts about a lasting lag: the text of the check with the next action, and the command for that action."""
     pace, seen = pace_of(lag), lag.records if lag.last is None else max(lag.records, lag.last.end - lag.last.read)
     text = f"at least {seen:,} records wait, and the lag has not shrunk for {now.timestamp() - lag.since:.0f} s."
     if pace is None:

@@ -1,7 +1,7 @@
-"""The present state of a processor with the texts of its check ``working``, for commands and checks on demand.
+"""The present state of a processor, with the texts of its asset check ``working``, for commands and checks on demand.
 
 Invariants:
-    - All texts about a processor are in module ``working_check``. This module only selects the applicable judgement.
+    - All texts about a processor are in module ``working_check``. This module only selects the text that applies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNow:
-    """A processor's present state: observations by slot, the result of its check ``working``, its newest incident."""
+    """A processor's present state: observations by slot, the result of its check ``working``, its newest incident.
+
+    A slot is the place of one worker.
+    """
 
     observations: Mapping[str, Observation]
     answer: Answer
@@ -46,8 +49,8 @@ def processor_now(
 ) -> ProcessorNow:
     """Reads and judges the present state of a processor.
 
-    A processor that was never deployed counts as one that should not run. ``before`` is the lag of the caller's last
-    look; without it, a lag counts as new.
+    A processor that was never deployed is judged like a processor that should not run. ``before`` is the lag that the
+    caller measured last; without it, a lag counts as new.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -72,13 +75,15 @@ def judge(
     lag: Lag | None = None,
     processor: str = "",
 ) -> Answer:
-    """The result of the check ``working``, computed from these facts only.
+    """The result of the asset check ``working``, computed only from the arguments.
 
-    The facts are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the newest
-    apply (``last``). ``lag`` is the result of ``next_lag``; ``processor`` is the name for a command about the lag.
+    The arguments are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the
+    newest apply (``last``). A slot is the place of one worker; an apply is the execution of a plan. ``lag`` is the
+    result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
-    # If the registry was replaced by a backup, it may list an ended apply as open. So applies are not judged.
+    # If the registry was replaced by an older backup, it may list an apply (execution of a plan) as open that has
+    # ended. So applies are not judged.
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
@@ -101,7 +106,7 @@ def applies_beside(world: World, deployed: Collection[str]) -> list[tuple[ApplyR
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """Workers of another installation in the group, if they would make the check's advised action useless, as texts.
+    """Workers of another installation in the group, as texts, if the advised action would start workers here.
 
     Empty for a processor that was stopped here, because it may be intended to run in the other installation.
     """
@@ -113,7 +118,9 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """Texts about workers that a cancelled apply left behind; empty if the processor works as deployed.
+    """Texts about workers that a cancelled apply (execution of a plan) left behind.
+
+    Empty if the processor works as deployed.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -121,7 +128,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # The answer describes only the most serious fault, so the faults of all other workers are added.
+    # The check's answer describes only the most serious fault. The faults of the other workers are added.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"
@@ -135,7 +142,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
 
 
 def last_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The newest apply of a processor, open or ended; None if there was none."""
+    """The newest apply (execution of a plan) of a processor, open or ended; None if there was none."""
     return next(iter(world.registry.journal.applies(1, processor=processor)), None)
 
 

@@ -5,7 +5,7 @@
 Invariants:
     - Only an empty registry is filled, so no existing record is replaced.
     - No program is started or stopped.
-    - Shadows, and programs of other software, are left out.
+    - Shadows (second runs of a processor's functions), and programs of other software, are left out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Literal, NoReturn
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.rollout import WORKER
 
-#: The verb of adoptions in the registry's list of actions.
+#: The name of adoptions in the registry's list of actions (field ``verb``). An adoption records a discovered
+#: deployment.
 ADOPT = "adopt"
-#: Seconds for which ``holdfast status`` reports an adoption.
+#: Seconds for which ``holdfast status`` reports an adoption (a deployment recorded again after a loss of the registry).
 TOLD_S = 3_600.0
 
 
@@ -58,7 +59,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """The adopted processor and the source of its facts, as a sentence."""
+        """A sentence about the adopted processor, and about the source of its facts."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (
@@ -118,7 +119,10 @@ def _meant(program: ProgramStatus | None) -> bool:
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Parses the command of a worker into processor, slot and release folder; None for a shadow or another program."""
+    """Parses the command of a worker into processor, slot (place of one worker) and release folder.
+
+    None for a shadow (second run of a processor's functions), and for a program of other software.
+    """
     if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)

@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.recovery.faults import PASSING, Kind
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Fence the old process, then start a new process."""
+    """Make the old process unable to commit (fence it), then start a new process."""
 
     name: ClassVar[str] = "restart"
 
@@ -37,7 +37,7 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the cause has ended, then restart; ``path`` is the folder that needs free space."""
+    """Wait until the cause of the failure has ended, then restart; ``path`` is the folder that needs free space."""
 
     kind: Kind
     path: str = ""
@@ -81,11 +81,11 @@ class Case:
     processor: str
     #: Whether the same failure, with the same message, occurred again after a restart.
     repeated: bool = False
-    #: Whether every store has a changelog, so that state which was set aside can be restored.
+    #: Whether every store has a changelog, so that broken local state can be renamed (set aside) and restored.
     restorable: bool = True
     #: The newest version that once worked, if the deployed version never worked; otherwise None.
     former: str | None = None
-    #: Whether a person asked for a retry after a repair, so that a restart is worth a try.
+    #: Whether a person asked for a retry after a repair. A restart is then tried.
     mended: bool = False
     #: Names of the processor's stores, for commands that need a store's name.
     stores: tuple[str, ...] = field(default=())
@@ -95,9 +95,9 @@ class Case:
 class PerSlot:
     """The decision for each failed slot (worker): a remedy now, a wait, or a question to a person."""
 
-    #: Slot -> remedy, for the slots that a restart may repair now.
+    #: Slot (place of one worker) -> remedy, for the slots that a restart may repair now.
     due: Mapping[str, Remedy]
-    #: Slot -> the wait, and a sentence with the reason why the slot must still wait.
+    #: Slot (place of one worker) -> the wait, and a sentence with the reason why the slot must still wait.
     waits: Mapping[str, tuple[Wait, str]]
     asks: Mapping[str, Ask]
 
@@ -108,13 +108,13 @@ def decide_slots(
     lasts: Callable[[Wait], str],
     left: Mapping[str, Ask],
 ) -> PerSlot:
-    """Decides for each failed slot.
+    """Decides for each failed slot (place of one worker).
 
     A slot that must wait, or needs a person, does not delay the recovery of other slots.
 
     Args:
         found: The diagnosis of each slot.
-        case: Function of a diagnosis that returns the further facts of the case.
+        case: Function of a diagnosis that returns further facts of the incident.
         lasts: Function that returns the reason why a wait must continue, as a sentence; empty if its cause has ended.
         left: The slots that the previous incident left to a person; these are not restarted again.
     """
@@ -161,7 +161,7 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        # The failed function may call another system. A restart helps if that system is available again.
+        # The function that failed may call another system, which may be available again after a restart.
         return Restart()
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)

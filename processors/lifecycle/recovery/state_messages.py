@@ -29,11 +29,13 @@ from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, An
 #: Minimum seconds that a state must last before a message reports it. Shorter states are normal while a processor is
 #: being changed.
 SETTLED_S = 20.0
-#: Minimum seconds before a message reports that no broker, or no schema registry, answers. Most of them restart sooner.
+#: Minimum seconds before a message reports that no broker, or no schema registry, answers. Most of these services
+#: restart sooner.
 PASSING_S = 300.0
-#: Minimum seconds before a message reports a start, a recovery or an apply that should end by itself and does not.
+#: Minimum seconds before a message reports a start, a recovery or an apply (execution of a plan) that should end by
+#: itself but lasts.
 LASTING_S = 3_600.0
-#: The subjects of messages about disk space, and about the brokers that all processors share.
+#: The subjects of messages that concern all processors: the disk and the brokers.
 DISK, BROKER = "the disk", "the broker"
 #: Kinds of states that should end by themselves, or that no incident asks a person about.
 NO_ROOM, BROKER_AWAY, SCHEMAS_AWAY, LASTING = "no-room", "broker-away-lasts", "schema-registry-away-lasts", "lasting"
@@ -81,7 +83,7 @@ def _need_of_lasting(processor: str, answer: Answer) -> Need:
 
 
 def without_repeats(needs: Sequence[Need]) -> list[Need]:
-    """The messages, without those of processors that wait for the disk which has a message itself."""
+    """Removes the messages of processors that wait for disk space, if the list has a message about the disk itself."""
     is_told = any(each.subject == DISK for each in needs)
     return [each for each in needs if not (is_told and each.kind == NO_ROOM)]
 
@@ -120,7 +122,10 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """The state of every subject after one tick, by identity; ``unread`` are the subjects that could not be read."""
+    """Returns the states after one tick by identity; ``unread`` are the subjects that could not be read.
+
+    A state is a condition of a subject (for example of a processor) that needs a person.
+    """
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}
     lasting: set[tuple[str, str]] = set()
@@ -146,7 +151,10 @@ def follow(
 
 
 def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
-    """The messages of all these states, including those sent earlier; a reminder's id contains its number."""
+    """The messages of all these states, including the messages that were sent earlier.
+
+    The id of a reminder contains the reminder's number.
+    """
     found = []
     for told in states.values():
         until = now if told.ended is None else told.ended
@@ -182,7 +190,10 @@ def _is_settled(told: SeenNeed, now: datetime) -> bool:
 
 
 def _lasts(since: datetime, now: datetime, seconds: float) -> bool:
-    """Whether ``since`` is at least this long ago. A time that lies ahead, from a wrong clock, counts as long ago."""
+    """Whether ``since`` is at least this long ago.
+
+    True for a time in the future, because a wrong clock recorded it.
+    """
     return is_ahead(since, now) or (now - since).total_seconds() >= seconds
 
 

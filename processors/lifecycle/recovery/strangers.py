@@ -32,8 +32,8 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
     ``own`` has the client ids of this installation's workers. A member whose client id is that of another worker of the
     processor is always returned. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their
-    settings, have client ids of another form. So each slot without a member in ``own`` may have one member with such an
-    id. Members with such ids are returned only if there are more of them than such slots.
+    settings, have client ids of another form. So each slot (place of one worker) without a member in ``own`` may have
+    one member with such an id. Members with such ids are returned only if there are more of them than such slots.
     """
     others = [each for each in members if each.client_id not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]
@@ -43,16 +43,16 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
 
 def may_start(begun: ApplyRecord) -> bool:
-    """Whether the stages that an open apply has not done yet may start workers."""
+    """Whether the remaining stages of an open apply (execution of a plan) may start workers."""
     plan = way_on.read(begun)
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
 def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
-    """Returns ``begun``, the open apply, unless workers of another installation are in the processor's group.
+    """Returns ``begun``, the open apply (execution of a plan), after a check for workers of another installation.
 
     Raises:
-        PlanRefused: Workers of another installation are in the group, and the apply may start workers.
+        PlanRefused: Workers of another installation are in the processor's group, and the apply may start workers.
     """
     name = begun.processor
     others = world.strangers(name) if may_start(begun) else ()

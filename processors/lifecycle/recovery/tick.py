@@ -1,6 +1,6 @@
 """One tick of the recovery sensor: observes a processor, and decides whether Dagster must start a recovery run now.
 
-A run has a key, because Dagster ignores a second request with the same key.
+Each run has a key (Dagster's run key), because Dagster ignores a second request with the same key.
 
 Invariants:
     - The Dagster sensor and the simulation in tests both use these functions.
@@ -31,7 +31,7 @@ class Look:
     sentences: tuple[str, ...]
     #: The finding that the registry lacks the processor's newest deployment; if set, the tick observes nothing.
     old: Behind | None = None
-    #: The observation; None while the processor is being deployed, or if ``old`` is set.
+    #: The observation; None while the processor is being deployed, or if the registry lacks its newest deployment.
     seen: Notice | None = None
     #: The open incident, if a recovery run is due; otherwise None.
     due: Incident | None = None
@@ -62,7 +62,7 @@ def take_look(
         return Look((f"{name}: deploying",))
     seen = notice(name, world, limits, answered_at=answered_at)
     said = f"{name}: {seen.worst.sentence}"
-    # A healthy processor can still have an open incident, if the run that should have closed it was killed.
+    # The processor is healthy, but its incident can still be open if the run that should close it was killed.
     incident = seen.incident or waiting
     if incident is None or not incident.is_open:
         return Look((said,), seen=seen)
@@ -110,10 +110,10 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
         if holder not in {run.id for run in runs} and incident.is_worked_on:
-            return None  # A run of another Dagster instance works on the incident.
+            return None  # The incident's present run belongs to another Dagster instance.
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # Successful runs do not count, because they left the incident open so that it waits.
+    # Successful runs do not count as failures. They left the incident open because it must wait.
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"

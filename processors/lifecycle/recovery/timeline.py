@@ -24,7 +24,8 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions outside of an apply. Only these get a separate entry, because each apply already has an entry.
+#: Actions outside of an apply (execution of a plan). Only these actions get a separate entry, because each apply
+#: already has an entry.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
 #: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
@@ -43,7 +44,7 @@ class Entry:
     at: datetime
     outcome: str
     who: str = ""
-    #: The hash of the apply's plan; empty if the event has no plan.
+    #: The hash of the plan that the event carried out; empty if the event has no plan.
     plan: str = ""
     seconds: float | None = None
     #: The stores whose state the event changed; empty if it concerns all stores or none.
@@ -51,20 +52,20 @@ class Entry:
     #: Whether the event made the topics (``provisions``) or the version (``deploys``) equal to the definition.
     provisions: bool = False
     deploys: bool = False
-    #: Further lines of text, for example the stages of an apply with their results.
+    #: Further lines of text, for example the stages of an executed plan with their results.
     details: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
-        """The id of the Dagster run that caused the event; empty for any other program."""
+        """The id of the Dagster run that caused the event; empty if no Dagster run caused it."""
         return self.who.rpartition(_RUN)[2] if _RUN in self.who else ""
 
 
 class Series(msgspec.Struct):
     """The progress of reporting the records of one registry table to Dagster.
 
-    All events of records up to the number ``low`` are reported. ``above`` has the events that are already reported of
-    later records, and of records that may still change.
+    The events of all records up to the number ``low`` are reported. Two kinds of records are listed in ``above`` with
+    their reported events: records after ``low``, and records that may still change.
     """
 
     low: int = 0
@@ -73,7 +74,7 @@ class Series(msgspec.Struct):
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
-    """The timeline entry of an apply that has ended; empty while the apply is open."""
+    """The timeline entry of an apply (execution of a plan) that has ended; empty while the apply is open."""
     if record.finished_at is None or record.outcome is None:
         return []
     try:
@@ -144,7 +145,10 @@ def of_incident(incident: Incident) -> list[Entry]:
 
 
 def of_action(action: Action) -> list[Entry]:
-    """The timeline entry of an action outside of an apply: an adoption or a rehearsal. Empty for all other actions."""
+    """The timeline entry of an action outside of an apply: an adoption or a rehearsal. Empty for all other actions.
+
+    An apply is the execution of a plan.
+    """
     if action.verb not in _OWN_ACTIONS:
         return []
     return [
@@ -163,12 +167,12 @@ def of_action(action: Action) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A timeline entry for one Dagster asset; ``identity`` is unique over all events."""
+    """A timeline entry for one Dagster asset; ``identity`` is different for every event."""
 
     identity: str
     entry: Entry
     layer: Layer
-    #: The store of a changelog or state asset; empty for processor and installation.
+    #: The store, for an event of a changelog or state asset; empty for an event of a processor or of the installation.
     store: str = ""
 
     @property
@@ -186,7 +190,7 @@ class Record:
     """One registry record, given by its number, with its timeline events."""
 
     number: int
-    #: Whether the record may change later, for example because its apply is open, so that it can get more events.
+    #: Whether the record may still get more events, for example because its apply (execution of a plan) is open.
     may_change: bool
     events: tuple[Event, ...]
 
@@ -218,15 +222,15 @@ def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Eve
 
 
 def reported(series: Series, number: int, identity: str) -> Series:
-    """A copy of ``series`` in which one more event of record ``number`` counts as reported."""
+    """A copy of ``series`` in which the event ``identity`` of record ``number`` is marked as reported."""
     return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """A copy of ``series`` after its records were reported, without entries in ``above`` that are no longer needed.
+    """A copy of ``series`` after its records were reported. Entries in ``above`` that are no longer needed are removed.
 
-    ``low`` can be greater than the number of a record that may still change. Such a record stays in ``above``, so that
-    it is read again.
+    ``low`` can become greater than the number of a record that may still change. Such a record stays in ``above``, so
+    that it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

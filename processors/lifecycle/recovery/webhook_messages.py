@@ -30,7 +30,7 @@ PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
 REFUSALS_MAX = 3
 #: Maximum age of a message; older messages are not sent.
 NEWS_FOR = timedelta(days=1)
-#: Maximum seconds of one delivery, because it is part of a sensor tick.
+#: Maximum seconds of one delivery. A delivery runs in a tick of the sensor, which must stay short.
 SENDING_S = 20.0
 _TEXT_MAX = 1500  # Slack allows 3000 characters per section, and escaping can turn one character into five
 
@@ -52,7 +52,7 @@ class Notification:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A state that needs a person; ``subject`` is a processor, or a thing such as the disk or the registry."""
+    """A state of a subject that needs a person's action; ``subject`` is a processor, or for example the disk."""
 
     subject: str
     kind: str
@@ -64,9 +64,10 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class SeenNeed(msgspec.Struct, frozen=True):
-    """A state and the time when it was first seen; ``ended`` is None while it lasts.
+    """A state that needs a person, with the time when it was first seen; ``ended`` is None while it lasts.
 
-    ``changed`` is the time since which the state has its present action. It is None if its message names this action.
+    ``changed`` is the time since which the state has its present action. It is None if the first message names this
+    action.
     """
 
     need: Need
@@ -97,9 +98,9 @@ class Cursor(msgspec.Struct, frozen=True):
 
     outbox: Outbox
     failures_after: int
-    #: Identity -> state that needs a person (module ``state_messages``).
+    #: Identity -> state that needs a person's action (module ``state_messages``).
     states: dict[str, SeenNeed] = {}
-    #: Processor -> its lag, which a message reports once it has not shrunk for some time.
+    #: Processor -> its lag. A message reports the lag if it has not shrunk for some time.
     lags: dict[str, Lag] = {}
 
 
@@ -184,7 +185,7 @@ def deliver(
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    # No pause is longer than this maximum, so a later time was recorded by a wrong clock.
+    # No pause is longer than this maximum. A later time was recorded while the clock was wrong.
     if 0 < due <= ASKED_PAUSE_S_MAX:
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
@@ -209,7 +210,7 @@ def deliver(
 
 
 def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime) -> Outbox:
-    """The ``outbox`` after a try to send a message: accepted, refused, or failed so that the next try waits."""
+    """The ``outbox`` after one try to send a message. After a failed try, the next try waits."""
     refusals = {name: count for name, count in outbox.refusals.items() if name != message.id}
     if answer.accepted:
         return Outbox(outbox.told | {message.id}, refusals=refusals)

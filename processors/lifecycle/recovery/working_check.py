@@ -42,9 +42,10 @@ WORKING = "working"
 #: Grey: the state is unknown, or the processor should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Faults whose action does not start workers of this processor, or already names the other installation.
+#: Kinds of failures that need no warning about workers of another installation in the group. Their action starts no
+#: worker here, or already mentions the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
-#: Start of the action in the text of an answer.
+#: The text that comes before the action in an answer.
 ACTION_MARK = " What to do: "
 
 #: Seconds after which an unchanged answer is recorded again, so that a recent answer shows that the sensor is alive.
@@ -90,11 +91,11 @@ def judge_working(
     processor: str = "",
     attempts: int = ATTEMPTS,
 ) -> Answer | None:
-    """The answer of the check; None while a processor starts for the first time.
+    """The result of the check ``working`` for a processor; None while the processor starts for the first time.
 
-    ``found`` has the diagnosis of each slot. ``incident`` is the open incident; if none is open, it is the newest
-    incident. ``lag`` is the result of ``next_lag``. ``processor`` is the name for a command about the lag. ``attempts``
-    is the maximum number of attempts for one incident.
+    ``found`` has the diagnosis of each slot (place of one worker). ``incident`` is the open incident; if none is open,
+    it is the newest incident. ``lag`` is the result of ``next_lag``. ``processor`` is the name for a command about the
+    lag. ``attempts`` is the maximum number of attempts for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -124,10 +125,10 @@ def judge_working(
 
 
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
-    """The answer about a paused processor.
+    """The result of the check for a paused processor.
 
-    The answer is only a warning. It is a failure if the newest apply (``last``) ended early and may have left the
-    processor paused.
+    The result is a warning. It is a failure if the newest apply (``last``, execution of a plan) was ended early,
+    because that apply may have left the processor paused.
     """
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
@@ -137,19 +138,19 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The answer if the registry was replaced by a backup, so that it lacks the processor's newest deployment."""
+    """The result of the check if the registry was replaced by a backup and lacks the processor's newest deployment."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None = None) -> Answer:
-    """The answer for a processor whose apply was interrupted, so that only a part of its stages is done.
+    """The result of the check for a processor whose apply (execution of a plan) was interrupted before its last stage.
 
     ``incident`` is the open incident; if none is open, it is the newest incident.
     """
     plan, action = way_on.read(begun), _way_on(begun, found, incident)
     if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):
-        # While the supervisor does not answer, no command reaches a worker. So this action comes first.
+        # While the supervisor does not answer, no command reaches a worker. So the supervisor's action comes first.
         action = f"{hangs} Then: {action}"
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):
@@ -167,7 +168,10 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
 
 
 def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None) -> str:
-    """The command that ends an interrupted apply, with an alternative if the recorded version does not start."""
+    """The command that ends an interrupted apply, with an alternative if the recorded version does not start.
+
+    An apply is the execution of a plan.
+    """
     action, held = way_on.way_on(begun), way_on.keeps_recovery_away(begun)
     failed = incident if incident is not None and incident.outcome == "failed" else None
     down = any(each.needs_recovery for each in found.values())
@@ -180,7 +184,7 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
     if failed is None or failed.opened_at < begun.started_at:
         return action
-    # Resuming the apply is not proposed, because recovery has already restarted the workers without success.
+    # `holdfast apply resume` is not proposed, because recovery has already restarted the workers without success.
     return f"{instead}; then: {failed.action}"
 
 
@@ -197,7 +201,10 @@ def _silent_supervisor(found: Diagnosis) -> str:
 
 
 def asks_to_start(answer: Answer) -> bool:
-    """Whether an answer tells the user to start workers. This is refused while another installation has workers."""
+    """Whether an answer of the check tells the user to start workers.
+
+    Such a command is refused while another installation has workers in the group.
+    """
     return not answer.passed and bool(answer.action) and answer.kind not in _ASKED_FIRST
 
 
@@ -217,7 +224,7 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:
-    """The answer for a processor that a running apply changes now. Such a processor may be down for some time."""
+    """The result of the check while an apply (execution of a plan) changes the processor. It may be down meanwhile."""
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (
@@ -228,9 +235,10 @@ def judge_applying(begun: ApplyRecord) -> Answer:
 
 
 def is_due(answer: Answer, told: Any, now: float) -> bool:
-    """Whether an answer must be recorded: it differs from the last recorded answer, or that is ``TELL_EVERY_S`` old.
+    """Whether an answer must be recorded: it differs from the last recorded one, which may also be too old.
 
-    ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor. ``now`` is in seconds since 1970.
+    The last recorded answer is too old after ``TELL_EVERY_S`` seconds. ``told`` is its ``[short, at]``, from the
+    sensor's cursor. ``now`` is in seconds since 1970.
     """
     try:
         short, at = told

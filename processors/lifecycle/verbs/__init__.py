@@ -1,1 +1,4 @@
-"""One pure module for each verb; each module makes a plan from facts. Imports ``plans``."""
+"""One pure module for each verb (kind of change, such as ``deploy``). Each module makes a plan from facts.
+
+Imports ``plans``.
+"""

@@ -1,6 +1,7 @@
 """Plan ``adopt``: records a newer deployment in a registry that was replaced by a backup.
 
-The deployment is read from the records outside of the registry: the mark file and the changelogs.
+The deployment is read from the records outside of the registry: the changelogs, and the mark (a file with a copy of the
+deployment's registry row).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
     # A deployment that was in progress should run, so its state is "deployed". Without a mark file, the desired state
-    # is unknown; "stopped" is then the safe choice, because nothing is lost.
+    # is unknown. Then "stopped" is recorded, because a processor that does not start loses nothing.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

@@ -125,7 +125,10 @@ def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
 
 
 def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Stages that delete the changelogs in ``anew`` and create them again; ``unusable`` returns such changelogs."""
+    """Stages that delete the changelogs in ``anew`` and create them again.
+
+    The function ``unusable`` returns such changelogs.
+    """
     return (
         *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
         *(stage for stage in _provisioned(facts, topology, anew) if stage.name in anew),
@@ -133,7 +136,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 
 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
-    """Stages that create missing topics and the changelogs in ``anew``, and correct the settings of other topics."""
+    """Stages that create missing topics and the changelogs in ``anew``, and correct the configuration of others."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
@@ -195,7 +198,7 @@ def _width(store: str, facts: Facts, topology: Topology) -> int:
 
 
 def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if input topics are missing or lost partitions that the state depends on; the state would be lost."""
+    """Refuses if input topics are missing or lost partitions on which the state depends."""
     name = topology.processor
     rebuild = (
         f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "

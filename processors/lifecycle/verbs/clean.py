@@ -1,5 +1,7 @@
 """Plan ``clean``: archives orphans, and deletes orphans whose archived copy is older than the grace period.
 
+An orphan is a resource without an owner. The states of an orphan, and the next step:
+
     never archived, or changed since ──► archive ──grace──► delete
     a deletion was interrupted       ──► finish
     in use                           ──► blocked
@@ -23,14 +25,18 @@ from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
 Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
-#: The next steps for which a plan has a stage, in the order in which the plan executes them.
+#: The next steps of an orphan (resource without an owner) for which a plan has a stage, in the order of their
+#: execution.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
 #: The order of deletions by kind. Groups come first, because Kafka reports a group's offsets only for existing topics.
 _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")
 
 
 def plan(request: Clean, facts: OrphanFacts) -> Plan:
-    """The plan for all orphans, or for the selected orphans: first deletions, then copies into the archive."""
+    """The plan for all orphans, or for the selected orphans: first deletions, then copies into the archive.
+
+    An orphan is a resource without an owner.
+    """
     refused = _refused(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
@@ -60,7 +66,10 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
 
 
 def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> Step:
-    """The next step for one orphan, for example ``archive`` or ``delete``; ``only`` is the selection of the request."""
+    """The next step for one orphan (resource without an owner), for example ``archive`` or ``delete``.
+
+    ``only`` is the selection of the request.
+    """
     copy = subject.archived
     if subject.look.blocked:
         return "blocked"
@@ -79,7 +88,7 @@ def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) 
 
 
 def state_of(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> str:
-    """The state of an orphan and its next step, in a few words."""
+    """The state of an orphan (resource without an owner) and its next step, in a few words."""
     since, until = "", ""
     if subject.archived is not None:
         at = subject.archived.manifest.archived_at
@@ -98,7 +107,7 @@ def state_of(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -
 
 
 def as_document(subject: Subject, facts: OrphanFacts) -> dict[str, Any]:
-    """An orphan as a JSON object: name, size, archived copy, and next step."""
+    """An orphan (resource without an owner) as a JSON object: name, size, archived copy, and next step."""
     orphan, copy = subject.orphan, subject.archived
     kept = copy.manifest.archived_at if copy is not None and subject.unchanged and not copy.original_deleted else None
     return {

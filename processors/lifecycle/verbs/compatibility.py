@@ -1,7 +1,7 @@
 """Decides for each store whether a new version of a processor can use the state of the previous version.
 
-The decision compares the recorded shape of the version that worked last with the shape of the new version. The
-processor can continue to run.
+The decision compares the shapes (topics and stores) of two versions: the recorded shape of the version that worked
+last, and the shape of the new version. The processor can continue to run.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.
@@ -23,11 +23,12 @@ from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topolog
 #: Days for which an unused store should be kept, because the previous version may be deployed again.
 GRACE_DAYS = 7
 
-#: Maps default store names of earlier Holdfast versions to a suffix. The present default name is topic plus suffix.
+#: Maps default store names of earlier Holdfast versions to a suffix. The present default name is the topic's name plus
+#: this suffix.
 FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 
-#: Maps the name of a difference to an attribute of ``StoreShape``.
-#: If one of these attributes changes, state would be misread.
+#: Maps the name of a difference to an attribute of ``StoreShape``. If this attribute changes, the new version would
+#: misread the state.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
 #: Maps kinds of windows to the form of their stored records. A step cannot read windows that were stored in another
@@ -37,14 +38,14 @@ _KEPT_APART = {
     "sliding": "times",
 }
 
-#: The text about a store whose previous version did not record the meaning of its steps.
+#: The text about a store if the previous version did not record the keys and rules of the store's steps.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
 )
 
 _WINDOW = "window = "
-#: Maps each kind of window to a text: what happens to open windows if the definition changes.
+#: Maps each kind of window to a text about open windows: the effect of a changed definition on them.
 _OPEN_WINDOWS = dict.fromkeys(
     ("tumbling", "hopping"),
     "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
@@ -168,8 +169,8 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
     """The verdict on a store that the previous version does not have.
 
-    The changelog may have records of an older version. Then the store is refused until the user drops it, because these
-    records do not include the input since then.
+    The changelog may have records of an older version. These records do not include the input since then. So the store
+    is refused until the user drops the changelog.
     """
     if store.restored_from is not None:
         return Verdict(
@@ -269,8 +270,8 @@ def _filling(processor: str, store: str, new: str, after: Shape) -> str:
     """The commands that fill the store ``new`` from the source topics, so that it can replace ``store``."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
-    # Messages from a repartition topic have no fixed order.
-    # So the store must be rebuilt together with all stores upstream of the repartition topic.
+    # Messages of a repartition topic have another order in each run. So the store must be rebuilt together with all
+    # stores before the repartition topic.
     return (
         f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
         "builds all state again and sends outputs again"
@@ -287,7 +288,10 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
 
 
 def _are_read(was: StoreShape, now: StoreShape) -> bool:
-    """Whether this version of Holdfast reads values of both codecs, so that another codec needs no other store."""
+    """Whether this version of Holdfast reads values of both codecs.
+
+    If so, a store can change its codec and keep its state.
+    """
     return was.codec in CODECS and now.codec in CODECS
 
 
@@ -334,7 +338,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a key-value store whose TTL, value version or timers are different now; otherwise None."""
+    """The verdict on a key-value store whose TTL, value version or timers are different now; None for other stores."""
     same = [each for each in _VALUES.values() if each != "columns" and not (each == "codec" and _are_read(was, now))]
     if now.kind != KEY_VALUE or any(getattr(was, each) != getattr(now, each) for each in same):
         return None
@@ -373,7 +377,7 @@ def _schedule(line: str) -> str:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """Whether windows are closed by key, and the form in which the store keeps them.
+    """Two properties of a store: whether its windows are closed by key, and the form in which they are stored.
 
     If one of them changes, open windows would never be sent.
     """
@@ -435,7 +439,10 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether Holdfast renamed a store: ``old`` is a default name of an earlier version, ``new`` the present one."""
+    """Whether two stores are the same store, whose default name Holdfast changed.
+
+    ``old`` has a default name of an earlier Holdfast version, ``new`` has the present default name.
+    """
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

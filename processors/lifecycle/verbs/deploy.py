@@ -163,7 +163,10 @@ def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
 
 
 def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
-    """Whether nothing has to be changed, because this release already runs as wanted, with the present settings."""
+    """Whether nothing has to be changed: this release already runs in the wanted slots, with the present settings.
+
+    A slot is the place of one worker.
+    """
     version = topology.code_version
     right = (
         not facts.settings
@@ -196,7 +199,8 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     proof = _proof(facts, topology, release)
-    # The test (proof) comes before any change. Only the release is recorded earlier, because the test runs it.
+    # The test (proof) comes before any change of the processor. Only the release is recorded before it, because the
+    # test runs the release's code.
     stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together

@@ -1,7 +1,8 @@
 """Plan ``backfill --from topic``: a shadow program builds a store again, and the processor adopts that store.
 
-The processor is paused only while the shadow reads the last records and the store is exchanged. During the pause, the
-processor sends no output.
+A shadow is a second run of the processor's functions. The processor is paused only while the shadow reads the last
+records, and while the workers change their store until it equals the shadow's store. During the pause, the processor
+sends no output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ASSUMED_RECORDS_PER_S = 20_000.0
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that builds a store again from its source; refused if source records are gone or workers do not run."""
+    """The plan that rebuilds a store from its source topics; refused if source records are gone or workers are down."""
     inputs = _inputs(topology, request.store)
     basis = {
         "topic_id": facts.topic_ids(inputs),

@@ -57,7 +57,8 @@ def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
         seconds=2.0 + number / 2_000,
         estimate="some thousand messages per second",
         basis={"letters": letters},
-        # the offsets of the replay group record the progress, so a resumed apply sends no letter twice
+        # The offsets of the replay group record the progress. So a resumed apply (execution of the plan) sends no
+        # letter twice.
         after_kill="go on",
     )
 

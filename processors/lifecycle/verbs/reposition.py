@@ -1,5 +1,7 @@
 """Plan ``reposition``: sets the group's committed offsets to the input offsets that the changelogs record.
 
+The reason for the command, and the new offset:
+
 offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
 unread input was deleted by Kafka    ──► set to the topic's first offset; the plan states the number of lost records
 """

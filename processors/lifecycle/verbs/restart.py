@@ -1,4 +1,7 @@
-"""Plan ``restart``: stop the worker in every slot after a final commit, and start the deployed release again."""
+"""Plan ``restart``: stop the worker in every slot after a final commit, and start the deployed release again.
+
+A slot is the place of one worker.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ USUAL_S = 5.0
 
 
 def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
-    """The plan that stops and starts the deployed release; refused if nothing is deployed, or its code is gone."""
+    """The plan that restarts the deployed release; refused if nothing is deployed, or the release's code is gone."""
     deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
-    # The live slots are not among the facts that the plan's hash covers. So an interrupted restart and its repetition
-    # have the same hash, although other slots are alive.
+    # The plan's hash does not cover which slots (places of workers) are alive. So a repetition has the same hash as the
+    # interrupted restart, although other slots are alive.
     basis = {"deployed": facts.deployed, "defined": topology.code_version}
     refused = _refused(facts, topology)
     if refused is not None or deployment is None:

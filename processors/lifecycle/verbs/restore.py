@@ -116,8 +116,8 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
             f"{topology.processor}`.",
             {"store": bare[0]},
         )
-    # Several slots (workers) may have a copy of one task, because a task that moves to another worker can leave its old
-    # copy behind.
+    # Several slots (places of workers) may have a copy of one task's state. A task that moves to another worker can
+    # leave its old copy behind.
     copies = {(task.task, store, at[1]) for task in facts.local for store, at in (task.stores or {}).items()}
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():

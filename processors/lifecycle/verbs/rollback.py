@@ -1,6 +1,7 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present release as a deploy compares a new version (``verbs.compatibility``).
+The earlier release is compared with the present release in the same way as a deploy compares a new version with the
+running one (``verbs.compatibility``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def read(request: Restart | Rollback, source: FactSource, topology: Topology) ->
 
 
 def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
-    """The plan that starts an earlier release; refused if there is none, or if it cannot use the present state."""
+    """The plan that starts an earlier release; refused if none exists, or if it cannot use the present state."""
     now = facts.released
     basis = {
         "deployed": facts.deployed,
@@ -77,14 +78,17 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A killed apply resumes this plan, because a new plan might go back one more release.
-        # The registry may already record that the earlier release works.
+        # A killed apply (execution of a plan) resumes this plan. A new plan might go back one more release, because the
+        # registry may already record that the earlier release works.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with the id ``name``; otherwise one with the code version ``name``, preferably one that worked."""
+    """The release with the id ``name``.
+
+    If none has this id, a release of code version ``name``, preferably one that worked.
+    """
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]
     return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)

@@ -35,8 +35,8 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, basis=basis)
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
-    # The running workers are checked, too, because the recorded slots are not enough. The verb records new slots before
-    # it starts their workers, and may be interrupted in between.
+    # The running workers are checked in addition to the recorded slots (places of workers). The command records new
+    # slots before it starts their workers, and may be interrupted in between.
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")

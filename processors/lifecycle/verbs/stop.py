@@ -1,4 +1,7 @@
-"""Plan ``stop``: stops the worker in every slot after a final commit, and records "stopped" as the desired state."""
+"""Plan ``stop``: stops the worker in every slot after a final commit, and records "stopped" as the desired state.
+
+A slot is the place of one worker.
+"""
 
 from __future__ import annotations
 

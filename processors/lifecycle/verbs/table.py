@@ -1,4 +1,4 @@
-"""Makes the plan for a request: reads the facts that the request's verb needs, and calls the planner of the verb."""
+"""Makes the plan for a request: reads the facts that the request needs, and calls the planner of its command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topolo
 
 
 def plan_of_installation(request: requests.OfInstallation, source: OrphanSource) -> Plan:
-    """Reads the data that a request for the whole installation needs, and returns the plan of the request.
+    """Returns the plan of a request for the whole installation, after reading the data that the plan needs.
 
     Raises:
         HoldfastError: The data for the plan cannot be read.
@@ -58,7 +58,7 @@ def plan_of_installation(request: requests.OfInstallation, source: OrphanSource)
 
 
 def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
-    """The plan for a request, decided only from facts."""
+    """Returns the plan for a request, decided only from facts that were already read."""
     refused = held_elsewhere(request, facts) or registry_behind(request, facts) or never_worked(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
@@ -67,7 +67,7 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
 
 
 def _left_over(facts: Facts) -> tuple[str, ...]:
-    """A text for the plan about workers that an interrupted apply left running; otherwise empty."""
+    """A text about workers that an interrupted apply (execution of a plan) left running; otherwise empty."""
     if not facts.beyond or facts.deployment is None:
         return ()
     slots, recorded = ", ".join(facts.beyond), count_of(len(facts.deployment.slots), "worker")
@@ -113,7 +113,7 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
 
 
 def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts that the request's verb needs."""
+    """Reads the facts that the planner of the request's command needs."""
     match request:
         case requests.Deploy():
             return deploy.read(request, source, topology)

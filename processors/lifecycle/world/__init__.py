@@ -1,1 +1,1 @@
-"""Reads facts from, and makes changes in, Kafka, supervisor, workers and disk. Imports ``deploy``."""
+"""Reads facts from Kafka, supervisor, workers and disk, and makes changes in them. Imports ``deploy``."""

@@ -11,10 +11,10 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
 #: Number of offsets at the end of a changelog that are searched first. If they contain no meta record, the next search
-#: covers eight times as many offsets.
+#: covers eight times as many.
 FIRST_LOOK = 2_000
-#: Maximum number of offsets that are searched. Topics that are only named like a changelog, and have no meta records,
-#: reach this limit.
+#: Maximum number of offsets that are searched. A topic that is only named like a changelog, and has no meta records,
+#: reaches this limit.
 LONGEST_LOOK = 130_000
 #: Maximum number of partitions that are read for the newest generation; the longest partitions are read first.
 #: One partition is enough in most cases, because every commit since a deployment records its generation.
@@ -47,7 +47,9 @@ def last_meta(
 
 
 def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, str] | None:
-    """The greatest generation of a deployment in the last meta records, with its code version; None if there is none.
+    """The greatest deployment number (generation) in the last meta records, with its code version.
+
+    None if no meta record has a generation.
 
     Raises:
         HoldfastError: A changelog cannot be read, or a later Holdfast version wrote its meta records.
@@ -65,7 +67,9 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors that the last meta records of all partitions name; empty without such records.
+    """The processors that the last meta records (records with the input offsets of a commit) of all partitions name.
+
+    Empty without such records.
 
     Raises:
         HoldfastError: The topic cannot be read, or a later Holdfast version wrote its meta records.

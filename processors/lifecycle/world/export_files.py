@@ -13,7 +13,7 @@ from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileF
 
 
 def file_facts(path: str) -> FileFacts:
-    """The facts of an export file; a file that cannot be read has a ``problem``."""
+    """The facts about an export file (entries of stores); a file that cannot be read has a ``problem``."""
     action = "Name a file that an export wrote, on this machine: `<home>/exports/<processor>/...jsonl`."
     digest, found = hashlib.sha256(), _Found()
     try:
@@ -32,14 +32,14 @@ def file_facts(path: str) -> FileFacts:
 
 
 class _Found:
-    """The content of an export file that was read so far, by store."""
+    """Counts, partitions and key names of the export file's entries that were read so far, by store."""
 
     def __init__(self) -> None:
         self.stores: dict[str, tuple[list[int], set[int], list[str] | None]] = {}
 
     def add(self, entry: Entry, seen: SeenKeys) -> None:
         counts, partitions, named = self.stores.setdefault(entry.store, ([0, 0, 0], set(), []))
-        # A store's own time records, for example its stream time, have no message key.
+        # Records about time, for example a store's stream time, have no message key.
         is_new = not is_own(entry.key) and seen.add(
             b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key))
         )

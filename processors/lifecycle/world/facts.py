@@ -43,8 +43,8 @@ from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
-#: Maximum seconds to wait until group members whose process died have left the group.
-#: Dead members stay in the group for the session timeout, by default 45 s.
+#: Maximum seconds to wait until Kafka has removed dead workers from the group. A dead member stays in the group for the
+#: session timeout, by default 45 s.
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
 
@@ -78,7 +78,7 @@ class WorldFacts:
         workers: Callable[[str], int | None] = lambda processor: None,
         present: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        #: Maximum seconds to wait until group members whose process died have left the group; 0 in simulations.
+        #: Maximum seconds to wait until Kafka has removed dead workers from the group; 0 in simulations.
         self.ghosts_s = GHOSTS_S
         self._topics = topics
         self._world = world
@@ -88,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # These methods of ``topics`` already return facts in the required form, so this class uses them directly.
+        # These methods of ``topics`` already return facts in the required form, so ``FactSource`` gets them unchanged.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
@@ -168,7 +168,10 @@ class WorldFacts:
         return CodeFacts(name, found.target, found.why_not, found.left, found.unseen)
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next input offset; only for partitions with a meta record."""
+        """Partition -> input topic -> next input offset, from the meta record (record with a commit's input offsets).
+
+        Partitions without a meta record are left out.
+        """
         starts, ends = self._topics.start_offsets(changelog), self._topics.settled_end_offsets(changelog)
         found = {
             number: last_meta(self._topics, changelog, number, (starts[number], end)) for number, end in ends.items()

@@ -5,9 +5,9 @@
     stage 2  ─► …-users-1c59.jsonl  ─┘
 
 Invariants:
-    - An entry is never lost: a part is deleted after the whole file is on the disk.
+    - An entry is never lost: a part is deleted only after the whole joined file is on the disk.
     - If two parts have different values of one entry, they are not joined. An interrupted apply can write such parts,
-      because the key got a new value between its two attempts.
+      if the key got a new value between the two attempts of the apply.
     - A repeated join gives the same file, because a line that the joined file already has is not written again.
 """
 
@@ -33,8 +33,8 @@ class _TwoValues(Exception):
 def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
     """The path of the joined file: it has all entries of these parts, and of parts that the apply joined before.
 
-    If the parts can't be joined, their own paths are returned. The reasons: a part is on another machine, two parts
-    have different values of one entry, or the disk is full.
+    An apply is the execution of a plan. If the parts can't be joined, their own paths are returned. The reasons: a part
+    is on another machine, two parts have different values of one entry, or the disk is full.
 
     Args:
         paths: The export files that the workers wrote, oldest first.
@@ -65,7 +65,10 @@ def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
 
 
 def name_of(step: str) -> str:
-    """The name of an apply's joined file, made of the time when the apply began and the apply's number."""
+    """The name of an apply's joined file, made of the time when the apply began and the apply's number.
+
+    An apply is the execution of a plan.
+    """
     started, number, _ = step.split("/")
     moment = "".join(each for each in started.partition("+")[0] if each.isdigit() or each == "T")
     return f"{moment}-apply-{number}.jsonl"

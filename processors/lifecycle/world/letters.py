@@ -7,8 +7,8 @@ Each message is sent exactly once, even if the process is killed.
 Invariants:
     - A message and the offset after its letter are in one transaction, so a repeated stage sends no message again.
     - Letters are deleted only up to the committed offsets of the replay group.
-    - If the topic of a letter is no input of the processor, the letter is written again to the end of the dead-letter
-      topic, with all its headers, in the same transaction.
+    - A letter whose topic is no input of the processor is kept: it is written again to the end of the dead-letter
+      topic, with all its headers. This write is in the same transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEP_S = 60.0
 
 
 class LetterTopics(Protocol):
-    """The methods that delete records and groups, as far as this module needs them."""
+    """The methods of a Kafka admin client that this module needs to delete records and groups."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records before these offsets."""
@@ -45,7 +45,7 @@ class LetterTopics(Protocol):
 
 
 def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
-    """The facts of the dead letters that were not sent again yet; None if the topic does not exist."""
+    """The facts about the dead letters that were not sent again yet; None if the topic does not exist."""
     if topic not in topics.describe([topic]):
         return None
     starts, ends = _starts(topics, processor, topic), topics.settled_end_offsets(topic)
@@ -73,11 +73,12 @@ def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class LetterStages:
-    """Carries out the stages about dead letters.
+    """Carries out the stages (steps) of a plan about dead letters.
 
     Args:
         topics: Reads topics and offsets.
-        changes: Deletes letters and the replay group; raises if the run no longer holds the apply.
+        changes: Deletes letters and the replay group; raises if the run no longer holds the apply (execution of the
+            plan).
         cluster: Function of a processor that returns the Kafka cluster with the processor's client settings.
         check: Raises HoldLost if the run no longer holds the apply.
     """

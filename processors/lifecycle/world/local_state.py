@@ -1,5 +1,7 @@
 """Reads, renames and deletes the state folders of a processor on this machine while no process uses them.
 
+A slot is the place of one worker, with its own folder and lock.
+
 Invariants:
     - Folders are renamed only while this process has the slot's lock, which no live worker can have at the same time.
     - Reading takes no lock (module ``reading_beside``).
@@ -55,7 +57,8 @@ class LocalFolders:
     def local_tasks(self) -> tuple[LocalTask, ...]:
         """The local state of all tasks on this machine.
 
-        If a live process uses the slot, or state is unreadable, only the names of its tasks are known.
+        If a live process uses the slot (place of one worker), or state is unreadable, only the names of its tasks are
+        known.
         """
         found = []
         for slot in self._slots():
@@ -66,16 +69,17 @@ class LocalFolders:
         return tuple(found)
 
     def client_ids(self) -> frozenset[str]:
-        """The client ids of all workers, alive or dead, that have a slot on this machine."""
+        """The client ids of all workers, alive or dead, that have a slot (place of one worker) on this machine."""
         ids = {slot: StateFolder.id_of(self._folder(slot)) for slot in self._slots()}
         return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection in local state.
+        """Counts keys and bytes of a selection in local state.
 
         If a task has several copies, the copy with the greatest offsets is counted.
 
-        Returns None if a live process uses a slot, if state cannot be read, or if there is no state.
+        Returns None if a live process uses a slot (place of one worker), if state cannot be read, or if there is no
+        state.
         """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
@@ -95,7 +99,8 @@ class LocalFolders:
     def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
         """At most ``limit`` entries of a selection, from the copy of each task that has the greatest offsets.
 
-        Returns None if a live process uses a slot, or if state is missing, unreadable or incomplete.
+        Returns None if a live process uses a slot (place of one worker), or if state is missing, unreadable or
+        incomplete.
         """
         best: dict[str, LocalTask] = {}
         for found in (each for each in self.local_tasks() if each.task in tasks):
@@ -132,7 +137,7 @@ class LocalFolders:
         """Rename the state folders of these tasks to ``name``; returns the number of folders that this call renamed.
 
         Raises:
-            StateFolderTaken: A live process uses the slot.
+            StateFolderTaken: A live process uses the slot (place of one worker).
         """
         moved = 0
         for slot in self._slots():
@@ -147,7 +152,7 @@ class LocalFolders:
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Delete the renamed folders; returns their number.
 
-        This also works while a process uses the slot, because no worker opens these folders.
+        This also works while a process uses the slot (place of one worker), because no worker opens these folders.
         """
         gone = 0
         for slot in self._slots():
@@ -205,7 +210,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """Returns the progress of a copy of a task: the offset in the store's changelog, and the sum of input offsets."""
+    """The progress of a copy of a task: the offset in the store's changelog, and the sum of the input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

@@ -1,8 +1,8 @@
 """Reads local state without a lock.
 
 Invariants:
-    - Reading takes neither the slot's lock nor RocksDB's lock, so a worker may start during the read. If the worker
-      changes the state during the read, the state counts as in use.
+    - Reading takes neither the lock of the slot (place of one worker) nor RocksDB's lock. So a worker may start during
+      the read. If the worker changes the state during the read, the state counts as in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ReadOnly:
     """Reads RocksDB in read-only mode; the simulation in tests replaces it by a class with the same methods."""
 
     def in_use(self, slot: Path) -> bool:
-        """Whether a live worker process uses this slot, given by its state folder."""
+        """Whether a live worker process uses this slot (place of one worker), given by its state folder."""
         return StateFolder.in_use(slot)
 
     def exists(self, path: Path) -> bool:

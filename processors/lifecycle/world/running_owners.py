@@ -38,7 +38,7 @@ class NobodyOwns(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition whose entries were read: its slot, and the next input offset by topic according to its state."""
+    """A partition whose entries were read: the slot of its owner, and its state's next input offset by topic."""
 
     partition: int
     slot: str
@@ -71,11 +71,11 @@ def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> 
 
 
 class RunningOwners:
-    """Sends commands to running owners; implements ``execution.Owners``.
+    """Sends commands to running owners (workers that own state); implements ``execution.Owners``.
 
     Args:
-        client: Function of processor and slot that returns the client of that worker.
-        slots: Function of a processor that returns its slots.
+        client: Function of processor and slot that returns the client of the worker in that slot.
+        slots: Function of a processor that returns its slots (places of workers).
         tasks: Function of processor and stores that returns the tasks with these stores, as (subtopology, partition). A
             command without partitions needs owners of all these tasks.
         once: Function that returns the name of the present stage. If another run repeats the stage, the name is the
@@ -153,7 +153,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Send the command to the present owners of ``left``; remove the completed partitions from ``left``."""
+        """Send the command to the present owners (workers) of ``left``; remove completed partitions from ``left``."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()

@@ -1,10 +1,12 @@
 """Sets aside (renames) broken local state instead of deleting it, so that it can be compared with the restored state.
 
+A slot is the place of one worker, with its own folder.
+
 Invariants:
     - No folder is renamed while a live process has its slot, and no folder outside of the processor's slots is renamed.
     - A renamed folder stays in the same parent folder, with the time in its name.
-    - Only the newest ``KEPT`` copies of each folder are kept. Otherwise the copies would fill the disk if state is
-      damaged again and again.
+    - Only the newest ``KEPT`` copies of each folder are kept. Otherwise, state that is damaged again and again would
+      fill the disk with copies.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class SetAsideFailed(HoldfastError):
 
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
-    """Set aside (rename) a task's folder or a whole slot; returns the result as text.
+    """Set aside (rename) a task's folder or a whole slot (place of one worker); returns the result as text.
 
     A missing folder is not an error. Of the copies of a folder that were set aside, only the newest ``KEPT`` are kept.
 

@@ -1,4 +1,4 @@
-"""Reads facts from the warehouse of this installation (implements ``warehouse_facts.Tables``)."""
+"""Reads facts about tables from the warehouse of this installation. Implements ``warehouse_facts.Tables``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WarehouseTables:
 
 
 def store_version(version: TableVersion) -> StoreVersion:
-    """Converts a version of a store's table, including the manifest in its summary."""
+    """Converts an Iceberg snapshot of a store's table to a ``StoreVersion``, with the manifest from its summary."""
     manifest, problem = None, ""
     raw = version.summary.get(MANIFEST_PROPERTY)
     if raw is None:
