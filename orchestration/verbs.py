@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an outdated mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces an outdated mark (copy in a file)
         return done
 
     @property
@@ -304,7 +304,7 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # slow: loads the Iceberg library
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the Iceberg library
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The objects that carry out an apply; before each change they check that this process still holds it."""
+        """The objects that carry out an apply; before each change they check that this process holds the apply."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -387,7 +387,7 @@ class Verbs:
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
         """Store -> partition -> fingerprint, read from checkpoints that the workers make now."""
-        # imported here because importing this module must not load RocksDB
+        # Imported late, because importing this module must not load RocksDB.
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
@@ -471,7 +471,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    # imported late because these imports take a second, and most verbs need no table
+    # Imported late, because these imports take a second, and most verbs need no table.
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
 
@@ -496,5 +496,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """A new name for this process as holder of applies. From the name, other processes see whether it has ended."""
+    """A new name for this process as holder of applies; it shows other processes whether this process has ended."""
     return Holder(new_holder(), is_gone)

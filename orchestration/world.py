@@ -42,7 +42,7 @@ def open_registry(settings: Settings) -> Registry:
     registry = Registry(settings.registry)
     registry.migrate()
     if (asked := asked_for(settings.paths.supervisor / "programs")) and registry.knows_nothing():
-        # imported late because it loads the engine, and a command that only reads the registry needs no processor
+        # Imported late, because it loads the engine, and a command that only reads the registry needs no processor.
         from holdfast.orchestration.rediscovery import adopt_what_runs
 
         adopt_what_runs(settings, registry, asked)
@@ -79,7 +79,7 @@ class _Strangers:
         """
         if self._silent:
             return ()
-        # imported late because Kafka is asked only about a processor that does not work
+        # Imported late, because Kafka is asked only about a processor that does not work.
         from holdfast.infra.kafka.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.topics import Topics
         from holdfast.processors.lifecycle.recovery.strangers import find_strangers
@@ -120,14 +120,14 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
-    # imported late because they load the engine and the Kafka client, which no other function of this module needs
+    # Imported late, because they load the engine and the Kafka client, which no other function of this module needs.
     from holdfast.processors.application.registration import find_processor
     from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
 
     try:
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:
-        return None  # the definition can't be imported, so the names of the changelogs are unknown
+        return None  # The definition can't be imported, so the names of the changelogs are unknown.
     try:
         return newest_generation(topics, logs)
     except AccessRefused:

@@ -44,7 +44,7 @@ class Version(Answer):
 
 
 class Stage(Answer):
-    """A finished stage of an apply; ``seconds`` is its duration."""
+    """A finished stage (step) of an apply; an apply is one execution of a plan. ``seconds`` is the stage's duration."""
 
     number: int
     text: str
@@ -52,7 +52,7 @@ class Stage(Answer):
 
 
 class Applied(Answer):
-    """A finished apply; ``apply`` is its number, or null if there was nothing to do."""
+    """A finished execution of a plan (apply). ``apply`` is its number, or null if there was nothing to do."""
 
     apply: int | None
     plan: str = Field(description="Hash of the plan.")
@@ -98,7 +98,7 @@ class Explained(Planned):
 
 
 class ApplyRow(Answer):
-    """One apply in the list of recorded applies."""
+    """One recorded apply (execution of a plan), as ``holdfast apply list`` prints it."""
 
     id: int
     processor: str
@@ -113,7 +113,7 @@ class ApplyRow(Answer):
 
 
 class Abandoned(Answer):
-    """An apply that was closed before all its stages were done."""
+    """An apply (execution of a plan) that was closed before all its stages were done."""
 
     apply: int
     processor: str
@@ -197,7 +197,7 @@ class Snapshotted(Answer):
 
 
 class ProcessorRow(Answer):
-    """One slot of a processor, with the figures of its worker; null means that a value is unknown."""
+    """One slot (numbered place of a worker) of a processor, with the figures of its worker. Null means unknown."""
 
     processor: str
     desired: str
@@ -265,7 +265,7 @@ class Sizes(Answer):
 
 
 class Watched(Answer):
-    """One observation of all processors by `holdfast top`; printed as one line of JSON."""
+    """One observation of all processors by ``holdfast top``. It is printed as one line of JSON."""
 
     processors: list[dict[str, Any]]
     incidents: list[IncidentShort]
@@ -295,7 +295,7 @@ class Rehearsed(Answer):
 
 
 class Orphans(Answer):
-    """Resources without an owner; ``unseen`` are sentences about resources that could not be read."""
+    """Resources without an owner. ``unseen`` has a sentence for each kind of resource that could not be read."""
 
     orphans: list[dict[str, Any]]
     unseen: list[str]

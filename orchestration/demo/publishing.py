@@ -80,9 +80,12 @@ class Publishing:
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
-        """Context manager: if its block fails or is interrupted, no further run starts, and ``end_runs`` is called.
+        """Context manager for the steps that need the tables.
 
-        ``end_runs`` must end the active runs, so that a wait for tables fails soon, not after minutes.
+        If its block fails or is interrupted, no further run starts.
+
+        Then ``end_runs`` is called. It must end the active runs, so that a wait for tables fails soon, not after
+        minutes.
         """
         try:
             yield
@@ -94,7 +97,7 @@ class Publishing:
             raise
 
     def await_table(self, processor: str) -> None:
-        """Wait until this processor's result table exists. Raises the same errors as ``tables``."""
+        """Wait until this processor's result table exists. Raises the same errors as the method ``tables``."""
         self._runs[processor].result()
 
     def tables(self) -> Checked:

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
 #: Maximum seconds that a processor without lag may take to send its last due windows. One commit closes at most 5,000
-#: windows. After a restart, stream time behind a `group_by` stops until all upstream tasks have sent a watermark.
+#: windows. After a restart, stream time after a `group_by` does not advance until all upstream tasks have sent a
+#: watermark.
 CLOSED_WITHIN_S = 120.0
 
 
@@ -127,7 +128,7 @@ def compare_with_spark(
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
-    # imported here because importing this module must not require a JVM
+    # Imported late, because importing this module must not require a JVM.
     from holdfast.assets.spark.flights import verify_flights
     from holdfast.infra.spark.session import spark_session, stop_spark
     from holdfast.processors.snapshots.names import table_name

@@ -217,7 +217,7 @@ def stop(settings: Settings, name: str) -> bool:
     unfinished run, or if the database does not answer. In the last two cases, code servers ignore SIGTERM.
     """
     if not settings.paths.dagster.is_dir():
-        return False  # no Dagster process was ever started from this home folder
+        return False  # No Dagster process was ever started from this home folder.
     with _alone(settings, name):
         return _end(settings, name)
 
@@ -242,7 +242,7 @@ def check_configuration(settings: Settings) -> Path:
         DagsterConfigInvalid: A file has an entry that Dagster refuses; the error names file and line.
         DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
-    # imported late because importing Dagster takes a second
+    # imported late, because importing Dagster takes a second
     from holdfast.orchestration.host.dagster_config import check_dagster_config
 
     home = prepare(settings)
@@ -292,7 +292,9 @@ def _launch(
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
             [*command, "-w", str(workspace_of(settings))],
-            cwd=home,  # Dagster imports from its working directory, where Holdfast's folders could hide user packages
+            # Dagster imports modules from its working directory. Another directory could contain folders that hide
+            # packages.
+            cwd=home,
             env={
                 **os.environ,
                 **environment_of_services(settings),
@@ -360,7 +362,7 @@ def _await_ready(
 
 
 def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
-    import httpx  # imported late because most commands only look whether a process runs
+    import httpx  # imported late, because most commands only look whether a process runs
 
     try:
         answer = httpx.post(

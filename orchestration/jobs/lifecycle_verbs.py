@@ -219,7 +219,8 @@ def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> No
         return
     try:
         definition = verbs.definition(request.processor)
-    # The definition can't be imported, but some verbs, such as rollback, work without the definition.
+    # If the definition can't be imported, only a warning is logged, because verbs such as rollback work without the
+    # definition.
     except HoldfastError as failed:
         context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
         return

@@ -115,7 +115,8 @@ def _recovered(
         behind=old,
         strangers=lambda: find_strangers(processor, len(rollout.slots), topics.group_members, settings.paths.state),
     )
-    with suppress(HoldfastError):  # if the definition can't be imported, recovery runs without the names of the stores
+    # If the definition can't be imported, the recovery runs without the names of the stores.
+    with suppress(HoldfastError):
         topology = find_processor(settings, processor).topology
         stores = tuple(store.name for store in topology.stores)
         policy = replace(policy, restorable=topology.logged == set(stores), stores=stores)

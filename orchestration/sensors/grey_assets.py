@@ -100,9 +100,9 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. False postpones it, because other sensors may soon make it unnecessary or
-    #: larger. They may report these checks, or they may report an asset that a command deployed. Then this run can also
-    #: execute the checks of that asset.
+    #: Whether the run is requested now. False postpones the run, because reports of other sensors may change it.
+    #: Another sensor may report some of these checks, so the run becomes smaller or unnecessary. Another sensor may
+    #: also report an asset that a command deployed. Then the run can execute the checks of this asset, too.
     at_once: bool = True
 
     @property

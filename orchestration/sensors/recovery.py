@@ -154,7 +154,7 @@ class _Tick:
     lifecycle: LifecycleResource
     conditions: Conditions
     before: dict[str, _Remembered]
-    #: Processor -> its open apply.
+    #: Processor -> its open apply (an execution of a plan that has not ended).
     begun: dict[str, ApplyRecord]
     #: The status of all workers. All status requests are parallel, so that workers without an answer cost one timeout.
     world: World
@@ -210,7 +210,10 @@ class _Tick:
             self._report(name, judge_pause(answer, last_apply(name, world)), incident)
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
-        """Report an interrupted apply in the check ``working``. A running apply changes nothing in the check."""
+        """Report an interrupted apply (execution of a plan) in the check ``working``.
+
+        Does nothing for an apply that still runs.
+        """
         if begun is not None and is_broken_off(begun):
             incident = incident_of(begun.processor, self.lifecycle.world)
             self._report(begun.processor, judge_interrupted(begun, found, incident), None)

@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 WATCH_EVERY_S = 15
 #: Timeout of each Kafka request of a tick, seconds.
 REQUEST_S = 8.0
-#: Verbs that replace a changelog or the committed offsets. If such a verb was applied, the replacement is no fault.
+#: Verbs that replace a changelog or the committed offsets. After such a verb, a replaced topic or offset is no fault.
 REPLACING_VERBS = ("backfill", "clear", "reposition", "restore")
 
 
@@ -116,7 +116,7 @@ def _judge(
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> ids of the topics from which workers have built their state, as the running workers report them."""
+    """Changelog -> ids of the topics from which running workers say that they have built their state."""
     found: dict[str, set[str]] = {}
     for name in processors:
         for slot in slots_at_work(name, lifecycle.world):
@@ -129,7 +129,10 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> end of its newest successful apply of a verb in ``REPLACING_VERBS``, seconds since 1970."""
+    """Processor -> the end of its newest successful apply (executed plan) of a verb in ``REPLACING_VERBS``.
+
+    The time is seconds since 1970.
+    """
     found: dict[str, float] = {}
     for name in processors:
         for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):

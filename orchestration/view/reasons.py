@@ -109,7 +109,7 @@ def _last_line(error: str) -> str:
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:
     """The reason from a processor's check `working`; empty if the processor works or was stopped on purpose."""
-    if answer.colour in ("green", "grey"):  # grey: the processor was stopped on purpose, so nothing is wrong
+    if answer.colour in ("green", "grey"):  # A grey processor was stopped on purpose, so nothing is wrong.
         return []
     sentence, action = _split(answer.text)
     return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
@@ -150,7 +150,7 @@ def of_assets(
             found.append(Reason(subject, "red", f"Its last run, {page.failed_run}, failed.", action))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
-        elif absent > 0:  # `absent` leaves out the newest partition, because the schedule will materialise it
+        elif absent > 0:  # The newest partition is not counted in `absent`, because the schedule will materialise it.
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:

@@ -74,7 +74,7 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        # A refused plan is not printed, because the error of ``apply`` has the same text.
+        # A refused plan is not printed here, because the error that ``apply`` raises has the same text.
         if not isinstance(plan.verdict, Refused):
             if not as_json:
                 _show(plan)
@@ -105,7 +105,8 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
         NotConfirmed: There is no terminal for the question, or ``silent`` is True.
         typer.Exit: The user answered no.
     """
-    from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # imported late: loads the database library
+    # imported late, because it loads the database library
+    from holdfast.processors.lifecycle.plans.apply import NotConfirmed
 
     if sure:
         return

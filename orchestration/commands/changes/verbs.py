@@ -1,12 +1,12 @@
-"""The command groups ``holdfast plan``, ``holdfast explain`` and ``holdfast apply``, each with all verbs.
+"""The command groups ``holdfast plan``, ``holdfast explain`` and ``holdfast apply``. A verb is a kind of change.
 
     plan     prints a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
     explain  prints the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Each verb is a command in all three groups. To avoid three functions for each verb, ``joined_command`` creates a command
-from two functions: the verb and the action. Typer reads a command's options from its signature, so the command gets
-a signature that joins the parameters of both functions::
+Each verb, for example ``deploy``, is a command in all three groups. To avoid three functions for each verb,
+``joined_command`` creates a command from two functions: the verb and the action. Typer reads a command's options from
+its signature, so the command gets a signature that joins the parameters of both functions::
 
     verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
     action   _apply(request, *, plan, yes, who, as_json)        below: plans, explains or applies the request
@@ -14,7 +14,7 @@ a signature that joins the parameters of both functions::
              └───── go to the verb ──────┘  └─── go to the action ──┘
 
 Invariants:
-    - ``orchestration.verbs`` makes every decision; this module prints it.
+    - ``orchestration.verbs`` makes every decision; this module prints the result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
 
-#: Number of applies that ``holdfast apply list`` prints.
+#: Maximum number of applies (executions of plans) that ``holdfast apply list`` prints.
 _LISTED = 20
 
 ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
@@ -138,7 +138,8 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies with their outcomes, newest first."""
-    # imported late because they load the database library; the list needs the registry only, no processor and no Kafka
+    # Imported late, because these modules load the database library. The list needs only the registry, no processor and
+    # no Kafka.
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
@@ -213,7 +214,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """A sentence for the user which says that an interrupted apply is resumed now."""
+    """A sentence that tells the user that an interrupted apply is being resumed."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -306,13 +307,14 @@ def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
 
     ``who`` is the user name to record with applies; None records the current user.
     """
-    from holdfast.orchestration.verbs import open_verbs  # imported late: loads Kafka, RocksDB and database libraries
+    # imported late, because it loads the libraries for Kafka, RocksDB and databases
+    from holdfast.orchestration.verbs import open_verbs
 
     return open_verbs(command_settings(), who=who)
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of both functions, ``verb`` and ``action``.
+    """Returns a command whose options are those of both functions, ``verb`` and ``action``.
 
     The module's docstring shows which options go to which function.
     """

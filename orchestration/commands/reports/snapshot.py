@@ -125,7 +125,7 @@ def _read(
     settings: Settings, store: tuple[str, str], at: str | None, limit: int, keep: Callable[[dict[str, Any]], bool]
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
     """Reads a store's table. Returns the table, its version ``at``, and the first rows for which ``keep`` is true."""
-    # imported late because loading the Iceberg library takes a second
+    # imported late, because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
     from holdfast.processors.lifecycle.world.warehouse import WarehouseTables

@@ -45,7 +45,7 @@ def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
     """Column -> cell of one slot, with rich's markup; ``-`` means unknown."""
-    # shown in addition to the state, because the state of a paused processor is healthy although it reads no input
+    # PAUSED is printed beside the state, because a paused processor has the state healthy although it reads no input.
     paused = " [red]PAUSED[/]" if row["paused"] else ""
     state = "down" if (row["desired"], row["diagnosis"]) == ("stopped", "not-deployed") else row["diagnosis"]
     time = row["stream_time"]
@@ -100,7 +100,10 @@ def timers_in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def schedules_in_words(processors: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each schedule of a slot: its next slot, the last slot that fired, and the number of missed slots."""
+    """One line for each schedule of a worker.
+
+    A line has the next planned time, the last planned time at which the schedule fired, and the number of missed times.
+    """
     found = []
     for row in processors:
         for name, each in (

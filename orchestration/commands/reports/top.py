@@ -125,7 +125,7 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
     """Observe the deployed processors now; ``before`` has the statuses of the previous observation, for rates."""
-    # imported here because it loads the database library, which `--help` must not load
+    # Imported late, because it loads the database library, which `--help` must not load.
     from holdfast.processors.lifecycle.recovery.incidents import observe
 
     try:

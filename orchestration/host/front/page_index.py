@@ -49,7 +49,8 @@ def sections_of(folder: Path) -> tuple[Section, ...]:
         if any(part.startswith(".") for part in file.relative_to(folder).parts):
             continue
         text = file.read_text(encoding="utf-8")
-        # A comment in a code block begins with `#`, as a heading does. So the `#` of code blocks are hidden.
+        # A comment in a code block begins with `#`, as a heading does. So each such `#` is replaced by a space before
+        # headings are searched.
         hidden = _FENCE.sub(lambda block: re.sub(r"(?m)^#", " ", block[0]), text)
         heads = list(_HEADING.finditer(hidden))
         title = _plain(heads[0][2]) if heads else file.stem
