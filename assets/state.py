@@ -183,7 +183,7 @@ def _moment(seconds: float | None) -> str:
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """Returns the result of the check whether the workers could upload their last checkpoints to the checkpoint store.
+    """Returns the result of the check that the workers could upload their last checkpoints to the checkpoint store.
 
     A failure is a warning, because processing continues.
     """

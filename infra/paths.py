@@ -136,7 +136,7 @@ class Paths:
 
     @property
     def archive(self) -> Path:
-        """Folder with archived copies of deleted orphans, unless the settings name another folder."""
+        """Folder with copies of deleted orphans (resources without an owner), unless the settings name another."""
         return self.home / "archive"
 
     @property

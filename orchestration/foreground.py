@@ -88,7 +88,7 @@ def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
         try:
             found = json.loads(file.read_text())
         except (OSError, ValueError):
-            continue  # the worker has ended and deleted its file, or writes the file at this moment
+            continue  # The worker has ended and deleted its file, or is writing the file at this moment.
         if isinstance(found, dict) and found.get("url"):
             addresses.add(urlsplit(found["url"]).netloc)
     return [{"targets": sorted(addresses)}] if addresses else []

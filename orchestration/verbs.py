@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces an outdated mark (copy in a file)
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces the file copy (mark) of the record
         return done
 
     @property

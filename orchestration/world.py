@@ -112,10 +112,10 @@ class ThisMachine:
 
 
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
-    """The newest deployment that wrote to the processor's changelogs: its generation and its code version.
+    """The newest deployment that wrote to the processor's changelogs: its generation (number) and its code version.
 
-    Read from the meta records. None if the processor can't be imported here, or this client may not read its
-    changelogs.
+    The values are read from the meta records. None if the processor can't be imported here, or this client may not read
+    its changelogs.
 
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.

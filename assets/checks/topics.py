@@ -46,8 +46,8 @@ PASSED = {
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The name of the check whether a processor is registered. It warns after the registry was lost. It fails if the
-#: registry was replaced by a backup that lacks the newest deployment.
+#: The name of the check that a deploy recorded the processor in the registry. The check warns after the registry was
+#: lost. It fails if the registry was replaced by a backup that lacks the newest deployment.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
@@ -65,7 +65,7 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The result of the check whether a deploy recorded the processor's newest deployment in the registry.
+    """The result of the check that a deploy recorded the processor's newest deployment in the registry.
 
     ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
     empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.

@@ -100,8 +100,8 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
     """The fingerprints after a merge: from ``known``, replaced rows are subtracted, and merged rows are added.
 
-    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. ``replacing_sums``
-    explains the other arguments.
+    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. The other arguments
+    are those of ``replacing_sums``.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 

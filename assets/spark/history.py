@@ -100,12 +100,10 @@ class HistoryUnclear(HoldfastError):
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history whose summary has the end offsets; None if there is none.
+    """The newest version of the history whose summary has the end offsets; None if there is no such version.
 
-    The version is on the branch main, or is the version with the tag ``REACH_TAG``.
-
-    The tagged version is returned only if main has the same number of rows, because then no row was appended after the
-    tag.
+    The version is on the branch main, or has the tag ``REACH_TAG``. The tagged version is returned only if main has the
+    same number of rows, because then no row was appended after the tag.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))

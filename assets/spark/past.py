@@ -223,7 +223,10 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    """Offset ranges of the changes after the base up to the offsets of ``known``; without a base, from offset 0."""
+    """Offset ranges of the changes that a past version adds to its base; without a base, the ranges start at offset 0.
+
+    A range ends at the end offset of its partition in ``known``.
+    """
     return [
         PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
         for part in known.partitions

@@ -78,7 +78,7 @@ class Shape:
 
     @property
     def replaced(self) -> bool:
-        """Whether the change leaves a column null in unchanged rows, so that all rows must be written again."""
+        """Whether all rows must be written again, because the change would leave a column null in unchanged rows."""
         return self.again or any(isinstance(step, Replace) for step in self.steps)
 
 

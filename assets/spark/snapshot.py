@@ -295,7 +295,10 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine table. ``whole``: ``rows`` are the whole table."""
+    """Write values that do not fit the columns to the quarantine table.
+
+    ``whole`` is True if ``rows`` are all rows of the table, and False if they are only changes.
+    """
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
@@ -347,7 +350,8 @@ def _replace_and_correct(work: Work) -> None:
 def _compared(work: Work) -> DataFrame:
     """Returns the keys of the snapshot's source and of the history, as cached rows with the column ``differs``.
 
-    Also counts the differing keys."""
+    Also counts the keys whose values differ.
+    """
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
         # The job of these counts also fills the cache.

@@ -31,11 +31,11 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: Age in seconds of a heartbeat that is missing, so that its holder counts as dead. Holders that an older version of
-#: Holdfast recorded have no heartbeat.
+#: Age, in seconds, that is used if a holder has no heartbeat. It exceeds ``SILENT_S``, so the holder counts as dead.
+#: Holders that an older version of Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
-#: The two reasons why a holder counts as dead, each as the end of a sentence.
+#: The two reasons why a holder (the process with a lease) counts as dead. Each text is the end of a sentence.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
@@ -81,7 +81,7 @@ def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Identifies one holder of an apply or incident: the id of the record, and the token that the holder received."""
+    """Identifies the process that holds an apply or incident: the id of the record, and the process's token."""
 
     of: Literal["apply", "incident"]
     id: int
@@ -89,7 +89,10 @@ class Fence:
 
 
 def take(connection: Connection, processor: str) -> int:
-    """Lock the processor's row in ``leases`` for the rest of the transaction; returns a new token, the greatest."""
+    """Lock the processor's row in ``leases`` for the rest of the transaction; returns a new token.
+
+    The new token is greater than all former tokens of the processor.
+    """
     first = insert_into(connection, tables.leases).values(processor=processor, token=1)
     counted = first.on_conflict_do_update(
         index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}

@@ -24,7 +24,7 @@ NEWEST_KEPT = 50
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The numbers of deleted applies, incidents and actions."""
+    """The numbers of deleted applies (executions of plans), incidents and actions."""
 
     applies: int = 0
     incidents: int = 0

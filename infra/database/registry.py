@@ -43,7 +43,8 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: The key in an incident's ``detail`` that lists the slots (workers) which need a person. All other keys are slots.
+#: Key in an incident's ``detail`` with the list of slots (places of workers) that a person must repair. All other keys
+#: are slots.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -131,11 +132,12 @@ class Registry:
         return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
-        """Claim an open incident for a run; returns the token of the claim, or None if the claim is refused.
+        """Claim an open incident for a run, so that only this run may change it.
 
-        The claim is refused if another live run has claimed the incident, or a live process holds an apply of the
-        processor. A holder whose heartbeats stopped loses its claim or its apply; the apply stays open. ``gone`` is the
-        token of an apply whose holder is known to be dead.
+        Returns the token of the claim, or None if the claim is refused. The claim is refused if another live run has
+        claimed the incident, or a live process holds an apply (execution of a plan) of the processor. A holder whose
+        heartbeats stopped loses its claim or its apply; the apply stays open. ``gone`` is the token of an apply whose
+        holder is known to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -251,7 +253,7 @@ class Registry:
         desired: DesiredState = "deployed",
         after: int = 0,
     ) -> Deployment:
-        """Set the desired version and slots of a processor; returns the new record.
+        """Set the desired version and slots (places of workers) of a processor; returns the new record.
 
         The record's generation (number of changes) grows, and becomes greater than ``after``.
         """

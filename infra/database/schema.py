@@ -112,7 +112,7 @@ def _present_version(connection: Connection) -> str | None:
 
 
 def _upgrade(engine: Engine) -> str:
-    # imported late because this library takes an eighth of a second of CPU, and hardly any command has to migrate
+    # Imported late, because this library takes an eighth of a second of CPU, and hardly any command has to migrate.
     from alembic import command
     from alembic.config import Config
     from alembic.runtime.migration import MigrationContext

@@ -172,7 +172,8 @@ class EmbeddedBroker:
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
-            _end_recorded(_starting_file(self._folder), timeout_s=0.0)  # its start was killed before it answered
+            # Ends a broker that was started but killed before it answered.
+            _end_recorded(_starting_file(self._folder), timeout_s=0.0)
             deadline = Deadline(timeout_s)
             port = self._choose_port()
             self._configure(port, free_port(), deadline)

@@ -53,7 +53,7 @@ class SchemaRegistryClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            # pydantic's type ``SecretStr`` has this method
+            # A secret may have pydantic's type ``SecretStr``, which has this method.
             value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
             if value is not None and not isinstance(value, str):
                 raise SchemaRegistryInvalid(

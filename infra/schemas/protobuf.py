@@ -74,7 +74,10 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
 
 
 class _Types:
-    """Reads the message type that belongs to a schema id and message indexes from the registry, and checks it."""
+    """Checks that messages have the expected type.
+
+    The registry gives the message type that belongs to a schema id and message indexes.
+    """
 
     def __init__(self, registry: OfOneFormat, wanted: str) -> None:
         self._registry, self._wanted = registry, wanted

@@ -271,7 +271,7 @@ class SparkSettings(Group):
         min_length=16,
         description=f"Secret of a standalone cluster, its {AUTHENTICATE_SECRET}.",
     )
-    # repr=False, because the value may contain passwords, for example of object stores
+    # `repr` does not show this field, because the value may contain passwords, for example of object stores.
     conf: Properties = Field(
         default_factory=dict,
         repr=False,
@@ -363,7 +363,10 @@ class UpkeepSettings(Group):
 
 
 class OrphanSettings(BaseModel):
-    """Settings about orphans. ``Settings`` inherits this class, because these variables have no common prefix."""
+    """Settings about orphans (resources without an owner).
+
+    ``Settings`` inherits this class, because these variables have no common prefix.
+    """
 
     archive: Path | None = Field(default=None, description="Archive of orphans. Unset: a folder in the home.")
     orphan_grace_days: float = Field(

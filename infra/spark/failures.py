@@ -51,7 +51,7 @@ def short_errors(doing: str) -> Iterator[None]:
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     """The SparkFailed for an exception of Spark; ``doing`` says what Spark was asked to do."""
-    # masked before the text is cut, because a part of a secret is not recognised
+    # Secrets are masked before the text is cut, because a part of a secret is not recognised.
     texts = [masked(text) for text in _texts(failure)]
     ours = _OURS.findall("\n".join(texts))
     if ours:
@@ -59,7 +59,7 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     kind, action = _verdict("\n".join(texts))
     message = f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}."
     if re.search(LOCKED, "\n".join(texts)):
-        from holdfast.infra.warehouse.catalog import locked_by  # imported late because it loads the Iceberg library
+        from holdfast.infra.warehouse.catalog import locked_by  # imported late, because it loads the Iceberg library
 
         # If the settings are invalid, the catalog is not named. Invalid settings must not hide Spark's failure.
         with suppress(HoldfastError):

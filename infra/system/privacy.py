@@ -150,13 +150,16 @@ def _is_open(path: Path, umask: int) -> bool:
 
 
 def _close(path: Path, umask: int) -> bool | None:
-    """Remove the permissions that the umask forbids; returns whether the mode was changed, or None if not permitted."""
+    """Remove the permissions that the umask forbids.
+
+    Returns whether the mode was changed; None if this user may not change the mode.
+    """
     try:
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not mode & umask:
             return False
         path.chmod(mode & ~umask)
-    except FileNotFoundError:  # another process deleted the file
+    except FileNotFoundError:  # Another process has deleted the file.
         return False
     except OSError:
         return None

@@ -234,7 +234,7 @@ class IncidentShort(Answer):
 
 
 class Status(Answer):
-    """The document of ``holdfast status``: services, processors, open incidents and open applies."""
+    """The document of ``holdfast status``: services, processors, open incidents, and unfinished executions of plans."""
 
     home: str
     services: dict[str, str | None]
@@ -422,7 +422,7 @@ class Made(Answer):
 
 
 class Event(Answer):
-    """One event in a processor's history, for example an apply or an incident."""
+    """One event in a processor's history, for example an executed plan or an incident."""
 
     at: str = Field(description="When it began, ISO 8601 in UTC.")
     kind: str

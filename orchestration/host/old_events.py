@@ -65,7 +65,8 @@ def prune_dagster(
 ) -> Deleted:
     """Delete runs, events and check results that are older than the maximum ages in the settings.
 
-    Runs whose ids are in ``needed`` (open incidents and applies) are kept. Deletion stops when ``until`` has passed.
+    Runs whose ids are in ``needed`` are kept, because open incidents or unfinished executions of plans need them.
+    Deletion stops when ``until`` has passed.
 
     Raises:
         StorageUnknown: The instance's storage is neither SQLite nor Postgres.

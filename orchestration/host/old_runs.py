@@ -25,7 +25,7 @@ class OldRun:
     succeeded: bool
     ended_at: float | None
     materialised: bool = False
-    #: Whether an open incident, an open apply, or Dagster's view of an asset needs the run.
+    #: Whether the run is needed by an open incident, an open apply (executed plan), or Dagster's view of an asset.
     needed: bool = False
 
 

@@ -52,7 +52,7 @@ _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
 class PlanConfig(dg.Config):
-    """The run config that the jobs of all verbs have in common."""
+    """The run config that the jobs of all verbs (kinds of change, such as clear) have in common."""
 
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
@@ -61,7 +61,7 @@ class PlanConfig(dg.Config):
 
 
 class VerbConfig(PlanConfig):
-    """The run config of a verb that changes one processor."""
+    """The run config of a verb (kind of change, such as stop) that changes one processor."""
 
     processor: str = Field(description="Name of the processor.")
 
@@ -180,7 +180,7 @@ class ScaleConfig(VerbConfig):
 
 
 class RollbackConfig(VerbConfig):
-    """The run config of the job ``rollback_processor``: the release to return to."""
+    """The run config of the job ``rollback_processor``: the release (deployed version) to return to."""
 
     to: str = Field(
         default="", description="The release or its version; empty: the one that worked before the present one."
@@ -214,7 +214,10 @@ def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Reques
 
 
 def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
-    """After an apply, check the changelogs and report the results to Dagster; a failed check never fails the run."""
+    """After a plan was applied, check the changelogs and report the results to Dagster.
+
+    A failed check never fails the run.
+    """
     if isinstance(request, OfInstallation):
         return
     try:

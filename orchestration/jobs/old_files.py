@@ -43,7 +43,9 @@ def copies_to_delete(copies: Iterable[Archived], days: float | None, now: dateti
 
 
 def prune_archive(root: Path, days: float | None, now: datetime) -> int:
-    """Delete copies of orphans older than ``days`` from the archive; returns their number. None deletes no copy.
+    """Delete copies of orphans (resources without an owner) older than ``days`` from the archive; returns their number.
+
+    None deletes no copy.
 
     Raises:
         ArchiveBusy: Another process is archiving or deleting orphans.

@@ -89,7 +89,10 @@ def _parts(
 
 
 def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> set[str]:
-    """Ids of the Dagster runs that belong to open incidents or open applies; these runs must not be deleted."""
+    """Ids of the Dagster runs that belong to open incidents or to unfinished applies (executions of plans).
+
+    These runs must not be deleted.
+    """
     found = set()
     for incident in lifecycle.registry.open_incidents():
         records = instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))

@@ -56,7 +56,7 @@ class Reason:
 
     @property
     def by_itself(self) -> bool:
-        """Whether the subject is grey and will turn green without an action of a person."""
+        """Whether the service, processor or asset is grey and will turn green without an action of a person."""
         return self.colour == "grey" and self.action.startswith(NO_ACTION)
 
 
@@ -170,7 +170,10 @@ def ordered(reasons: Iterable[Reason]) -> list[Reason]:
 
 
 def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
-    """Merges reasons with equal texts to pairs (all their subjects, reason), in the order of the first subjects."""
+    """Merges reasons with equal texts: returns pairs of (all subjects with this text, reason).
+
+    A subject is a service, processor or asset. The pairs have the order of their first subjects.
+    """
     found: dict[tuple[str, str, str], list[Reason]] = {}
     for each in reasons:
         found.setdefault((each.colour, each.reason, each.action), []).append(each)

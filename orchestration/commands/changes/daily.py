@@ -80,8 +80,8 @@ def carry_out_asked(
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # A plan without changes is applied, too, because this closes an open apply whose stages are all done. A refused
-        # plan makes `apply` raise the error.
+        # A plan without changes is applied, too. This closes an open apply (an unfinished execution of a plan) whose
+        # stages are all done. For a refused plan, `apply` raises the error.
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 

@@ -55,7 +55,7 @@ ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `ho
 
 
 def make_plan() -> typer.Typer:
-    """Create the command group ``holdfast plan``, which has one command for each verb."""
+    """Create the command group ``holdfast plan``, which has one command for each verb, for example ``plan deploy``."""
     return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
 
 
@@ -74,7 +74,7 @@ class ExplainGroup(TyperGroup):
 
 
 def make_explain() -> typer.Typer:
-    """Create the command group ``holdfast explain`` with all verbs, and with the command ``topology``."""
+    """Create the command group ``holdfast explain``: one command for each verb, and the command ``topology``."""
     text = f"Explain a verb: its stages, its effects and how to undo it. {_CODES}"
     group = _group(text, _explain, ExplainGroup)
     group.command("topology")(topology)
@@ -82,7 +82,7 @@ def make_explain() -> typer.Typer:
 
 
 def make_apply() -> typer.Typer:
-    """Create the command group ``holdfast apply`` with all verbs, and with ``list``, ``resume`` and ``abandon``."""
+    """Create the command group ``holdfast apply``: one command for each verb, and ``list``, ``resume``, ``abandon``."""
     applying = _group("Carry out a verb; list, resume and abandon applies.", _apply)
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
@@ -283,7 +283,10 @@ def _how_to_apply(plan: Plan) -> str:
 
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
-    """Makes the plan of a request. If the processor has an open apply, a line about the apply is printed on stderr."""
+    """Makes the plan of a request.
+
+    If the processor has an open apply (an unfinished execution of a plan), a line about it is printed on stderr.
+    """
     with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
@@ -305,7 +308,7 @@ def _exit_code(plan: Plan) -> int:
 def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
     """Context manager that yields ``Verbs``, which plans and applies requests, for the settings of this process.
 
-    ``who`` is the user name to record with applies; None records the current user.
+    ``who`` is the user name to record with each applied plan; None records the current user.
     """
     # imported late, because it loads the libraries for Kafka, RocksDB and databases
     from holdfast.orchestration.verbs import open_verbs
@@ -318,8 +321,8 @@ def joined_command(verb: Callable[..., Request], action: Callable[..., None]) ->
 
     The module's docstring shows which options go to which function.
     """
-    # The annotations are evaluated here. Otherwise typer would look for their names in this module, not in the module
-    # of the verb.
+    # typer reads annotations as names and looks for them in this module, not in the module of the verb. So the
+    # annotations are evaluated here.
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
     of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 

@@ -1,4 +1,6 @@
-"""``holdfast history``: prints a processor's applies, incidents, rehearsals and Dagster runs, newest first.
+"""``holdfast history``: prints what was done to a processor, newest first.
+
+The entries are applies (executed plans), incidents, rehearsals (test restores) and Dagster runs.
 
 Invariants:
     - This command only reads. Dagster need not run, because runs are read directly from Dagster's database.

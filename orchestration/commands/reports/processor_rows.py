@@ -48,7 +48,7 @@ _OF_A_WORKER = (
 def describe_processor(
     deployment: Deployment, world: World, limits: Limits
 ) -> tuple[list[dict[str, Any]], list[Reason]]:
-    """The rows of a processor, one for each slot, and the reasons why it is not shown as green."""
+    """The rows of a processor, one for each slot (place of a worker), and the reasons why it is not green."""
     name = deployment.processor
     try:
         now = processor_now(name, world, limits)

@@ -22,12 +22,16 @@ from rich.table import Table
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.orchestration.view.reasons import Reason, grouped
 
-#: Maximum number of subjects that are printed with one reason; the JSON document has all subjects.
+#: Maximum number of subjects (services, processors, assets) that are printed with one reason. The JSON document has
+#: all.
 _SUBJECTS = 3
 
 
 def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print one row for each slot of each processor; columns that all rows leave empty are left out."""
+    """Print one row for each slot (place of a worker) of each processor.
+
+    A column that is empty in all rows is left out.
+    """
     if not rows:
         return
     columns = ["processor", "slot", "version", "partitions"]
@@ -44,7 +48,7 @@ def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
-    """Column -> cell of one slot, with rich's markup; ``-`` means unknown."""
+    """Column -> cell, for the row of one slot (place of a worker). Cells have rich's markup; ``-`` means unknown."""
     # PAUSED is printed beside the state, because a paused processor has the state healthy although it reads no input.
     paused = " [red]PAUSED[/]" if row["paused"] else ""
     state = "down" if (row["desired"], row["diagnosis"]) == ("stopped", "not-deployed") else row["diagnosis"]

@@ -127,7 +127,7 @@ def trusted(peer: str, rules: Rules) -> bool:
         address = ipaddress.ip_address(peer)
     except ValueError:
         return False
-    # a server that listens on IPv6 sees an IPv4 client as ``::ffff:10.0.0.1``
+    # A server that listens on IPv6 sees an IPv4 client as ``::ffff:10.0.0.1``.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any((mapped or address) in network for network in rules.proxies)
 
