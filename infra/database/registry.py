@@ -73,7 +73,10 @@ class Registry:
         self.releases = ReleaseBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
-        """This registry for the run that holds an apply or incident; writes raise HoldLost once the run has lost it."""
+        """This registry for the run that holds an apply (executed plan) or incident.
+
+        After the run has lost the apply or incident, writes raise HoldLost.
+        """
         held = object.__new__(Registry)
         held._open(self._database.fenced(fence))
         return held

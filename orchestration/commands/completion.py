@@ -39,8 +39,7 @@ def _typed() -> set[str]:
     Typer's own parsing can't be used, because it stops at an option that has no value yet.
     """
     bash = os.environ.get("COMP_WORDS", "")  # tidy: allow-environment because bash sets this variable
-    # tidy: allow-environment because zsh and fish set this variable
-    others = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    others = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # tidy: allow-environment because zsh and fish use this one
     return {*bash.split(), *others.split()}
 
 
