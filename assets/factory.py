@@ -100,7 +100,10 @@ def build_assets(
 
 
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """The asset of a definition that cannot be imported, which shows the error; and its check, which always fails."""
+    """The asset of a processor's definition that cannot be imported, and its check, which always fails.
+
+    The asset's page shows the error.
+    """
     key = keys.broken_key(broken.target)
     spec = dg.AssetSpec(
         key,

@@ -58,7 +58,7 @@ def maintenance_key(processor: str, store: str) -> dg.AssetKey:
 
 
 def broken_key(target: str) -> dg.AssetKey:
-    """The asset key of a definition that cannot be imported; ``target`` is its ``module:attribute``."""
+    """The asset key of a processor's definition that cannot be imported; ``target`` is its ``module:attribute``."""
     return dg.AssetKey([PROCESSORS, BROKEN_GROUP, f"{safe(target)}_processor"])
 
 

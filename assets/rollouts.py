@@ -50,7 +50,10 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """Returns how to run the processor in its deployed version. Without a recorded release, uses the definition."""
+    """Returns how to run the processor in its deployed version.
+
+    If no release is recorded, this is the version that the project's files define.
+    """
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)

@@ -56,8 +56,8 @@ def state_asset(
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
-        # State has the same policy as snapshots, because the job that publishes snapshots first materialises the state
-        # asset.
+        # State assets have the same freshness policy as snapshots, because the job that publishes snapshots first
+        # materialises the state asset.
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         metadata={

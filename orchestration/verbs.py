@@ -386,7 +386,7 @@ class Verbs:
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-        """Store -> partition -> fingerprint, read from checkpoints that the workers make now."""
+        """Store -> partition -> fingerprint (hash of the content), read from checkpoints that workers take now."""
         # Imported late, because importing this module must not load RocksDB.
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
@@ -429,7 +429,7 @@ class Verbs:
         return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
 
     def _topology(self, processor: str) -> Topology:
-        """The topology from the definition; if that can't be imported, from the last release that worked."""
+        """The topology from the processor's code; if that can't be imported, from the last release that worked."""
         try:
             return self.definition(processor).topology
         except ProcessorUnknown:

@@ -116,7 +116,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy (for example the changelog) over all partitions.
+    """The fingerprint (hash) of one copy of a store, for example of its changelog, over all partitions.
 
     None unless the copy was compared exactly once in each partition.
     """

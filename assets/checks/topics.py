@@ -41,8 +41,8 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Number of newest recorded actions among which adoptions are searched. After the registry was lost and filled again,
-#: the adoptions are its first actions.
+#: Number of newest recorded actions that are searched for adoptions (entries of running processors in an empty
+#: registry). After the registry was lost and filled again, the adoptions are its first actions.
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
@@ -137,7 +137,10 @@ def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChe
 
 
 def adopted_now(lifecycle: Lifecycle) -> dict[str, str]:
-    """Maps each processor that was adopted in the last hour to a description of the adoption."""
+    """Maps each processor that was adopted in the last hour to a description of the adoption.
+
+    A processor is adopted if it runs and is entered into an empty registry without a deploy.
+    """
     since = lifecycle.world.clock().timestamp() - rediscovery.TOLD_S
     actions = lifecycle.world.registry.actions(ACTIONS_MAX)
     found = [each for each in actions if each.verb == rediscovery.ADOPT and each.finished_at.timestamp() > since]

@@ -34,7 +34,7 @@ class FrameCopies:
 
     @cached_property
     def prints(self) -> dict[int, BucketPrints]:
-        """Maps each partition to the fingerprints of its buckets; partitions without rows are absent."""
+        """Maps each partition to the fingerprints (hashes) of its key buckets; partitions without rows are absent."""
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:
@@ -54,7 +54,7 @@ class FrameCopy:
         self._copies, self._partition = copies, partition
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of this partition's buckets."""
+        """The fingerprints (hashes) of this partition's buckets. A bucket has the keys with one value of a key hash."""
         return self._copies.prints.get(self._partition, BucketPrints())
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:

@@ -74,7 +74,7 @@ class ChangelogSource:
 def read_changelog(
     spark: SparkSession, topic: str, ranges: Sequence[PartitionRange], source: ChangelogSource
 ) -> DataFrame:
-    """The committed records of the ranges, without meta records.
+    """The committed records of the ranges, without meta records (which contain only the input offsets of a commit).
 
     The columns are store_partition, offset, timestamp, key and value. ``ranges`` must have every partition of the
     topic.

@@ -168,9 +168,9 @@ def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
-    """Maps each partition to the fingerprints of its 256 buckets of key-value pairs; empty partitions are absent.
+    """Maps each partition to the fingerprints (hashes) of its 256 buckets of key-value pairs.
 
-    Spark tasks exchange only sums, at most 256 rows for each partition and task.
+    Empty partitions are absent. Spark tasks exchange only sums, at most 256 rows for each partition and task.
     """
     from holdfast.processors.engine.state.buckets import BucketPrints
 
@@ -186,7 +186,10 @@ def bucket_sums(pairs: DataFrame) -> DataFrame:
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
-    """The partitions whose fingerprints differ in the two mappings, sorted; absent partitions count as empty."""
+    """The partitions whose fingerprints (hashes of all rows) differ in the two mappings, sorted.
+
+    A partition that is absent from a mapping counts as empty.
+    """
     empty = Fingerprint()
     return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 

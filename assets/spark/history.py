@@ -256,7 +256,7 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame) -> DataFrame:
-    """The rows of ``folded`` (the newest change of each key) that have a value, so that their keys are live."""
+    """The rows of ``folded`` (the newest change of each key) that have a value. Rows without a value are deletions."""
     return folded.where(LIVE).drop("op")
 
 

@@ -115,7 +115,7 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """Returns the source from which a version's rows were read (for example ``checkpoint``), from its manifest.
+    """Returns the source of a version's rows, for example ``checkpoint``, as the version's manifest records it.
 
     None if the version is not a snapshot of Holdfast.
     """

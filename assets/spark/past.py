@@ -179,7 +179,7 @@ class _Past:
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write and audit a branch: the base snapshot, merged with the changes between base and requested time."""
+    """Write and audit a branch: an earlier snapshot (the base), merged with the changes up to the requested time."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -188,8 +188,9 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        # The base has an older schema: it lacks a present column or has a former column. Its rows would have null in
-        # the present columns, so the version is built from the whole history instead.
+        # The base (the earlier snapshot to build on) has an older schema: it lacks a present column or has a former
+        # column. Its rows would have null in the present columns, so the version is built from the whole history
+        # instead.
         base = None
     ranges = _ranges(known, base)
     if base is None:
@@ -255,7 +256,7 @@ def _manifest(
     measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """The manifest of a past version.
+    """The manifest (JSON description) of a version for a past time.
 
     The manifest has no input offsets, because only checkpoints record input offsets.
     """

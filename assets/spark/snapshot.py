@@ -159,7 +159,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """Upper bound of the number of rows that the snapshot reads from changelog, checkpoint, base and history."""
+    """The maximum number of rows that the snapshot reads from changelog, checkpoint, base snapshot and history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -370,7 +370,7 @@ def _compared(work: Work) -> DataFrame:
 
 
 def _known(work: Work) -> DataFrame:
-    """The live keys according to the history; records that this attempt has already appended are included."""
+    """The live keys according to the history, including the records that this attempt at a snapshot has appended."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
@@ -380,14 +380,18 @@ def _known(work: Work) -> DataFrame:
 
 
 def seal(work: Work, measured: Prints) -> None:
-    """Commit the manifest to the branch, as a version without new rows. After this, the branch can be published."""
+    """Commit the snapshot's manifest (JSON description) to the branch, as a version without new rows.
+
+    After this, the branch can be published.
+    """
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        # Neither this attempt nor another run has appended rows to the history, so there are no corrections to count.
+        # Neither this attempt at the snapshot nor another run has appended rows to the history, so no corrections are
+        # counted.
         work.corrections = 0
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
@@ -434,7 +438,7 @@ def seal(work: Work, measured: Prints) -> None:
 def seal_branch(
     spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
 ) -> None:
-    """Commit a version without new rows, whose summary has the manifest and the link to the base."""
+    """Commit a version without new rows. Its summary has the manifest and names the snapshot on which it builds."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)

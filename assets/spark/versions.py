@@ -34,7 +34,7 @@ class TableMoved(HoldfastError):
 class Version:
     """One version of a table that is a snapshot: its Iceberg snapshot id, its manifest, and its commit time.
 
-    ``committed_at`` is in seconds since 1970.
+    The manifest is the JSON description of the snapshot. ``committed_at`` is in seconds since 1970.
     """
 
     version: int

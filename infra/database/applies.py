@@ -125,7 +125,7 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Release the apply, so that another run can resume it; returns False if this run no longer held it."""
+        """Release the apply (executed plan), so that another run can resume it; returns False if this run lost it."""
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
@@ -161,7 +161,7 @@ class ApplyJournal:
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """Maps the name of a stage to its total units of work (such as records) and total seconds in past executions.
+        """Name of a stage (step of a plan) -> its total units of work (such as records) and total seconds in the past.
 
         Planners estimate durations from these numbers. Executions with less than ``RATED_FROM`` units are left out.
         """

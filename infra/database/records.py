@@ -46,7 +46,7 @@ class Incident:
     #: The id of the run that recovers the incident. The next field is the time at which the run claimed the incident.
     claimed_by: str | None
     claimed_at: datetime | None
-    #: Number of recovery attempts so far.
+    #: Number of attempts so far to recover the processor from this incident.
     attempts: int
     closed_at: datetime | None
     outcome: Outcome | None

@@ -197,7 +197,7 @@ class Registry:
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Record the slots (workers) that only a person can repair, with their faults; not for a closed incident."""
+        """Record the workers (by slot) that only a person can repair, with their faults. Ignores a closed incident."""
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()

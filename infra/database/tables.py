@@ -176,8 +176,8 @@ apply_stages = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-#: One row for each processor that a run has ever held. A transaction that begins or ends a hold locks this row.
-#: ``token`` is the last token that was issued to a holder.
+#: One row for each processor that a run has ever held (had the right to change). A transaction that begins or ends a
+#: hold locks this row. ``token`` is the last token that was issued to a holder.
 leases = Table(
     "leases",
     metadata,

@@ -114,7 +114,7 @@ class Topics:
         return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Topic name -> facts; topics that do not exist are left out."""
+        """Topic name -> number of partitions, replicas, configuration, id; topics that do not exist are left out."""
         wanted = sorted(set(names))
         if not wanted:
             return {}

@@ -138,7 +138,7 @@ def writer_of(msg_type: Any, config: SchemaRegistrySerializationConfig, message_
 
 
 def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[bytes], Any]:
-    """Returns a reader of Protobuf without a registry: the bytes are only the message."""
+    """Returns a reader of Protobuf without a registry: the bytes contain only the message, and no schema id."""
 
     def read(raw: bytes) -> Any:
         try:
@@ -151,7 +151,10 @@ def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[byte
 
 
 def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Callable[[Any], bytes]:
-    """Returns a writer of Protobuf without a registry; ``message_of`` converts a value to a message."""
+    """Returns a writer of Protobuf without a registry: the bytes get no schema id.
+
+    ``message_of`` converts a value to a message.
+    """
 
     def write(value: Any) -> bytes:
         message = message_of(value)

@@ -41,7 +41,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 class KafkaSettings(Group):
-    """The Kafka cluster to use, its client settings, and the embedded broker."""
+    """The settings of the Kafka cluster, of all Kafka clients, and of the embedded broker."""
 
     bootstrap_servers: str | None = Field(
         default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."

@@ -98,7 +98,7 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of most actions; it states that the failed run did not change any published version.
+#: The end of the action in most errors. It tells the operator that the failed run changed no published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (

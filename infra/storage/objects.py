@@ -27,7 +27,8 @@ from holdfast.infra.system.rooted import PathOutside, inside
 
 #: Size of one read or write, bytes.
 CHUNK_BYTES = 4 << 20
-#: Maximum size of an object that ``read`` returns, bytes; enough for the manifest of a checkpoint with 50,000 files.
+#: Maximum size of an object that ``read`` returns, bytes. It is enough for the list of files (manifest) of a checkpoint
+#: with 50,000 files.
 READ_BYTES_MAX = 16 << 20
 #: Timeout of a connection to S3, seconds.
 CONNECT_TIMEOUT_S = 5

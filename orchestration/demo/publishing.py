@@ -33,8 +33,8 @@ from holdfast.processors.snapshots.names import table_name
 #: Maximum number of publishing runs that are active at once.
 SIDE_BY_SIDE = 4
 
-#: Maps each table to its fingerprints from the asset check ``copies_equal``. The keys of the inner mapping are names of
-#: the check's metadata, such as ``store_fingerprint``.
+#: Table -> its fingerprints (hashes of all keys and values), which the asset check ``copies_equal`` measured. The keys
+#: of the inner mapping are names in the check's metadata, such as ``store_fingerprint``.
 Checked = dict[str, dict[str, str]]
 
 
@@ -101,7 +101,7 @@ class Publishing:
         self._runs[processor].result()
 
     def tables(self) -> Checked:
-        """Wait for all started runs; returns table -> fingerprints from the metadata of its checks.
+        """Wait for all started runs; returns table -> fingerprints (hashes of its content) from its check's metadata.
 
         Raises:
             DemoFailed: An asset or a check failed.

@@ -71,7 +71,7 @@ class ProcessorVerdict:
     differing: int
     #: Up to five keys whose values differ from Spark's result.
     examples: tuple[str, ...]
-    #: Fingerprints of the three copies of the processor's store.
+    #: Fingerprints (hashes of all keys and values) of the three copies of the processor's store.
     copies: Mapping[Side, Fingerprint]
     outputs: SequenceCheck
     dead_letters: int
@@ -233,7 +233,7 @@ def sent(topics: Topics, topic: str, count: int) -> list[Record]:
 
 
 def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its store, measured by the asset check ``copies_equal``.
+    """Processor -> fingerprints (hashes) of its store's three copies, measured by the asset check ``copies_equal``.
 
     ``checked`` maps a processor to the fingerprints in the check's metadata. A processor is left out if the check could
     not compare all three copies. This happens if a newer checkpoint replaced the checkpoint at the table's offsets.
@@ -249,7 +249,7 @@ def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mappin
 def audit_copies(
     settings: Settings, definitions: Sequence[ProcessorDefinition]
 ) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Audit the result store of each processor; returns processor -> fingerprints of the store's three copies.
+    """Audit the result store of each processor; returns processor -> fingerprints (hashes) of the store's three copies.
 
     The processors must have no lag.
     """
@@ -267,7 +267,7 @@ def verify(
     outputs: Mapping[str, Outputs],
     dead_letters: Mapping[str, int],
 ) -> tuple[ProcessorVerdict, ...]:
-    """Combine the results of all comparisons into one verdict for each processor.
+    """Returns one verdict for each processor, which combines the results of all comparisons of this processor.
 
     ``dead_letters`` maps a processor to its expected number of dead letters.
     """
@@ -291,7 +291,7 @@ def verify(
 
 
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
-    """The fingerprint of each copy of a store over all partitions.
+    """The fingerprint (hash of all keys and values) of each copy of a store over all partitions.
 
     If a partition was compared at two offsets, the fingerprint at the greater offset is used.
     """

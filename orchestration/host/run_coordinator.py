@@ -101,6 +101,6 @@ def processor_of(job: str, run_config: Mapping[str, Any], assets: Iterable[dg.As
 
 
 def _configs(run_config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The config of each op in a run config."""
+    """Returns the config of each op in a run config, without the ops' names."""
     ops = run_config.get("ops") or {}
     return [(op.get("config") if isinstance(op, Mapping) else None) or {} for op in ops.values()]

@@ -62,7 +62,10 @@ def prune_archive(root: Path, days: float | None, now: datetime) -> int:
 
 
 def prune_exports(root: Path, days: float | None, now: datetime) -> int:
-    """Delete export files of cleared keys older than ``days``; returns their number. None deletes no file."""
+    """Delete the export files of cleared keys that are older than ``days``; returns their number.
+
+    None deletes no file.
+    """
     if days is None:
         return 0
     before = (now - timedelta(days=days)).timestamp()

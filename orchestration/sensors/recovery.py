@@ -266,7 +266,10 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
-    """Decodes the cursor: processor -> remembered facts; empty if another version of Holdfast wrote it."""
+    """Decodes the cursor: processor -> the facts that the last tick stored.
+
+    Empty if another version wrote the cursor.
+    """
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
     except msgspec.MsgspecError:

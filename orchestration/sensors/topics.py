@@ -78,8 +78,9 @@ def _registered(
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
     """The changed results of the check ``registered`` of each processor, and the updated memory for the next tick.
 
-    The check fails for a processor that was adopted into a rebuilt registry. It also fails if the processor's newest
-    deployment is missing in the registry. When the check passes again, this result is reported too.
+    The check fails for a processor that was adopted (entered without a deploy) into a rebuilt registry. It also fails
+    if the processor's newest deployment is missing in the registry. When the check passes again, this result is
+    reported too.
     """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = topic_checks.adopted_now(lifecycle)

@@ -73,7 +73,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states, lags = _states(lifecycle, settings, former, lags)
-        except HoldfastError as failed:  # Messages that do not need the registry are still sent.
+        # If the registry does not answer, the messages that do not need it are still sent.
+        except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]

@@ -33,7 +33,7 @@ _MISSED = {
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
-#: The first word of an action that needs no person.
+#: The first word of an action text that tells the user to do nothing.
 NO_ACTION = "Nothing"
 #: The action for the user if the sensor `kept_green` will soon make the asset green by itself.
 _SOON = (

@@ -111,7 +111,10 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written before the time ``at``; None if there is none, or if ``at`` is not a time."""
+    """The newest version that was written before the time ``at``.
+
+    None if no version is older, or if ``at`` is not a time.
+    """
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:

@@ -202,7 +202,7 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
-    """Adds facts of the registry to the document; returns the reasons why processors are not green."""
+    """Adds deployments, incidents and open applies to the document; returns why processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
     from holdfast.processors.lifecycle.plans.way_on import way_on

@@ -29,9 +29,9 @@ Files = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """Fingerprint of all inputs of the Dagster definitions at one moment. Equal values give equal definitions.
+    """A value that identifies all inputs of the Dagster definitions at one moment (fingerprint).
 
-    ``starts`` are the starts of the first time partitions, seconds since 1970.
+    Equal values give equal definitions. ``starts`` are the starts of the first time partitions, seconds since 1970.
     """
 
     files: Files
