@@ -73,7 +73,7 @@ def home_key() -> dg.AssetKey:
 
 
 def changed_processor(key: dg.AssetKey) -> str:
-    """The processor whose topics or deployment a materialisation of the asset changes; empty if there is none."""
+    """The processor whose topics or deployment a materialisation of the asset changes; empty without a change."""
     layer, *rest = key.path
     return rest[0] if layer in (CHANGELOGS, PROCESSORS) and len(rest) == 2 and rest[0] != BROKEN_GROUP else ""
 

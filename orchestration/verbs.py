@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of an equal request, which must be resumed instead of planned again; None if there is none."""
+        """The open apply of an equal request, which must be resumed instead of planned again; None if none is open."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -232,7 +232,7 @@ class Verbs:
         return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
-        """The newest ``limit`` applies, newest first."""
+        """The newest ``limit`` applies (executions of plans), newest first."""
         return self.registry.journal.applies(limit, processor=processor)
 
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:

@@ -75,7 +75,7 @@ class _Strangers:
     def __call__(self, processor: str) -> tuple[str, ...]:
         """The members of a processor's group that belong to another installation, as text.
 
-        Empty if there are none, or if Kafka does not answer.
+        Empty if the group has no such members, or if Kafka does not answer.
         """
         if self._silent:
             return ()

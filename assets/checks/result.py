@@ -25,7 +25,7 @@ def worded(sentence: str, expected: str = "", action: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one asset check."""
+    """The result of one asset check, as text parts and severity. Methods convert it to Dagster's events."""
 
     key: dg.AssetKey
     name: str

@@ -14,7 +14,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.processors.lifecycle.recovery.timeline import Event
 
-#: The tag that contains an event's identity.
+#: The name of the Dagster tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
 #: Number of newest events of an asset that are searched for an event, to find out whether it was reported before.
 LOOKED_THROUGH = 50

@@ -34,7 +34,7 @@ class Work:
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The table version from which this attempt's branch was created; another run may change main afterwards.
+    #: The table version from which this attempt's branch was created. Another run may move the branch main afterwards.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0

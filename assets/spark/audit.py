@@ -38,7 +38,7 @@ class FrameCopies:
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:
-        """The rows of these buckets of one partition."""
+        """The rows of these buckets (groups of keys by hash) in one partition."""
         wanted = ", ".join(str(bucket) for bucket in sorted(buckets))
         rows = self._pairs.where(f"store_partition = {partition} AND {BUCKET} IN ({wanted})")
         found: dict[bytes, list[bytes]] = {}
@@ -58,5 +58,5 @@ class FrameCopy:
         return self._copies.prints.get(self._partition, BucketPrints())
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys of these buckets, with their values."""
+        """The keys in these buckets (groups of keys by hash), with their values."""
         return self._copies.entries(self._partition, buckets)

@@ -29,7 +29,7 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
 
-#: Maximum number of differing keys in a result.
+#: Maximum number of differing keys that the result of a comparison contains as examples.
 EXAMPLES_MAX = 20
 #: Number of comparisons that run in parallel, because Spark can execute one while it plans another.
 AT_ONCE = 2

@@ -91,7 +91,7 @@ class Counted:
     #: Number of records in an unknown format. The next field is the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
-    #: Number of values that only Python decodes.
+    #: Number of values that only Python can decode, because SQL lacks a function for their codec.
     coded: int = 0
 
 

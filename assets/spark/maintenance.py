@@ -54,7 +54,7 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """All figures of this table, by name."""
+        """All figures of this table's maintenance: name of the figure -> value."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 

@@ -161,7 +161,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The parameters of one past version that will be written."""
+    """The parameters of one version for a past time, which will be written."""
 
     processor: str
     store: str

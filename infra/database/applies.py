@@ -22,8 +22,8 @@ from holdfast.infra.database.writes import upsert
 
 #: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Stages with fewer units of work (such as records) do not count in the measured rates, because their rates are
-#: inexact.
+#: Minimum units of work (such as records) of a stage (step of a plan) that counts in the measured rates. The rates of
+#: smaller stages are inexact.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c

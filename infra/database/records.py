@@ -54,7 +54,7 @@ class Incident:
     timeline: tuple[IncidentNote, ...]
     #: The chosen remedy: restart, rebuild, wait or ask; empty before the decision.
     remedy: str = ""
-    #: The action that the operator must take; empty if none is needed.
+    #: The action that the operator must take; empty if no action is needed.
     action: str = ""
     #: The acknowledgement of an operator: name, time and note.
     acknowledged_by: str | None = None

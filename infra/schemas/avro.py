@@ -1,4 +1,4 @@
-"""Avro: confluent-kafka's (de)serializers if a schema registry is used, otherwise fastavro's."""
+"""Readers and writers of Avro: confluent-kafka's if a schema registry is used, otherwise those of fastavro."""
 
 from __future__ import annotations
 

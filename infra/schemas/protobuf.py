@@ -1,4 +1,4 @@
-"""Protobuf: confluent-kafka's (de)serializers if a schema registry is used, otherwise Google's library."""
+"""Readers and writers of Protobuf: confluent-kafka's if a schema registry is used, otherwise Google's library."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class MaintenanceSettings(Group):
 
 
 class SparkSettings(Group):
-    """The Spark to use, its memory and its secrets."""
+    """The settings of Spark: the place where Spark runs, its memory and its secrets."""
 
     master: str = Field(
         default="local[*]",

@@ -255,7 +255,7 @@ class OwnerRow(Answer):
 
 
 class Sizes(Answer):
-    """The users of disk space, largest first, as `holdfast status --sizes` prints them."""
+    """The kinds of data that use disk space, largest first, as `holdfast status --sizes` prints them."""
 
     home: str
     has_room: bool

@@ -57,7 +57,7 @@ class Publishing:
     run_ids: set[str] = field(default_factory=set)
     #: Set if the demo failed or was interrupted; after that, no further run starts.
     given_up: Event = field(default_factory=Event)
-    #: Processor -> future result of its run.
+    #: Processor -> the future with the result of its publishing run.
     _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(

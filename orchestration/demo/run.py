@@ -406,7 +406,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
-    # Dagster expects YAML; JSON is valid YAML
+    # Dagster expects a YAML file. JSON is valid YAML.
     config_file.write_text(json.dumps(config))
     with log.open("ab") as file:
         process = subprocess.Popen(

@@ -120,7 +120,7 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
 def compare_with_spark(
     settings: Settings, months: int, published: Callable[[str], Outputs]
 ) -> Mapping[str, FlightsComparison]:
-    """Compute all results with Spark from the file of flights, and compare the tables and sent windows with them.
+    """Compute all results with Spark from the file of flights, and compare them with tables and sent windows.
 
     The flights are those of the first ``months`` of the year. After the computation, ``published`` is called with the
     name of each processor; ``published`` waits for the processor's table and returns the processor's output.

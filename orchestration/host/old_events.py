@@ -262,7 +262,7 @@ def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetim
 
 def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     found = instance.event_log_storage
-    # A combined storage contains the real storage of events.
+    # Dagster's combined storage (one database for runs, events and schedules) contains the storage of events.
     found = getattr(getattr(found, "_storage", None), "event_log_storage", found)
     if not isinstance(found, SqlEventLogStorage):
         raise _unknown(found)

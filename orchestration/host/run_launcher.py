@@ -211,7 +211,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         return None if pid is None else int(pid)
 
     def _last_told(self, run_id: str, entry: str) -> str | None:
-        """The newest value of this metadata entry in the run's log; None if the log has no such entry."""
+        """The newest value of the metadata entry ``entry`` in the run's log; None if the log has no such entry."""
         for record in reversed(self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)):
             event = record.dagster_event
             value = None if event is None else event.engine_event_data.metadata.get(entry)

@@ -1,4 +1,4 @@
-"""Rotates large logs. Deletes archived orphans, exports of cleared keys, and files that killed tests of a version left.
+"""Rotates large logs. Deletes archived orphans, exports of cleared keys, and files left by tests of new versions.
 
 Invariants:
     - A copy in the archive is deleted only if the deletion of its original is complete, and if the settings have a

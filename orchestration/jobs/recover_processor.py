@@ -137,5 +137,5 @@ def _recovered(
     tags={"dagster/priority": "10", "dagster/max_retries": "0"},
 )
 def recover_processor() -> None:
-    """A job with the single op ``recover_one``."""
+    """The Dagster job that recovers one processor; its only op is ``recover_one``."""
     recover_one()

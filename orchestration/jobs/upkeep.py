@@ -109,5 +109,5 @@ def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> s
     tags={"dagster/max_retries": "0"},
 )
 def upkeep() -> None:
-    """A job with the single op ``prune_one``."""
+    """The Dagster job that deletes old data; its only op is ``prune_one``."""
     prune_one()

@@ -67,7 +67,7 @@ TELEMETRY_EVERY_S = 60
 OBSERVE_EVERY_S = 300.0
 #: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000
-#: Maximum number of stores about which one tick logs observations; the next tick continues with the remaining stores.
+#: Maximum number of stores for which one tick logs observations. The next tick continues with the remaining stores.
 STATES_PER_TICK = 20
 #: Figures of a processor that are also logged as observations of the processor's stores.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")

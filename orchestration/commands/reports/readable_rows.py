@@ -29,16 +29,13 @@ def is_internal(store: StoreSpec | None, message_key: object, state_key: str) ->
 
 
 def built_in(store: StoreSpec) -> ValueSchema | None:
-    """The columns of a store's values if a single window or built-in aggregation writes all of them; otherwise None."""
+    """The columns of a store that a window or a built-in aggregation fills; None for values that users set."""
     of_users = store.kind == "key-value" or len(_values(store)) != 1
     return None if of_users or not _values(store)[0].columns else _values(store)[0]
 
 
 def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]:
-    """Returns the text of each column of a row, read from a stored value and its state key.
-
-    A column without a value is ``-``.
-    """
+    """The texts of a row's columns, read from a stored value and its state key; ``-`` without a value."""
     return [_text(_of(each, state_key, value)) for each in columns]
 
 

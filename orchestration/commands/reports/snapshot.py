@@ -179,7 +179,7 @@ class RunProgress:
         self._last = progress
 
     def line(self, text: str) -> None:
-        """Print one line that is not overwritten."""
+        """Print a permanent line above the spinner."""
         self._told_at = self._clock()
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 

@@ -1,7 +1,7 @@
 """``holdfast status``: prints services, processors, incidents and open applies, with a reason if one is not green.
 
-An open apply is an execution of a plan that has not ended. With ``--sizes``, the command prints the users of disk space
-instead.
+An open apply is an execution of a plan that has not ended. With ``--sizes``, the command prints instead how much disk
+space each kind of data uses.
 
 Invariants:
     - ``orchestration.view.reasons`` decides the colours; its texts are the texts of the asset checks.
@@ -156,7 +156,7 @@ def is_of(name: str, subject: str) -> bool:
 
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status --sizes``: users of disk space, and whether enough is free."""
+    """The JSON document of ``holdfast status --sizes``: disk space by kind of data, and whether enough is free."""
     from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
 
     used = measure(owners(settings))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: Maximum number of sections that a search lists.
 FOUND_MAX = 30
-#: Length of an excerpt, characters.
+#: Length of the excerpt that a search shows of each section, characters.
 _EXCERPT = 200
 #: Weight of a word in a section's heading; a word in the section's text has weight 1.
 _HEADING_WEIGHT = 10
@@ -97,7 +97,7 @@ def menu(folder: Path, at: str) -> str:
 
 
 def form(at: str, query: str = "") -> str:
-    """The field for a search as HTML."""
+    """The HTML of the input field for a search."""
     return (
         f'<form action="{_quoted(f"{at}/search")}" role="search"><input type="search" name="q" '
         f'value="{_quoted(query)}" placeholder="Search the docs" aria-label="Search the docs"></form>'

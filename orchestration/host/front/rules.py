@@ -28,7 +28,7 @@ from holdfast.infra.settings.groups import LOOPBACK_NAMES
 SIGN_IN = "/holdfast/sign-in"
 #: Name of the cookie that holds the session after sign-in.
 COOKIE = "holdfast_session"
-#: Lifetime of a session, seconds.
+#: Lifetime of a session (a browser that has signed in), seconds.
 SESSION_S = 12 * 3600
 #: Maximum length of a person's name that a proxy sends, characters.
 NAME_MAX = 100
