@@ -16,9 +16,9 @@ MAINTENANCE = "maintenance"
 #: Run tag with the one processor that a run changes.
 #: ``dagster.yaml`` allows only one run at a time for each value of this tag.
 PROCESSOR_TAG = "processor"
-#: The Dagster group of topics that no processor of this installation writes to.
+#: Name of the Dagster group with the topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"
-#: The Dagster group of definitions that cannot be imported.
+#: Name of the Dagster group with the processors whose definitions cannot be imported.
 BROKEN_GROUP = "broken"
 
 

@@ -103,7 +103,7 @@ class Verbs:
         settings: The settings that name the processors, Kafka and the home folder.
         registry: The registry that records plans and applies.
         topics: The client for Kafka's topics.
-        who: The user name that the registry records with each apply.
+        who: The user name that the registry records with each applied plan.
         clock: The current time in UTC.
     """
 
@@ -201,7 +201,7 @@ class Verbs:
         return None
 
     def resume(self, apply_id: int, *, tell: ProgressLog = lambda text: None) -> Applied:
-        """Resume an interrupted apply from its first unfinished stage.
+        """Resume an interrupted apply (execution of a plan) from its first unfinished stage.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -211,7 +211,7 @@ class Verbs:
         return self._applier(tell).resume(refuse_beside(self._open_apply(apply_id, "resumed"), self._world))
 
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
-        """Close an open apply without undoing its stages; returns its record.
+        """Close an open apply (execution of a plan) without undoing its stages; returns its record.
 
         A processor that the apply paused is resumed. Workers that the apply started paused are stopped or resumed.
         ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
@@ -460,7 +460,7 @@ class Verbs:
 def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
     """Open ``Verbs`` for the processors, the registry and the Kafka cluster of the settings.
 
-    ``who`` is the user name to record with each apply; None records the user and the id of this process.
+    ``who`` is the user name to record with each applied plan; None records the user and the id of this process.
 
     Raises:
         HoldfastError: The registry cannot be opened.

@@ -78,5 +78,5 @@ def _metadata(event: Event) -> dict[str, Any]:
 
 
 def _tag(identity: str) -> str:
-    """The identity, with characters that Dagster does not allow in a tag replaced by underscores."""
+    """An event's identity as a tag's value: characters that Dagster does not allow become underscores."""
     return "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in identity)[-63:]

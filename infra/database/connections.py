@@ -34,7 +34,7 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """These connections for the holder of an apply or incident; a holder is the run that may change the record.
+        """These connections for the holder (the only run that may write) of an executed plan or incident.
 
         Each write transaction first checks that this run is still the holder, and raises HoldLost if it is not.
         """

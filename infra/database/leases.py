@@ -1,4 +1,4 @@
-"""Leases. A lease records which run (process) may change a processor: the run of an apply, or of a recovery.
+"""Leases. A lease records which run (process) may change a processor: it applies a plan or recovers.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
@@ -143,10 +143,11 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take the processor from the holder of its open apply, if heartbeats stopped; returns False if the holder is live.
+    """Take the processor from a holder whose heartbeats stopped; returns False if the holder is live.
 
-    ``token`` is the new token that ``take`` issued in the same transaction. ``gone`` is the token of a holder that is
-    known to be dead, so that the age of its heartbeat does not matter. The apply stays open, without a holder.
+    A holder is the process of an open apply (execution of a plan). ``token`` is the new token that ``take`` issued in
+    the same transaction. ``gone`` is the token of a holder that is known to be dead, so that the age of its heartbeat
+    does not matter. The apply stays open, without a holder.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))
@@ -158,7 +159,7 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Check that a run still holds an apply or incident, and lock its row until the end of the transaction.
+    """Check that a run still holds its apply or incident, and lock the record's row until the transaction ends.
 
     The lock prevents that another run takes over before the transaction has ended.
 

@@ -1,4 +1,4 @@
-"""Deletes old records of the registry: ended applies with their stages, closed incidents, and actions.
+"""Deletes old records of the registry: ended applies (executions of plans), closed incidents, and actions.
 
 Invariants:
     - Open applies and open incidents are kept. The newest failed incidents that nobody acknowledged are kept, too.

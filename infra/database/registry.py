@@ -8,7 +8,7 @@ Invariants:
     - A closed incident changes in three ways only. A line is added to its timeline, an operator acknowledges it, or an
       operator retries it after a failure, which opens it again.
     - A claimed incident can be changed only by the run that claimed it (``Registry.fenced``).
-    - A processor never has a live recovery run and a live apply at the same time (``leases``).
+    - A processor never has a live recovery run and a live apply (execution of a plan) at the same time (``leases``).
     - Every change is one transaction.
 """
 
@@ -320,12 +320,12 @@ class Registry:
             return Action(**row._mapping)
 
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
-        """The newest ``limit`` actions, newest first."""
+        """The newest ``limit`` entries of the log of actions (executed verbs), newest first."""
         rows = self._database.rows(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
 
     def actions_after(self, action_id: int, limit: int) -> tuple[Action, ...]:
-        """The ``limit`` oldest actions whose id is greater than ``action_id``, oldest first."""
+        """The ``limit`` oldest actions (executed verbs) whose id is greater than ``action_id``, oldest first."""
         table = tables.actions
         rows = self._database.rows(select(table).where(table.c.id > action_id).order_by(table.c.id).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)

@@ -1,8 +1,8 @@
 """The tables of the registry's database, for SQLAlchemy.
 
 Invariants:
-    - Each processor has at most one open incident and one open apply, because partial unique indexes refuse a second
-      incident or apply (``migrations``).
+    - Each processor has at most one open incident and one open apply (execution of a plan), because partial unique
+      indexes refuse a second incident or apply (``migrations``).
     - Times are stored in UTC, and are timezone-aware in Python. A time without a time zone is refused.
     - The ``token`` of an incident or apply changes with each new holder. ``beat_s`` is the time of the holder's last
       heartbeat, by the database's clock (``leases``).

@@ -192,8 +192,8 @@ class EmbeddedBroker:
                 raise
             _record(_address_file(self._folder), address)
             _forget(_starting_file(self._folder))
-            # The broker runs on when this process ends, and the address file identifies it. Popen gets a return code,
-            # because otherwise it would warn that the broker still runs.
+            # The broker keeps running after this process ends, and the address file identifies it. Popen gets a return
+            # code, because otherwise it would warn that the broker still runs.
             process.returncode = 0
             return address
 
@@ -368,7 +368,7 @@ def _record(file: Path, address: BrokerAddress) -> None:
 
 
 def _recorded(file: Path) -> BrokerAddress | None:
-    """The address in a file; None if the file is absent or unreadable, or if its process has ended."""
+    """The broker address in a file; None if the file is absent or unreadable, or if its process has ended."""
     try:
         address = BrokerAddress(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):

@@ -292,8 +292,8 @@ def _launch(
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
             [*command, "-w", str(workspace_of(settings))],
-            # Dagster imports modules from its working directory. Another directory could contain folders that hide
-            # packages.
+            # Dagster imports modules from its working directory. Folders of another working directory could hide
+            # packages with the same names.
             cwd=home,
             env={
                 **os.environ,
@@ -309,8 +309,8 @@ def _launch(
             umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
-    # The started process runs on when this process ends, and a file in the home folder identifies it. Popen gets a
-    # return code, because otherwise it would warn that the started process still runs.
+    # The started process keeps running after this process ends, and a file in the home folder identifies it. Popen gets
+    # a return code, because otherwise it would warn that the started process still runs.
     process.returncode = 0
     record_identity(_file(settings, name), process.pid)
     replace_text(_file(settings, name), json.dumps(asdict(found)))

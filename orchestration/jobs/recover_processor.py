@@ -2,7 +2,7 @@
 
 Invariants:
     - A run works on one incident. A claim in the registry prevents a second run for the same incident, and prevents
-      an apply to the processor during the recovery.
+      that a plan is applied to the processor during the recovery.
     - Recovery runs have their own limit in Dagster's run queue (``run_coordinator``), so no other kind of run delays
       them.
 """

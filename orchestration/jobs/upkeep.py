@@ -4,7 +4,8 @@ Invariants:
     - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. Then the run fails.
     - The run also fails if the disk had enough free space at the last run and has too little now. So a full disk is
       reported once, not every hour.
-    - Data that an open apply, an open incident or the newest result of an asset needs are never deleted.
+    - Data that an unfinished execution of a plan, an open incident or the newest result of an asset needs are never
+      deleted.
 """
 
 from collections.abc import Callable

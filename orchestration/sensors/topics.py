@@ -4,7 +4,7 @@ Invariants:
     - A tick requests no run. The number of Kafka requests of a tick does not grow with processors, stores or
       partitions. Workers are asked only if a topic's id changed, that is, if the topic was recreated.
     - A check is updated only if its result changed. If a topic can't be read, its check keeps the last result.
-    - A processor is not judged while an apply changes it.
+    - A processor is not judged while a plan is applied to it.
 """
 
 from collections.abc import Iterable, Sequence
