@@ -23,7 +23,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
-    """Creates the object that runs restore rehearsals in this process."""
+    """Creates the object that runs rehearsals (test restores) in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work

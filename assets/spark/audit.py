@@ -48,7 +48,7 @@ class FrameCopies:
 
 
 class FrameCopy:
-    """One partition of such rows as a copy in an audit; implements ``processors.audits.comparison.Copy``."""
+    """The rows of one store partition, as a copy in an audit; implements ``processors.audits.comparison.Copy``."""
 
     def __init__(self, copies: FrameCopies, partition: int) -> None:
         self._copies, self._partition = copies, partition

@@ -34,7 +34,7 @@ def _numbers(codecs: Iterable[Codec]) -> str:
 
 #: SQL: the list of the codecs that this version knows.
 KNOWN_CODECS = _numbers(CODECS.values())
-#: SQL condition: SQL can't decode the value, only Python can.
+#: SQL condition that is true for a value that only Python, not SQL, can decode.
 IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"
 #: SQL condition that is true if this code knows the formats of the record's key and value.
 READABLE = (

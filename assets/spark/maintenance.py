@@ -70,7 +70,7 @@ def maintain_store(
 
     Values of snapshots without a tag are deleted from the quarantine table.
 
-    Tags of the versions in ``needed`` are kept, because an unfinished apply reads these versions.
+    Tags of the versions in ``needed`` are kept, because an unfinished execution of a plan reads these versions.
 
     Raises:
         SparkFailed: A step failed; maintenance can run again.

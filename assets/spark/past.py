@@ -173,7 +173,7 @@ class _Past:
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
         """The schema of the past version; an inferred schema gets the typed columns that ``rows`` have.
 
-        The history table has these columns, because every one of the rows was published to it.
+        The table has these columns, because all rows of the history were published to the table.
         """
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 

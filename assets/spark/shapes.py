@@ -143,7 +143,7 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
 
 
 def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
-    """Apply a shape to the columns of a table; a repeated call changes nothing."""
+    """Apply a shape (changes of columns) to a table; a repeated call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
         # The properties are set first.

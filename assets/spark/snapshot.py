@@ -363,7 +363,8 @@ def _compared(work: Work) -> DataFrame:
     work.appended = found["number"]
     if work.coded or not found["coded"]:
         return both
-    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet.
+    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet. The
+    # column is added now.
     both.unpersist()
     history.add_decoded(work.spark, work.history)
     return _compared(work)

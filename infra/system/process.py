@@ -94,8 +94,8 @@ class ProcessIdentity:
     mark: str
     #: The kernel's id of the present boot; ``-`` if the system has no such id.
     boot: str
-    #: Ids of the pid namespace and the time namespace; ``-`` if the system has no namespaces. Needed because containers
-    #: on one machine have the same boot id and often the same process ids.
+    #: Ids of the pid namespace and the time namespace; ``-`` if the system has no namespaces. They are needed because
+    #: containers on one machine have the same boot id and often the same process ids.
     namespace: str
 
     def __str__(self) -> str:

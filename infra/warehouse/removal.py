@@ -37,8 +37,8 @@ class TableFacts:
     metadata: str
     #: Id of the current Iceberg snapshot; None if the table is empty.
     snapshot: int | None
-    #: Number of rows, from the snapshot's summary. The next field is the bytes of the data files. None if not in the
-    #: summary.
+    #: Number of rows, from the snapshot's summary. The next field is the bytes of the data files. A number that the
+    #: summary lacks is None.
     rows: int | None
     size_bytes: int | None
 
