@@ -55,7 +55,7 @@ def subjects(definition: ProcessorDefinition) -> list[Subject]:
 
 
 def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """Returns one check result for each of these stores. Its three copies are compared at the offsets of its table."""
+    """Returns one check result for each of these stores. A store's three copies are compared at its table's offsets."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()

@@ -293,5 +293,5 @@ def decoded_text(value: bytes | None) -> str | None:
     try:
         text = json_text(bytes(value))
     except FormatUnknown:
-        return None  # The row's typed columns are null, and the column `why` says so.
+        return None  # The typed columns of the row become null, and its column `why` has the reason.
     return None if text is None else text.decode()

@@ -140,7 +140,7 @@ class StageNote:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRecord:
-    """One apply of a plan. ``plan`` is the encoded plan; ``done`` are the finished stages, in order."""
+    """One execution (apply) of a plan. ``plan`` is the encoded plan; ``done`` are the finished stages, in order."""
 
     id: int
     processor: str

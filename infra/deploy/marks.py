@@ -2,8 +2,8 @@
 
     <home>/releases/<processor>/deployment.json
 
-If the registry was replaced by an older copy, its generation of the deployment is smaller than the mark's generation.
-So the mark shows that the registry is out of date.
+If the registry was replaced by an older copy, its generation (number of changes) of the deployment is smaller than the
+mark's generation. So the mark shows that the registry is out of date.
 
 Invariants:
     - The registry is written before the mark. So a mark is ahead of the registry only if the registry was replaced.

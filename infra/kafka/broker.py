@@ -198,7 +198,7 @@ class EmbeddedBroker:
             return address
 
     def find_or_start(self) -> BrokerAddress:
-        """The running broker of this folder; starts the broker if needed. Safe if two processes call it at once.
+        """The running broker of this folder; starts the broker if needed. Two processes may call it at once.
 
         Raises:
             PortTaken: The configured port is in use.

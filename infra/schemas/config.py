@@ -117,7 +117,7 @@ def _of_settings(settings: SchemaRegistrySettings, *, signs_in: bool) -> dict[st
 
 
 def _bearer(token: str) -> dict[str, str]:
-    # Only Confluent Cloud has logical clusters; the setting `options` can name one.
+    # Only Confluent Cloud has logical clusters; the setting `options` can name a logical cluster.
     return {
         "bearer.auth.credentials.source": "STATIC_TOKEN",
         "bearer.auth.token": token,

@@ -48,7 +48,7 @@ class Patience:
     limit_s: float = 0.0
     #: Function that is called before each pause. It gets the monotonic time of the first failed attempt.
     on_wait: Callable[[float], None] = lambda since: None
-    #: Returns whether to end the wait early, because the worker stops.
+    #: Function that returns whether to end the wait early, because the worker stops.
     ends: Callable[[], bool] = lambda: False
 
 

@@ -58,7 +58,7 @@ class KafkaSettings(Group):
 
 
 class CheckpointSettings(Group):
-    """The store for checkpoints of processors' state, and the interval between checkpoints."""
+    """The settings of checkpoints of processors' state: the store, and the interval between two checkpoints."""
 
     enabled: bool = Field(default=True, description="Whether processors store checkpoints and restore from them.")
     url: str | None = Field(
@@ -76,7 +76,7 @@ class CheckpointSettings(Group):
 
 
 class ServingSettings(Group):
-    """The HTTP server of each worker, which serves its status and metrics."""
+    """The settings of the HTTP server of each worker, which serves the worker's status and metrics."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of a processor's HTTP server.")
     port: int = Field(
@@ -146,7 +146,7 @@ def check_memory_bound(total: object) -> None:
 
 
 class SnapshotSettings(Group):
-    """The interval at which snapshots of stores are published to the warehouse."""
+    """The settings of snapshots of stores, for example the interval at which they are published to the warehouse."""
 
     every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
     since: date | None = Field(
@@ -165,7 +165,7 @@ class SnapshotSettings(Group):
 
 
 class WarehouseSettings(Group):
-    """The place of the warehouse's tables and of their catalog, for Spark and for readers without a JVM."""
+    """The settings of the warehouse: the place of tables and catalog, for Spark and for readers without a JVM."""
 
     url: str | None = Field(
         default=None,
@@ -239,7 +239,7 @@ class WarehouseSettings(Group):
 
 
 class MaintenanceSettings(Group):
-    """Retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
+    """The settings for retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
 
     keep_snapshots: int = Field(default=30, ge=1, description="Number of newest snapshots that keep their tag.")
     keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots also keep their tag, days.")
@@ -311,7 +311,7 @@ class SparkSettings(Group):
 
 
 class RunSettings(Group):
-    """Maximum runtimes of Dagster's runs (docs/operations.md). Each kind of run has a field ``<kind>_max_s``."""
+    """The maximum runtimes of Dagster's runs (docs/operations.md). Each kind of run has a field ``<kind>_max_s``."""
 
     snapshot_max_s: float = Field(
         default=14400.0, gt=0, description="Longest run that checkpoints stores or publishes snapshots, seconds."
@@ -330,7 +330,7 @@ class RunSettings(Group):
 
 
 class UpkeepSettings(Group):
-    """Retention of the data that the job ``upkeep`` deletes (docs/operations.md)."""
+    """The settings for retention of the data that the job ``upkeep`` deletes (docs/operations.md)."""
 
     observations_days: float = Field(
         default=7.0, ge=1, description="Age at which Dagster's events without a run are deleted, days."
@@ -375,7 +375,7 @@ class OrphanSettings(BaseModel):
 
 
 class WebhookSettings(Group):
-    """The webhook that gets messages about incidents and failed runs (docs/operations.md)."""
+    """The settings of the webhook that gets messages about incidents and failed runs (docs/operations.md)."""
 
     url: str | None = Field(
         default=None,
@@ -401,7 +401,7 @@ class WebhookSettings(Group):
 
 
 class WebserverSettings(Group):
-    """Dagster's webserver, as ``holdfast webserver`` serves it: address, allowed names, tokens and proxies."""
+    """The settings of ``holdfast webserver``, Dagster's webserver: address, allowed names, tokens and proxies."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of Dagster's UI.")
     path_prefix: str = Field(

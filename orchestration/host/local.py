@@ -146,7 +146,7 @@ def prepare(settings: Settings) -> Path:
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
-    """The running process of this home folder; None if it does not run. ``name`` is WEBSERVER or DAEMON."""
+    """The running webserver or daemon of this home folder; None if it does not run. ``name`` is WEBSERVER or DAEMON."""
     found = _recorded(settings, name)
     return found if found is not None and _runs(settings, name, found) else None
 
@@ -390,7 +390,7 @@ def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def _recorded(settings: Settings, name: str) -> LocalProcess | None:
-    """The process in the file that the last start wrote; it may have ended. None without a readable file."""
+    """The process that the last start wrote to its file; it may have ended. None without a readable file."""
     try:
         return LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):

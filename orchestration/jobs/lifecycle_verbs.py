@@ -4,7 +4,7 @@ Invariants:
     - A job reads its config, logs the plan's explanation, and applies the plan unless it is a dry run.
       ``processors.lifecycle`` makes the plan and carries it out.
     - A dry run changes nothing. A plan that deletes is applied only if ``confirm`` is the plan's hash.
-    - After a killed run, the next run with the same config resumes the apply of the killed run.
+    - After a killed run, the next run with the same config resumes the plan that the killed run was applying.
     - No job uses a Dagster pool, because a pool would also block dry runs. Instead, ``run_coordinator`` limits
       concurrent runs by their config.
 """

@@ -71,7 +71,7 @@ def read_grey(settings: Settings) -> dict[str, str]:
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
-    """One reason for each service of this home that does not run or does not answer.
+    """One reason for each service of this home folder that does not run or does not answer.
 
     A service that does not run is grey, because it may run elsewhere. A supervisor that does not answer is red.
     """

@@ -64,7 +64,7 @@ def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] =
 
 
 def current_settings(known: Settings) -> Settings:
-    """The settings that a new code server would read. If these are invalid now, returns ``known``."""
+    """The settings that a new code server would read. If these are invalid now, returns the settings ``known``."""
     try:
         return load_settings()
     except HoldfastError:

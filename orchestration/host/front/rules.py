@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request may pass. ``who`` is the name of its person; None if the settings require no sign-in."""
+    """The request may pass. ``who`` is the person who sent it; None if the settings require no sign-in."""
 
     who: str | None
 
