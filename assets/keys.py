@@ -16,9 +16,9 @@ MAINTENANCE = "maintenance"
 #: Run tag with the one processor that a run changes.
 #: ``dagster.yaml`` allows only one run at a time for each value of this tag.
 PROCESSOR_TAG = "processor"
-#: Name of the Dagster group with the topics that no processor of this installation writes to.
+#: The Dagster group of topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"
-#: Name of the Dagster group with the processors whose definitions cannot be imported.
+#: The Dagster group of definitions that cannot be imported.
 BROKEN_GROUP = "broken"
 
 
@@ -58,7 +58,7 @@ def maintenance_key(processor: str, store: str) -> dg.AssetKey:
 
 
 def broken_key(target: str) -> dg.AssetKey:
-    """The asset key of a processor's definition that cannot be imported; ``target`` is its ``module:attribute``."""
+    """The asset key of a definition that cannot be imported; ``target`` is its ``module:attribute``."""
     return dg.AssetKey([PROCESSORS, BROKEN_GROUP, f"{safe(target)}_processor"])
 
 
@@ -73,7 +73,7 @@ def home_key() -> dg.AssetKey:
 
 
 def changed_processor(key: dg.AssetKey) -> str:
-    """The processor whose topics or deployment a materialisation of the asset changes; empty without a change."""
+    """The processor whose topics or deployment a materialisation of the asset changes; empty if there is none."""
     layer, *rest = key.path
     return rest[0] if layer in (CHANGELOGS, PROCESSORS) and len(rest) == 2 and rest[0] != BROKEN_GROUP else ""
 

@@ -1,4 +1,4 @@
-"""Leases. A lease records which run (process) may change a processor: it applies a plan or recovers.
+"""Leases. A lease records which run (process), of an executed plan or a recovery, may change a processor.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost

@@ -273,7 +273,7 @@ class Watched(Answer):
 
 
 class Audited(Answer):
-    """The result of comparing a store with its changelog, and with its table if asked for."""
+    """The result of comparing a store with its changelog and, if requested, with its warehouse table."""
 
     store: str
     equal: bool

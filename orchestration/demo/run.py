@@ -259,7 +259,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 
 
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
-    """Start broker, registry and supervisor; begin to start the daemon. The future ends when the daemon has started."""
+    """Start broker, registry, supervisor and, in a thread, the daemon. The future ends when the daemon has started."""
     settings, terminal = demo.settings, demo.terminal
     # The imports take seconds, so they run while the broker starts. No database may be used before they end, because
     # they also import SQLAlchemy's mapper, and a statement fails if the mapper is only partly imported.

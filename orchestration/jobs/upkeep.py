@@ -30,7 +30,7 @@ DELETING_S = 600.0
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Delete each kind of old data. If one kind can't be deleted, all other kinds still are, and then the run fails."""
+    """Delete each kind of old data. If one kind can't be deleted, the others are deleted, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
     # The check is also updated before the deletions, because the deletions may fail on a full disk.

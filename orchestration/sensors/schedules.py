@@ -23,7 +23,7 @@ from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
-    """All schedules of Holdfast. ``settings`` has the interval of snapshots, and whether their schedule is on."""
+    """All schedules of Holdfast. ``settings`` has the interval of snapshots, and whether that schedule is on."""
     return [
         dg.ScheduleDefinition(
             name="compaction_checks_nightly",

@@ -90,7 +90,7 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
     web = local.running(settings, local.WEBSERVER)
     if web is None:
         return None
-    import httpx  # imported late, because it is needed only if a webserver runs
+    import httpx  # imported late because nothing is asked where no webserver runs
 
     tokens = settings.webserver.tokens
     headers = {"Authorization": f"Bearer {next(iter(tokens.values()))}"} if tokens else {}

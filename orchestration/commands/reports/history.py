@@ -1,6 +1,4 @@
-"""``holdfast history``: prints what was done to a processor, newest first.
-
-The entries are applies (executed plans), incidents, rehearsals (test restores) and Dagster runs.
+"""``holdfast history``: prints a processor's applies, incidents, rehearsals and Dagster runs, newest first.
 
 Invariants:
     - This command only reads. Dagster need not run, because runs are read directly from Dagster's database.
@@ -74,7 +72,7 @@ def _document(entry: "Entry") -> dict[str, Any]:
     return {name: document[name] for name in _FIELDS} | {"run": entry.run or None}
 
 
-#: The fields of a history entry that the JSON document contains, in addition to ``run``.
+#: The fields of an entry that are in the JSON document, in addition to ``run``.
 _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
 
 
@@ -84,7 +82,7 @@ def _runs(settings: "Settings", processor: str) -> "list[Entry]":
     if not (home / "dagster.yaml").is_file():
         return []
     try:
-        import dagster as dg  # imported late, because the import takes a second
+        import dagster as dg  # imported late because the import takes a second
     except ModuleNotFoundError:
         return []
     with dg.DagsterInstance.from_config(str(home)) as instance:
