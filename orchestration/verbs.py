@@ -162,7 +162,7 @@ class Verbs:
 
     @staticmethod
     def explain(plan: Plan) -> str:
-        """The plan as text for users: its facts, stages and effects, and how to undo it."""
+        """The plan as text for users: the facts that it depends on, its steps and effects, and how to undo it."""
         return explain(plan)
 
     def apply(

@@ -1,4 +1,4 @@
-"""The check ``proven`` of each processor: its deploy tested the running version on the newest messages first."""
+"""The check ``proven`` of each processor: whether its deploy tested the running version on the newest messages."""
 
 from collections.abc import Sequence
 

@@ -174,7 +174,7 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error for a run that is no longer the holder, because the hold has ended or another run took over."""
+    """The error for a run that is no longer the holder, because its hold ended or another run took over."""
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

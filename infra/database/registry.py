@@ -159,7 +159,7 @@ class Registry:
             return token if connection.execute(claim.values(values)).rowcount == 1 else None
 
     def beat_incident(self, incident_id: int, token: int) -> bool:
-        """Record a heartbeat of the claiming run; returns False if the run no longer has the claim."""
+        """Record a heartbeat of the run that claimed the incident; returns False if the run no longer has the claim."""
         held = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.token == token)
         beat = update(tables.incidents).where(*held).values(beat_s=leases.database_seconds())
         return self._database.changed(beat)

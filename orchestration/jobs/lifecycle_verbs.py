@@ -277,7 +277,7 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 class _Job(NamedTuple):
-    """Describes the job of one verb: name, purpose and config class, which creates the request.
+    """Describes the job of one verb (kind of change): name, purpose, and the config class that makes the request.
 
     The default class ``VerbConfig`` is for verbs whose only argument is the processor.
     """
@@ -288,7 +288,8 @@ class _Job(NamedTuple):
 
 
 #: Maps each class of request to its job. Provision and deploy have no job, because the materialisation of an asset
-#: carries them out. Put-back has no job, because only a person may request it, by a command.
+#: carries them out. Put-back (a deleted topic is created again) has no job, because only a person may request it, by a
+#: command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
     Backfill: _Job(
@@ -326,7 +327,7 @@ _JOBS: Mapping[type[Request], _Job] = {
 
 
 def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
-    """The Dagster job of a verb: one op, which creates the request from the config and carries it out."""
+    """The Dagster job of a verb (kind of change): one op makes the request from the config and carries it out."""
     name, purpose, config_type = job
 
     @dg.op(

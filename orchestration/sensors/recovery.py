@@ -139,7 +139,7 @@ def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinitio
 class _Remembered(msgspec.Struct):
     """The facts about one processor that the sensor keeps in its cursor from tick to tick."""
 
-    #: Slot -> time at which its worker last answered a status request.
+    #: Slot (place of a worker) -> time at which its worker last answered a status request.
     answered: dict[str, datetime] = {}
     #: Last reported result of the check ``working``: its text, and its time in seconds since 1970.
     told: tuple[str, float] | None = None

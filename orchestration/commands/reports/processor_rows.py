@@ -1,4 +1,4 @@
-"""The part of ``holdfast status`` about a processor's workers: one row for each slot, with the diagnosis as text.
+"""The part of ``holdfast status`` about workers: one row for each slot (place of a worker), with a diagnosis.
 
 Invariants:
     - Version, process, phase and times in a row come from the worker's own answer, never from the registry. Facts from

@@ -71,9 +71,9 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def partitions_in_words(row: dict[str, Any]) -> str | None:
-    """The partitions of a slot, as ``0-2, 5``; ``none`` if the worker has no partition; None if it does not answer.
+    """The partitions of a worker, as ``0-2, 5``; ``none`` if it has no partition; None if it does not answer.
 
-    If the subtopologies of the slot have different partitions, each list begins with the name of its subtopology.
+    If the subtopologies of the worker have different partitions, each list begins with the name of its subtopology.
     """
     if row["phase"] is None:
         return None

@@ -48,7 +48,7 @@ Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: the worker in one slot of a processor; None means that a value is unknown."""
+    """One row of the table: one worker of a processor and its slot (number). None means that a value is unknown."""
 
     processor: str
     slot: str
