@@ -182,8 +182,8 @@ class Release:
     folder: str | None
     #: Topics and stores of the version, as a document of ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
-    #: Time at which the release was last deployed as the newest version. If it was never deployed so, time of its
-    #: recording.
+    #: Time at which the release was last deployed as the newest version. If it was never the newest version, time at
+    #: which it was recorded.
     made_at: datetime
     #: Last time at which the release was seen to process every partition; None if never.
     worked_at: datetime | None

@@ -167,7 +167,7 @@ def _connected(settings: Settings) -> SparkSession:
         channel.set("token", token)
     _count_connections(+1)
     try:
-        # This client sends its first request after `create`, so the retry policy is set first.
+        # The retry policy is set at once, because it must be set before the session's first request.
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
         session.client.set_retry_policies([PatientOnce()])
         for name, value in session_configuration(settings).items():

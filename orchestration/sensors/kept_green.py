@@ -124,7 +124,7 @@ class _Reading:
         self._active = self._instance.get_run_records(dg.RunsFilter(statuses=list(_ACTIVE)), limit=_RUNS_MAX)
 
     def subjects(self, deployed: Sequence[ProcessorDefinition]) -> list[Subject]:
-        """Yields the facts about each deployed processor, and about the installation, which includes all topics."""
+        """Returns the facts about each deployed processor, and about the installation, which includes all topics."""
         names = {each.name for each in deployed}
         own: dict[str, list[dg.AssetKey]] = {name: [] for name in (*names, grey_assets.INSTALLATION)}
         for key in sorted(each for each in self._graph.get_all_asset_keys() if is_ours(each.path)):
