@@ -36,7 +36,8 @@ from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 
 PARTITIONS_MATCH = "partitions_match_source"
-#: Maximum number of attempts while another apply of the processor is open, and seconds between two attempts.
+#: Maximum number of attempts while another apply (execution of a plan) of the processor is open, and seconds between
+#: two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
 #: Maximum seconds to wait until every broker knows a topic that was just created, and seconds between two checks.
 SETTLE_S, SETTLE_CHECK_EVERY_S = 15.0, 0.2
@@ -100,14 +101,14 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
 def provisioned(
     verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Plan:
-    """Plan and apply the verb ``provision``; returns the plan, which is not applied if it is refused.
+    """Plan and apply the verb ``provision``, which creates topics; returns the plan. A refused plan is not applied.
 
-    One run may materialise two changelogs of a processor at the same time. The second step then waits for the apply of
-    the first step, and finds nothing left to do. ``log`` is called with the explanation and the progress. ``wait`` is
-    called between two attempts, and pauses.
+    One run may materialise two changelogs of a processor at the same time. The second step then waits until the first
+    step has applied its plan, and finds nothing left to do. ``log`` is called with the explanation and the progress.
+    ``wait`` is called between two attempts, and pauses.
 
     Raises:
-        ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
+        ApplyInProgress: Another plan of the processor was being applied for ``LOOKS * LOOK_EVERY_S`` seconds.
         HoldfastError: A stage failed.
     """
     for left in reversed(range(LOOKS)):

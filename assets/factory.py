@@ -4,6 +4,8 @@
                                                                                       └─► warehouse/<p>/<s>_snapshot
                                                                                             └─► <s>_maintenance
 
+The keys have the names of a topic ``<t>``, a processor ``<p>`` and a store ``<s>``.
+
 Invariants:
     - The functions of this module use no Kafka client, no file and no environment variable.
     - A definition that cannot be imported becomes an asset that shows the error. All other assets load normally.
@@ -72,11 +74,12 @@ def build_assets(
     began: datetime | None = None,
     path_prefix: str = "",
 ) -> dg.Definitions:
-    """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
+    """The assets and checks of all processors, topics, orphans (resources without an owner) and broken definitions.
 
-    Links to the docs begin with ``path_prefix``, the webserver's prefix. ``began`` is the time of the earliest
-    deployment; the time partitions of all tables begin at this time. All tables have the same start, so that one run,
-    with one JVM, can materialise all of them. Dagster allows this only for assets with equal partitions.
+    There is also an asset for the home folder. Links to the docs begin with ``path_prefix``, the webserver's prefix.
+    ``began`` is the time of the earliest deployment; the time partitions of all tables begin at this time. All tables
+    have the same start, so that one run, with one JVM, can materialise all of them. Dagster allows this only for assets
+    with equal partitions.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))
@@ -97,7 +100,10 @@ def build_assets(
 
 
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """The asset of a definition that cannot be imported, which shows the error; and its check, which always fails."""
+    """The asset of a processor's definition that cannot be imported, and its check, which always fails.
+
+    The asset's page shows the error.
+    """
     key = keys.broken_key(broken.target)
     spec = dg.AssetSpec(
         key,

@@ -83,7 +83,10 @@ class Lifecycle(Machine, Protocol):
         """Maximum seconds that a restore of a whole changelog may take before a check warns."""
 
     def verbs(self, who: str) -> Verbs:
-        """An object that plans and applies verbs; the registry records ``who`` with each action."""
+        """An object that plans and applies requests, for example a deploy.
+
+        The registry records ``who`` with each action.
+        """
 
 
 class Warehouse(Protocol):

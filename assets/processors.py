@@ -53,7 +53,7 @@ def inputs_of(definition: ProcessorDefinition) -> list[dg.AssetKey]:
 
 
 def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
-    """The Dagster asset of one processor; materialising it deploys the definition's version."""
+    """The Dagster asset of one processor. Materialising it deploys the version that the project's files define."""
     topology = definition.topology
     key = keys.processor_key(definition.name)
 

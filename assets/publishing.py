@@ -41,7 +41,8 @@ class Published:
 
     #: The new snapshot of the present state; None if the run only built versions for past times.
     current: SnapshotResult | None
-    #: Store partition -> fingerprint of the worker's checkpoint, with which the snapshot is compared.
+    #: Store partition -> fingerprint (hash of all keys and values) of the worker's checkpoint. The snapshot must have
+    #: equal fingerprints.
     stored: dict[int, Fingerprint]
     #: The facts of the changelog when the snapshot was planned; None if the run wrote no snapshot.
     changelog: ChangelogNow | None
@@ -132,7 +133,7 @@ class StorePublisher:
         return changelog_now(topics, topology.log_names[self.store], upto)
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
-        """Maps each partition to the fingerprint of the keys and values in the checkpoint's RocksDB files."""
+        """Maps each partition to the fingerprint (hash of all keys and values) of the checkpoint's RocksDB files."""
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
         from holdfast.processors.engine.state.fingerprint import Fingerprint
 

@@ -34,7 +34,7 @@ def slots_now(processor: str, machine: Machine) -> tuple[str, ...]:
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
-    """Returns how to run the processor in the version that the files define now: slots, inputs and environment."""
+    """Returns how to run the processor in the version that the files define now: workers, inputs and environment."""
     names = [spec.name for spec in definition.topology.inputs]
     facts = topics.describe(names)
     return Rollout(
@@ -50,7 +50,10 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """Returns how to run the processor in its deployed version. Without a recorded release, uses the definition."""
+    """Returns how to run the processor in its deployed version.
+
+    If no release is recorded, this is the version that the project's files define.
+    """
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)
@@ -61,5 +64,5 @@ def deployed_rollout(
 
 
 def settings_of(processor: str, release: str, machine: Machine) -> dict[str, str]:
-    """The environment variables for workers of a release, with the settings that it was deployed with."""
+    """The environment variables for workers of a release (deployed version), with the settings of its deployment."""
     return DeployedSettings(machine.world.paths).environment_of(processor, release, machine.environment())

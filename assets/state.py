@@ -56,8 +56,8 @@ def state_asset(
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
-        # State has the same policy as snapshots, because the job that publishes snapshots first materialises the state
-        # asset.
+        # State assets have the same freshness policy as snapshots, because the job that publishes snapshots first
+        # materialises the state asset.
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         metadata={
@@ -183,7 +183,7 @@ def _moment(seconds: float | None) -> str:
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """Returns the result of the check whether the workers could upload their last checkpoints to the checkpoint store.
+    """Returns the result of the check that the workers could upload their last checkpoints to the checkpoint store.
 
     A failure is a warning, because processing continues.
     """

@@ -46,7 +46,7 @@ def snapshot_freshness(settings: SnapshotSettings) -> dg.FreshnessPolicy:
 
 
 def current_key(partitions: dg.TimeWindowPartitionsDefinition, now: datetime | None = None) -> str:
-    """The partition key of the current window."""
+    """The Dagster partition key of the current window (hour or day)."""
     moment = (now or datetime.now(UTC)).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return moment.strftime(partitions.fmt)
 

@@ -97,7 +97,7 @@ def _grouped(spec: TopicSpec, processor: ProcessorDefinition, grouping: Repartit
 
 
 def _asset(spec: TopicSpec, text: str, group: str, deps: list[dg.AssetKey], owners: list[str]) -> dg.AssetSpec:
-    # The layer is only a tag, because the Dagster group is the processor.
+    # The layer is stored as a tag, because the asset already has another Dagster group (``group``).
     return dg.AssetSpec(
         keys.topic_key(spec.name),
         deps=deps,

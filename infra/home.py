@@ -64,7 +64,10 @@ def claim_home(settings: Settings) -> None:
 
 
 def _other_project(note: Path, home: Path, project: Path) -> Path | None:
-    """The folder of another project that owns this home folder; None if there is none, or if it no longer exists."""
+    """The folder of another project that owns this home folder.
+
+    None if no other project owns the home folder, or if the other project no longer exists.
+    """
     noted = read_json(note, _Note)
     if noted is None or home.is_relative_to(project):
         return None

@@ -136,16 +136,16 @@ class Paths:
 
     @property
     def archive(self) -> Path:
-        """Folder with archived copies of deleted orphans, unless the settings name another folder."""
+        """Folder with copies of deleted orphans (resources without an owner), unless the settings name another."""
         return self.home / "archive"
 
     @property
     def all_exports(self) -> Path:
-        """Folder with the exported state of all processors."""
+        """Folder with the export files (stored keys and values as JSON lines) of all processors."""
         return self.home / "exports"
 
     def exports(self, processor: str) -> Path:
-        """Folder with the exported state of one processor; a clear exports keys before it deletes them."""
+        """Folder with the export files of one processor; the verb ``clear`` exports keys before it deletes them."""
         return self.all_exports / processor
 
     @property

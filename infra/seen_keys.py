@@ -1,6 +1,7 @@
 """A set of keys that may be larger than memory.
 
-The keys are in a private SQLite database in the folder for temporary files. The end of the block deletes the database.
+The keys are in a private SQLite database in the folder for temporary files. The database is deleted at the end of the
+``with`` block.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from types import TracebackType
 
 
 class SeenKeys:
-    """A set of byte keys, used as a context manager. ``len()`` still works after the block."""
+    """A set of byte keys, used in a ``with`` block. ``len()`` still works after the block."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)

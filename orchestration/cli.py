@@ -201,7 +201,8 @@ def options(
 ) -> None:
     """Handles the options before the command's name, for example ``holdfast --project FOLDER status``."""
     if project is not None or values:
-        from holdfast.infra.settings.flags import take_flags  # imported late, because this module loads all settings
+        # Imported only if these options are given, because the import loads all settings.
+        from holdfast.infra.settings.flags import take_flags
 
         context.call_on_close(take_flags(project, values or []))
 
@@ -238,13 +239,15 @@ def demo(
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    flights_file()  # This call comes first, so that a missing data package is reported before a service starts.
+    # This call comes first. If a data package is missing, the error is raised before any service starts.
+    flights_file()
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
     )
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
-        from holdfast.orchestration.demo.run import run_demo  # imported late because importing Dagster takes seconds
+        # imported only for this command, because importing Dagster takes seconds
+        from holdfast.orchestration.demo.run import run_demo
 
     raise typer.Exit(
         run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second, months=months)
@@ -302,7 +305,8 @@ def show_version(as_json: Json = False) -> None:
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
-#: Number of searches for garbage that are rare. A short command makes fewer than 300,000 objects, which are six.
+#: After this many garbage collections, Python's own threshold is set again. A short command creates fewer than 300,000
+#: objects, so at most six collections run.
 _RARE = 8
 
 
@@ -313,7 +317,7 @@ class ArgumentsInvalid(BadConfiguration):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit code. ``arguments=None`` means this process's own arguments."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell script that starts this process in the background makes it ignore SIGINT. Dagster uses the handler
+        # If a shell script starts this process in the background, the process ignores SIGINT. Dagster uses the handler
         # of SIGINT for SIGTERM too, so Dagster's processes would ignore both signals and never stop.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
@@ -324,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
         if as_json:
             print_json({"error": error.as_dict()})
             return error.exit_code
-        # imported late because commands that print lines of text or JSON need no tables and colours
+        # Imported only for an error, because commands that print lines of text or JSON need no tables and colours.
         from rich.console import Console
         from rich.markup import escape
 
@@ -351,10 +355,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Context manager in which the first searches for garbage are rare: after 50,000 new objects instead of 700.
+    """Context manager that delays garbage collection: one collection after 50,000 new objects instead of 700.
 
-    Most objects of a short command are made by imports, and are no garbage. To search them takes about a tenth of its
-    CPU time. After ``_RARE`` searches, Python's own threshold holds again, for commands that run for long.
+    Most objects of a short command come from imports and are never garbage. Searching these objects takes about a tenth
+    of the command's CPU time. After ``_RARE`` collections, Python's own threshold is set again, because a long-running
+    command needs normal garbage collection.
     """
     former, left = gc.get_threshold(), iter(range(_RARE))
 
@@ -392,7 +397,10 @@ def _name_the_value(failure: Any) -> None:
 
 
 def _wrong_usage(failure: Any) -> ArgumentsInvalid:
-    """Converts an error of the command-line parser to ``ArgumentsInvalid``. Its action names the ``--help`` to read."""
+    """Converts an error of the command-line parser to ``ArgumentsInvalid``.
+
+    The new error names the ``--help`` command that explains the arguments.
+    """
     words, context = [], getattr(failure, "ctx", None)
     while context is not None and context.parent is not None:
         words.append(str(context.info_name))

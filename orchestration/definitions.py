@@ -41,7 +41,7 @@ from holdfast.processors.application.broken_definition import BrokenDefinition  
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 
-#: The loaded processors. A processor whose module can't be imported or used is a ``BrokenDefinition``.
+#: The loaded processors. An entry is a ``BrokenDefinition`` if the processor's module can't be imported or used.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
 #: Executes all steps of a run in one process, one after the other. With Dagster's default executor, each step would be
 #: a process, and each asset with Spark would start its own JVM.

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.check:
         return int(not answers(given.port))
-    # imported here because a health check, which runs every few seconds, does not need these modules
+    # Imported late, because a health check, which runs every few seconds, does not need these modules.
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.cli import main as holdfast
     from holdfast.orchestration.commands.installation.up import NOT_ALL_DEPLOYED
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.production:
         _configure(paths)
     code = holdfast(["up", "--port", str(given.port)])
-    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not stop the other processors
+    if code in (0, NOT_ALL_DEPLOYED):  # If one processor could not be started, the other processors keep running.
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
     return holdfast(["down"]) or (0 if code == NOT_ALL_DEPLOYED else code)
 
@@ -88,7 +88,7 @@ def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
         try:
             found = json.loads(file.read_text())
         except (OSError, ValueError):
-            continue  # the worker has ended and deleted its file, or writes the file at this moment
+            continue  # The worker has ended and deleted its file, or is writing the file at this moment.
         if isinstance(found, dict) and found.get("url"):
             addresses.add(urlsplit(found["url"]).netloc)
     return [{"targets": sorted(addresses)}] if addresses else []

@@ -84,8 +84,8 @@ def _record(
     ):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
-        # The release is recorded only if the definition has the running version. Otherwise the record would have the
-        # topics and stores of another version. The next deployment records the correct release.
+        # The release (deployed version) is recorded only if the definition has the running version. Otherwise the
+        # record would have the topics and stores of another version. The next deployment records the correct release.
         target = adopted.target or definition.target
         release = adopted.release
         name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)

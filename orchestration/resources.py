@@ -51,7 +51,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The registry: the database of incidents, deployments, applies and snapshots."""
+    """The registry: the database of incidents, deployments, applies (executions of plans) and snapshots."""
 
     _registry: Registry | None = PrivateAttr(default=None)
 
@@ -98,7 +98,7 @@ class LifecycleResource(RegistryResource):
         return environment_of(load_settings())
 
     def verbs(self, who: str) -> Verbs:
-        """A ``Verbs`` object that plans and applies requests; each apply is recorded with the user name ``who``."""
+        """A ``Verbs`` object that plans and applies requests. The registry records ``who`` with each applied plan."""
         return Verbs(load_settings(), self.registry, ClusterResource().topics(), who)
 
 

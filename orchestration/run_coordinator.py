@@ -1,4 +1,4 @@
-"""An alias module: ``ProcessorRunCoordinator`` was here in an older Holdfast. A ``dagster.yaml`` may still name it."""
+"""An alias: older versions had ``ProcessorRunCoordinator`` in this module; a ``dagster.yaml`` may still name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An alias module: ``LocalRunLauncher`` was here in an older Holdfast. A ``dagster.yaml`` may still name it."""
+"""An alias: older versions had ``LocalRunLauncher`` in this module; a ``dagster.yaml`` may still name the module."""
 
 from __future__ import annotations
 

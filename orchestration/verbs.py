@@ -103,7 +103,7 @@ class Verbs:
         settings: The settings that name the processors, Kafka and the home folder.
         registry: The registry that records plans and applies.
         topics: The client for Kafka's topics.
-        who: The user name that the registry records with each apply.
+        who: The user name that the registry records with each applied plan.
         clock: The current time in UTC.
     """
 
@@ -162,7 +162,7 @@ class Verbs:
 
     @staticmethod
     def explain(plan: Plan) -> str:
-        """The plan as text for users: its facts, stages and effects, and how to undo it."""
+        """The plan as text for users: the facts that it depends on, its steps and effects, and how to undo it."""
         return explain(plan)
 
     def apply(
@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an outdated mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces the file copy (mark) of the record
         return done
 
     @property
@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of an equal request, which must be resumed instead of planned again; None if there is none."""
+        """The open apply of an equal request, which must be resumed instead of planned again; None if none is open."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -201,7 +201,7 @@ class Verbs:
         return None
 
     def resume(self, apply_id: int, *, tell: ProgressLog = lambda text: None) -> Applied:
-        """Resume an interrupted apply from its first unfinished stage.
+        """Resume an interrupted apply (execution of a plan) from its first unfinished stage.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -211,7 +211,7 @@ class Verbs:
         return self._applier(tell).resume(refuse_beside(self._open_apply(apply_id, "resumed"), self._world))
 
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
-        """Close an open apply without undoing its stages; returns its record.
+        """Close an open apply (execution of a plan) without undoing its stages; returns its record.
 
         A processor that the apply paused is resumed. Workers that the apply started paused are stopped or resumed.
         ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
@@ -232,7 +232,7 @@ class Verbs:
         return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
-        """The newest ``limit`` applies, newest first."""
+        """The newest ``limit`` applies (executions of plans), newest first."""
         return self.registry.journal.applies(limit, processor=processor)
 
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
@@ -304,7 +304,7 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # slow: loads the Iceberg library
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the Iceberg library
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The objects that carry out an apply; before each change they check that this process still holds it."""
+        """The objects that carry out an apply; before each change they check that this process holds the apply."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -386,8 +386,8 @@ class Verbs:
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-        """Store -> partition -> fingerprint, read from checkpoints that the workers make now."""
-        # imported here because importing this module must not load RocksDB
+        """Store -> partition -> fingerprint (hash of the content), read from checkpoints that workers take now."""
+        # Imported late, because importing this module must not load RocksDB.
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
@@ -429,7 +429,7 @@ class Verbs:
         return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
 
     def _topology(self, processor: str) -> Topology:
-        """The topology from the definition; if that can't be imported, from the last release that worked."""
+        """The topology from the processor's code; if that can't be imported, from the last release that worked."""
         try:
             return self.definition(processor).topology
         except ProcessorUnknown:
@@ -460,7 +460,7 @@ class Verbs:
 def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
     """Open ``Verbs`` for the processors, the registry and the Kafka cluster of the settings.
 
-    ``who`` is the user name to record with each apply; None records the user and the id of this process.
+    ``who`` is the user name to record with each applied plan; None records the user and the id of this process.
 
     Raises:
         HoldfastError: The registry cannot be opened.
@@ -471,7 +471,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    # imported late because these imports take a second, and most verbs need no table
+    # Imported late, because these imports take a second, and most verbs need no table.
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
 
@@ -496,5 +496,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """A new name for this process as holder of applies. From the name, other processes see whether it has ended."""
+    """A new name for this process as holder of applies; it shows other processes whether this process has ended."""
     return Holder(new_holder(), is_gone)

@@ -42,7 +42,7 @@ def open_registry(settings: Settings) -> Registry:
     registry = Registry(settings.registry)
     registry.migrate()
     if (asked := asked_for(settings.paths.supervisor / "programs")) and registry.knows_nothing():
-        # imported late because it loads the engine, and a command that only reads the registry needs no processor
+        # Imported late, because it loads the engine, and a command that only reads the registry needs no processor.
         from holdfast.orchestration.rediscovery import adopt_what_runs
 
         adopt_what_runs(settings, registry, asked)
@@ -75,11 +75,11 @@ class _Strangers:
     def __call__(self, processor: str) -> tuple[str, ...]:
         """The members of a processor's group that belong to another installation, as text.
 
-        Empty if there are none, or if Kafka does not answer.
+        Empty if the group has no such members, or if Kafka does not answer.
         """
         if self._silent:
             return ()
-        # imported late because Kafka is asked only about a processor that does not work
+        # Imported late, because Kafka is asked only about a processor that does not work.
         from holdfast.infra.kafka.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.topics import Topics
         from holdfast.processors.lifecycle.recovery.strangers import find_strangers
@@ -112,22 +112,22 @@ class ThisMachine:
 
 
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
-    """The newest deployment that wrote to the processor's changelogs: its generation and its code version.
+    """The newest deployment that wrote to the processor's changelogs: its generation (number) and its code version.
 
-    Read from the meta records. None if the processor can't be imported here, or this client may not read its
-    changelogs.
+    The values are read from the meta records. None if the processor can't be imported here, or this client may not read
+    its changelogs.
 
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
-    # imported late because they load the engine and the Kafka client, which no other function of this module needs
+    # Imported late, because they load the engine and the Kafka client, which no other function of this module needs.
     from holdfast.processors.application.registration import find_processor
     from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
 
     try:
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:
-        return None  # the definition can't be imported, so the names of the changelogs are unknown
+        return None  # The definition can't be imported, so the names of the changelogs are unknown.
     try:
         return newest_generation(topics, logs)
     except AccessRefused:

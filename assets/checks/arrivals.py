@@ -14,7 +14,7 @@ MESSAGES_ARRIVE = "messages_arrive"
 
 
 def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The Dagster check whether the messages of the last hour reached their stores and topics."""
+    """Defines the Dagster check that tests whether the messages of the last hour reached their stores and topics."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),

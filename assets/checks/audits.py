@@ -55,7 +55,7 @@ def subjects(definition: ProcessorDefinition) -> list[Subject]:
 
 
 def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """Returns one check result for each of these stores. Its three copies are compared at the offsets of its table."""
+    """Returns one check result for each of these stores. A store's three copies are compared at its table's offsets."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
@@ -116,7 +116,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy (for example the changelog) over all partitions.
+    """The fingerprint (hash) of one copy of a store, for example of its changelog, over all partitions.
 
     None unless the copy was compared exactly once in each partition.
     """

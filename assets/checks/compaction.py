@@ -30,7 +30,7 @@ def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check of each changelog's compaction, configuration and size."""
+    """Defines the check of each changelog's compaction, configuration and size."""
 
     def results(
         context: dg.AssetCheckExecutionContext,

@@ -22,7 +22,7 @@ def key_places_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check whether all inputs that share state use the same partitioner, judged by their newest keys."""
+    """Defines the check that all inputs which share state use the same partitioner, judged by their newest keys."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),

@@ -16,7 +16,7 @@ from holdfast.assets.ports import Lifecycle
 from holdfast.processors.lifecycle.verbs.clean import as_document
 
 ALL_OWNED = "all_owned"
-#: Maximum number of orphans that the text lists; the table lists all orphans.
+#: Maximum number of orphans (resources without an owner) that the text lists. The table lists all orphans.
 NAMED = 5
 MIB = 1024 * 1024
 
@@ -67,7 +67,7 @@ def orphans_check() -> dg.AssetChecksDefinition:
 
 
 def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[str, str]:
-    """The text of the check's result: a sentence about the found orphans, and the next action."""
+    """The text of the check's result: a sentence about orphans (resources without an owner), and the next action."""
     if not found:
         return " ".join(unseen) or "Every resource has an owner.", "Repair that access, then run this check again."
     first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])

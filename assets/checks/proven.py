@@ -1,4 +1,4 @@
-"""The check ``proven`` of each processor: was the running version tested on the newest messages by its deploy?"""
+"""The check ``proven`` of each processor: whether its deploy tested the running version on the newest messages."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
-#: Number of newest applies among which the deploy of the running version is searched.
+#: Number of newest applies (executed plans) among which the deploy of the running version is searched.
 _APPLIES_MAX = 200
-#: The name of the stage that tests (proves) a version, as it is recorded with an apply.
+#: The recorded name of the stage (step of a deploy) that tests a version on the newest messages.
 _STAGE = "prove_version"
 
 
 def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check whether the running version was tested on the newest messages before a deploy started it."""
+    """Defines the check that the running version was tested on the newest messages before a deploy started it."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -50,10 +50,10 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
-    """The results of the tests (stage ``ProveVersion``) in the last finished deploy of a release.
+    """The results of the tests (stage ``ProveVersion``) in the last finished deploy of a release (deployed version).
 
-    None if no such deploy is recorded. ``applies`` are newest first. ``release`` is the id of the running release.
-    After a rollback, these are the results of the earlier deploy that started this release.
+    None if no such deploy is recorded. ``applies`` are executed plans, newest first. ``release`` is the id of the
+    running release. After a rollback, these are the results of the earlier deploy that started this release.
     """
     if release is None:
         return []

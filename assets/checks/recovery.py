@@ -17,7 +17,10 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check whether a processor processes input, with the same verdict as recovery."""
+    """Defines the check that tests whether a processor processes input.
+
+    Its verdict is the same as recovery's verdict.
+    """
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(

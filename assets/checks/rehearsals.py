@@ -1,4 +1,4 @@
-"""The check `restore_rehearsed` of each store, and the events that a rehearsal reports for the state assets.
+"""The check `restore_rehearsed` of each store, and the events that a rehearsal (test restore) reports for state assets.
 
 Invariants:
     - RocksDB is imported only by a run that rehearses a restore, not when definitions are loaded.
@@ -23,7 +23,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
-    """Creates the object that runs restore rehearsals in this process."""
+    """Creates the object that runs rehearsals (test restores) in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
@@ -68,7 +68,7 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
-    """Whether the run also materialises assets. If so, the check starts no rehearsal.
+    """Whether the run also materialises assets. If so, the check starts no rehearsal (test restore).
 
     A run that materialises assets also runs all checks of these assets, although nobody has requested a rehearsal.
     """
@@ -77,7 +77,7 @@ def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
 
 
 def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> CheckResult:
-    """The check result from the newest recorded rehearsal of the processor; no rehearsal is started.
+    """The check result from the newest recorded rehearsal (test restore) of the processor. No rehearsal is started.
 
     The check passes if there was no rehearsal yet.
     """
@@ -104,7 +104,11 @@ def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> Check
 
 
 def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """The check results for all stores after a rehearsal: an error if state differs, a warning if it took too long."""
+    """The check results for all stores after a rehearsal (test restore).
+
+    A result is an error if the restored state differs from the worker's state, and a warning if the restore took too
+    long.
+    """
     from holdfast.processors.lifecycle.health.rehearsal import judge
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
@@ -124,7 +128,7 @@ def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) ->
 
 
 def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> None:
-    """Report the result of a rehearsal for each state asset, as an observation and as a check result."""
+    """Report the result of a rehearsal (test restore) for each state asset, as an observation and as a check result."""
     for found in results_of(done, opened, lifecycle):
         observed = dg.AssetObservation(found.key, description=found.description, metadata=found.metadata)
         instance.report_runless_asset_event(observed)
@@ -132,7 +136,7 @@ def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals
 
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
-    """Records per second in the processor's newest rehearsal that measured a rate; None without a rehearsal."""
+    """Records per second in the processor's newest rehearsal (test restore) with a measured rate; None without one."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:

@@ -25,7 +25,7 @@ def worded(sentence: str, expected: str = "", action: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one asset check."""
+    """The result of one asset check, as text parts and severity. Methods convert it to Dagster's events."""
 
     key: dg.AssetKey
     name: str
@@ -79,10 +79,10 @@ def check_of_each(
     *,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """One Dagster step that runs the same check for several assets; a run may select only some of these assets.
+    """Defines one Dagster step that runs the same check for several assets. A run may select only some of these assets.
 
-    ``results`` is called with the selected subjects, in the order of their assets. If a ``blocking`` check fails, the
-    assets downstream are not materialised.
+    ``results`` is called with the selected subjects (one for each selected asset), in the order of their assets. If a
+    ``blocking`` check fails, the assets downstream are not materialised.
     """
     specs = [dg.AssetCheckSpec(check, asset=key, blocking=blocking, description=description) for key in subjects]
 

@@ -41,13 +41,13 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Number of newest recorded actions among which adoptions are searched. After the registry was lost and filled again,
-#: the adoptions are its first actions.
+#: Number of newest recorded actions that are searched for adoptions (entries of running processors in an empty
+#: registry). After the registry was lost and filled again, the adoptions are its first actions.
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The name of the check whether a processor is registered. It warns after the registry was lost. It fails if the
-#: registry was replaced by a backup that lacks the newest deployment.
+#: The name of the check that a deploy recorded the processor in the registry. The check warns after the registry was
+#: lost. It fails if the registry was replaced by a backup that lacks the newest deployment.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
@@ -65,7 +65,7 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The result of the check whether a deploy recorded the processor's newest deployment in the registry.
+    """The result of the check that a deploy recorded the processor's newest deployment in the registry.
 
     ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
     empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.
@@ -137,7 +137,10 @@ def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChe
 
 
 def adopted_now(lifecycle: Lifecycle) -> dict[str, str]:
-    """Maps each processor that was adopted in the last hour to a description of the adoption."""
+    """Maps each processor that was adopted in the last hour to a description of the adoption.
+
+    A processor is adopted if it runs and is entered into an empty registry without a deploy.
+    """
     since = lifecycle.world.clock().timestamp() - rediscovery.TOLD_S
     actions = lifecycle.world.registry.actions(ACTIONS_MAX)
     found = [each for each in actions if each.verb == rediscovery.ADOPT and each.finished_at.timestamp() > since]

@@ -19,7 +19,7 @@ from holdfast.assets import keys
 LIVE = dg.DataVersion("live")
 #: Dagster's default data version for an event that has none. Events of topics have none.
 _UNKNOWN = "INITIAL"
-#: Dagster's tags of a materialisation, which it writes itself in a run.
+#: Names of the tags that Dagster itself writes to a materialisation in a run.
 DATA_VERSION_TAG, CODE_VERSION_TAG = "dagster/data_version", "dagster/code_version"
 INPUT_VERSION_TAG, INPUT_POINTER_TAG = "dagster/input_data_version", "dagster/input_event_pointer"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 INK, MUTED, BLUE, GREEN, PALE, GREY, RED = "#1f2933", "#7b8794", "#2f80ed", "#27ae60", "#d9e2ec", "#9aa5b1", "#eb5757"
-#: Maximum number of rows of a block.
+#: Maximum number of rows that are drawn for one block (a titled group of bars).
 ROWS_MAX = 32
 _WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
 

@@ -14,7 +14,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.processors.lifecycle.recovery.timeline import Event
 
-#: The tag that contains an event's identity.
+#: The name of the Dagster tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
 #: Number of newest events of an asset that are searched for an event, to find out whether it was reported before.
 LOOKED_THROUGH = 50
@@ -78,5 +78,5 @@ def _metadata(event: Event) -> dict[str, Any]:
 
 
 def _tag(identity: str) -> str:
-    """The identity, with characters that Dagster does not allow in a tag replaced by underscores."""
+    """An event's identity as a tag's value: characters that Dagster does not allow become underscores."""
     return "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in identity)[-63:]

@@ -26,28 +26,29 @@ class Work:
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The declared schema of the store, if any. ``schema`` is the schema that this attempt really writes. They differ
-    #: if columns are inferred from the values.
+    #: The declared schema of the store, if any. ``schema`` is the schema with which this attempt at a snapshot really
+    #: writes. They differ if columns are inferred from the values.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
     #: The name of the table to write: the store's table, or a side table if the columns change.
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The table version from which this attempt's branch was created; another run may change main afterwards.
+    #: The table version from which this attempt's branch was created. Another run may move the branch main afterwards.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
-    #: Number of rows that this attempt appended to the history, because the history lacked them.
+    #: Number of rows that this attempt at a snapshot appended to the history table, because the table lacked them.
     appended: int = 0
     began: float = 0.0
     shape: int = 0
     counted: Mapping[int, Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Store partition -> fingerprint of the typed columns of all rows; None if this attempt writes only changed rows.
+    #: Store partition -> fingerprint (hash) of the typed columns of all rows; None if this attempt writes only changed
+    #: rows.
     typed: Mapping[int, Fingerprint] | None = None
-    #: The fingerprints that the table must have after the merge; None if they were not computed while changes were
-    #: parsed.
+    #: The fingerprints (hashes of all rows) that the table must have after the merge. None if they were not computed
+    #: while changes were parsed.
     merged: Prints | None = None
     #: Function that reports the start of a step.
     doing: Callable[[str], None] = lambda step: None
@@ -75,15 +76,18 @@ class Work:
         return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
 
     def counted_ranges(self) -> list[PartitionRange]:
-        """The ranges of changelog offsets whose records are counted in the manifest."""
+        """The ranges of changelog offsets whose records are counted in the manifest (JSON description)."""
         return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
-        """The newest row of each key that changed after the base version."""
+        """The newest row of each key that changed after the base (the earlier snapshot on which it builds)."""
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Maps each partition to the counts of its changes, for the manifest; computed only once per attempt."""
+        """Maps each partition to the counts of its changes, for the snapshot's manifest.
+
+        The counts are computed only once per attempt at a snapshot.
+        """
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
@@ -99,7 +103,7 @@ class Work:
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
-        """Whether the changes of this attempt are small enough for a join in memory."""
+        """Whether the changes that this attempt writes are small enough for a join in memory."""
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:

@@ -34,11 +34,11 @@ class FrameCopies:
 
     @cached_property
     def prints(self) -> dict[int, BucketPrints]:
-        """Maps each partition to the fingerprints of its buckets; partitions without rows are absent."""
+        """Maps each partition to the fingerprints (hashes) of its key buckets; partitions without rows are absent."""
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:
-        """The rows of these buckets of one partition."""
+        """The rows of these buckets (groups of keys by hash) in one partition."""
         wanted = ", ".join(str(bucket) for bucket in sorted(buckets))
         rows = self._pairs.where(f"store_partition = {partition} AND {BUCKET} IN ({wanted})")
         found: dict[bytes, list[bytes]] = {}
@@ -48,15 +48,15 @@ class FrameCopies:
 
 
 class FrameCopy:
-    """One partition of such rows as a copy in an audit; implements ``processors.audits.comparison.Copy``."""
+    """The rows of one store partition, as a copy in an audit; implements ``processors.audits.comparison.Copy``."""
 
     def __init__(self, copies: FrameCopies, partition: int) -> None:
         self._copies, self._partition = copies, partition
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of this partition's buckets."""
+        """The fingerprints (hashes) of this partition's buckets. A bucket has the keys with one value of a key hash."""
         return self._copies.prints.get(self._partition, BucketPrints())
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys of these buckets, with their values."""
+        """The keys in these buckets (groups of keys by hash), with their values."""
         return self._copies.entries(self._partition, buckets)

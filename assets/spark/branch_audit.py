@@ -37,7 +37,7 @@ class SnapshotAuditFailed(HoldfastError):
 
 
 def audit_branch(work: Work) -> Prints:
-    """Compares the fingerprints of the written branch with the expected fingerprints, and returns them.
+    """Compares the fingerprints (hashes of all rows) of the written branch with the expected ones, and returns them.
 
     Raises:
         SnapshotAuditFailed: The fingerprints differ; the published table is unchanged.
@@ -92,7 +92,7 @@ def _require_equal(
 
 
 def _expected(work: Work) -> Prints:
-    """The fingerprints that the branch must have if it was written correctly."""
+    """The fingerprints (hashes of all rows) that the branch must have if it was written correctly."""
     plan, pairs = work.plan, work.stored
     base = plan.builds_on
     if base is None:
@@ -110,7 +110,12 @@ def _expected(work: Work) -> Prints:
 
 
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
-    """The expected fingerprints of typed columns: from the parsed values, or, without these, from the branch."""
+    """The expected fingerprints (hashes) of typed columns.
+
+    They come from the values that were parsed for this snapshot.
+
+    Without these, the values on the branch are parsed again.
+    """
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:
         return work.typed or {}

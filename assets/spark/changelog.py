@@ -34,7 +34,7 @@ def _numbers(codecs: Iterable[Codec]) -> str:
 
 #: SQL: the list of the codecs that this version knows.
 KNOWN_CODECS = _numbers(CODECS.values())
-#: SQL condition: SQL can't decode the value, only Python can.
+#: SQL condition that is true for a value that only Python, not SQL, can decode.
 IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"
 #: SQL condition that is true if this code knows the formats of the record's key and value.
 READABLE = (
@@ -74,7 +74,7 @@ class ChangelogSource:
 def read_changelog(
     spark: SparkSession, topic: str, ranges: Sequence[PartitionRange], source: ChangelogSource
 ) -> DataFrame:
-    """The committed records of the ranges, without meta records.
+    """The committed records of the ranges, without meta records (which contain only the input offsets of a commit).
 
     The columns are store_partition, offset, timestamp, key and value. ``ranges`` must have every partition of the
     topic.

@@ -56,9 +56,9 @@ class CheckpointPart:
 
 
 def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
-    """The rows of all partitions of a plan, with the columns of ``read_checkpoints``; empty without any checkpoint.
+    """The rows of all partitions of a snapshot's plan, with the columns of ``read_checkpoints``.
 
-    The driver reads small checkpoints; executors read larger checkpoints.
+    The driver reads small checkpoints; executors read larger checkpoints. Without any checkpoint, there are no rows.
     """
     parts = [CheckpointPart(part.partition, Path(part.path), plan.store) for part in plan.partitions if part.path]
     small = _small(parts)

@@ -110,7 +110,10 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge the newest change of each key into a branch of the table; ``few`` if they have at most ``FEW_BYTES``."""
+    """Merge the newest change of each key into a branch of the table.
+
+    ``few`` is True if the changes have at most ``FEW_BYTES`` bytes. Then Spark joins them in memory.
+    """
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):
@@ -163,10 +166,10 @@ def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] 
 
 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
-    """The keys of the store (``wanted``) and of the history (``known``); ``differs`` is true if their values differ.
+    """Joins the keys of the store (``wanted``) with the keys of the history (``known``), one row for each key.
 
-    ``value`` is the store's value, null if the store does not have the key. Offset and timestamp are taken from the
-    history, and are null if the values differ.
+    The column ``differs`` is true if the two values differ. ``value`` is the store's value, null if the store does not
+    have the key. Offset and timestamp are taken from the history, and are null if the values differ.
     """
     decoded = [DECODED] if DECODED in wanted.columns else []
     left = wanted.selectExpr("store_partition", "key", "value", *decoded)
@@ -194,7 +197,7 @@ def from_table(rows: DataFrame) -> DataFrame:
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
-    """The live keys that result if the changes in ``fed`` are applied to ``before``, rows of the table."""
+    """The live keys after the changes in ``fed`` are applied to ``before``, which has rows of the current table."""
     decoded = (DECODED,) if DECODED in fed.columns else ()
     columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value", *decoded)
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

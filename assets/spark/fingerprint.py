@@ -100,8 +100,8 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
     """The fingerprints after a merge: from ``known``, replaced rows are subtracted, and merged rows are added.
 
-    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. ``replacing_sums``
-    explains the other arguments.
+    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. The other arguments
+    are those of ``replacing_sums``.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 
@@ -168,9 +168,9 @@ def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
-    """Maps each partition to the fingerprints of its 256 buckets of key-value pairs; empty partitions are absent.
+    """Maps each partition to the fingerprints (hashes) of its 256 buckets of key-value pairs.
 
-    Spark tasks exchange only sums, at most 256 rows for each partition and task.
+    Empty partitions are absent. Spark tasks exchange only sums, at most 256 rows for each partition and task.
     """
     from holdfast.processors.engine.state.buckets import BucketPrints
 
@@ -186,7 +186,10 @@ def bucket_sums(pairs: DataFrame) -> DataFrame:
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
-    """The partitions whose fingerprints differ in the two mappings, sorted; absent partitions count as empty."""
+    """The partitions whose fingerprints (hashes of all rows) differ in the two mappings, sorted.
+
+    A partition that is absent from a mapping counts as empty.
+    """
     empty = Fingerprint()
     return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 

@@ -29,7 +29,7 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
 
-#: Maximum number of differing keys in a result.
+#: Maximum number of differing keys that the result of a comparison contains as examples.
 EXAMPLES_MAX = 20
 #: Number of comparisons that run in parallel, because Spark can execute one while it plans another.
 AT_ONCE = 2
@@ -178,8 +178,8 @@ FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN
 """
 
 _CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
-#: SQL: the hours that are closed when the last flight has departed.
-#: Each closed hour was sent; the table contains the newest closed hour of each carrier.
+#: SQL: the hourly windows that must be closed when the last flight has departed. The processor has sent each of them.
+#: The table still has the newest closed hour of each carrier.
 _CARRIERS_SQL = f"""
 WITH closed AS (
     SELECT carrier, start, named_struct(

@@ -91,7 +91,7 @@ class Counted:
     #: Number of records in an unknown format. The next field is the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
-    #: Number of values that only Python decodes.
+    #: Number of values that only Python can decode, because SQL lacks a function for their codec.
     coded: int = 0
 
 
@@ -100,12 +100,10 @@ class HistoryUnclear(HoldfastError):
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history whose summary has the end offsets; None if there is none.
+    """The newest version of the history whose summary has the end offsets; None if there is no such version.
 
-    The version is on the branch main, or is the version with the tag ``REACH_TAG``.
-
-    The tagged version is returned only if main has the same number of rows, because then no row was appended after the
-    tag.
+    The version is on the branch main, or has the tag ``REACH_TAG``. The tagged version is returned only if main has the
+    same number of rows, because then no row was appended after the tag.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -258,7 +256,7 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame) -> DataFrame:
-    """The rows of ``folded`` (the newest change of each key) that have a value, so that their keys are live."""
+    """The rows of ``folded`` (the newest change of each key) that have a value. Rows without a value are deletions."""
     return folded.where(LIVE).drop("op")
 
 
@@ -295,5 +293,5 @@ def decoded_text(value: bytes | None) -> str | None:
     try:
         text = json_text(bytes(value))
     except FormatUnknown:
-        return None  # The row's typed columns are null, and the column `why` says so.
+        return None  # The typed columns of the row become null, and its column `why` has the reason.
     return None if text is None else text.decode()

@@ -54,7 +54,7 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """All figures of this table, by name."""
+        """All figures of this table's maintenance: name of the figure -> value."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
@@ -70,7 +70,7 @@ def maintain_store(
 
     Values of snapshots without a tag are deleted from the quarantine table.
 
-    Tags of the versions in ``needed`` are kept, because an unfinished apply reads these versions.
+    Tags of the versions in ``needed`` are kept, because an unfinished execution of a plan reads these versions.
 
     Raises:
         SparkFailed: A step failed; maintenance can run again.
@@ -115,7 +115,7 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """Returns the source from which a version's rows were read (for example ``checkpoint``), from its manifest.
+    """Returns the source of a version's rows, for example ``checkpoint``, as the version's manifest records it.
 
     None if the version is not a snapshot of Holdfast.
     """

@@ -161,7 +161,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The parameters of one past version that will be written."""
+    """The parameters of one version for a past time, which will be written."""
 
     processor: str
     store: str
@@ -173,13 +173,13 @@ class _Past:
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
         """The schema of the past version; an inferred schema gets the typed columns that ``rows`` have.
 
-        The history table has these columns, because every one of the rows was published to it.
+        The table has these columns, because all rows of the history were published to the table.
         """
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write and audit a branch: the base snapshot, merged with the changes between base and requested time."""
+    """Write and audit a branch: an earlier snapshot (the base), merged with the changes up to the requested time."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -188,8 +188,9 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        # The base has an older schema: it lacks a present column or has a former column. Its rows would have null in
-        # the present columns, so the version is built from the whole history instead.
+        # The base (the earlier snapshot to build on) has an older schema: it lacks a present column or has a former
+        # column. Its rows would have null in the present columns, so the version is built from the whole history
+        # instead.
         base = None
     ranges = _ranges(known, base)
     if base is None:
@@ -223,7 +224,10 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    """Offset ranges of the changes after the base up to the offsets of ``known``; without a base, from offset 0."""
+    """Offset ranges of the changes that a past version adds to its base; without a base, the ranges start at offset 0.
+
+    A range ends at the end offset of its partition in ``known``.
+    """
     return [
         PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
         for part in known.partitions
@@ -252,7 +256,7 @@ def _manifest(
     measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """The manifest of a past version.
+    """The manifest (JSON description) of a version for a past time.
 
     The manifest has no input offsets, because only checkpoints record input offsets.
     """

@@ -28,7 +28,7 @@ def write_quarantine(
     attempt: str,
     counted: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Write the unreadable rows of ``type_rows`` to the quarantine table, for this attempt.
+    """Write the unreadable rows of ``type_rows`` to the quarantine table, for this attempt at a snapshot.
 
     The table is created when there is a first row. Returns a mapping from each store partition with unreadable rows to
     their number. ``counted`` is the same mapping, if the caller has already computed it.

@@ -39,8 +39,8 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # The branch starts from the version in ``seen``. If another run records a snapshot after this read, the branch
-        # cannot be published.
+        # The branch starts from the version in ``seen``. If another run records a snapshot after ``seen`` was read, the
+        # branch cannot be published.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""

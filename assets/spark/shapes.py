@@ -78,7 +78,7 @@ class Shape:
 
     @property
     def replaced(self) -> bool:
-        """Whether the change leaves a column null in unchanged rows, so that all rows must be written again."""
+        """Whether all rows must be written again, because the change would leave a column null in unchanged rows."""
         return self.again or any(isinstance(step, Replace) for step in self.steps)
 
 
@@ -143,7 +143,7 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
 
 
 def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
-    """Apply a shape to the columns of a table; a repeated call changes nothing."""
+    """Apply a shape (changes of columns) to a table; a repeated call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
         # The properties are set first.

@@ -159,7 +159,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """Upper bound of the number of rows that the snapshot reads from changelog, checkpoint, base and history."""
+    """The maximum number of rows that the snapshot reads from changelog, checkpoint, base snapshot and history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -295,7 +295,10 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine table. ``whole``: ``rows`` are the whole table."""
+    """Write values that do not fit the columns to the quarantine table.
+
+    ``whole`` is True if ``rows`` are all rows of the table, and False if they are only changes.
+    """
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
@@ -347,7 +350,8 @@ def _replace_and_correct(work: Work) -> None:
 def _compared(work: Work) -> DataFrame:
     """Returns the keys of the snapshot's source and of the history, as cached rows with the column ``differs``.
 
-    Also counts the differing keys."""
+    Also counts the keys whose values differ.
+    """
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
         # The job of these counts also fills the cache.
@@ -359,14 +363,15 @@ def _compared(work: Work) -> DataFrame:
     work.appended = found["number"]
     if work.coded or not found["coded"]:
         return both
-    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet.
+    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet. The
+    # column is added now.
     both.unpersist()
     history.add_decoded(work.spark, work.history)
     return _compared(work)
 
 
 def _known(work: Work) -> DataFrame:
-    """The live keys according to the history; records that this attempt has already appended are included."""
+    """The live keys according to the history, including the records that this attempt at a snapshot has appended."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
@@ -376,14 +381,18 @@ def _known(work: Work) -> DataFrame:
 
 
 def seal(work: Work, measured: Prints) -> None:
-    """Commit the manifest to the branch, as a version without new rows. After this, the branch can be published."""
+    """Commit the snapshot's manifest (JSON description) to the branch, as a version without new rows.
+
+    After this, the branch can be published.
+    """
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        # Neither this attempt nor another run has appended rows to the history, so there are no corrections to count.
+        # Neither this attempt at the snapshot nor another run has appended rows to the history, so no corrections are
+        # counted.
         work.corrections = 0
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
@@ -430,7 +439,7 @@ def seal(work: Work, measured: Prints) -> None:
 def seal_branch(
     spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
 ) -> None:
-    """Commit a version without new rows, whose summary has the manifest and the link to the base."""
+    """Commit a version without new rows. Its summary has the manifest and names the snapshot on which it builds."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)

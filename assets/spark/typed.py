@@ -118,7 +118,7 @@ def _begins(value: ValueSchema) -> str:
 
 
 def _is_mixed(value: ValueSchema) -> bool:
-    """Whether some values are objects (a column for each field) and others are not (one column for these)."""
+    """Whether the schema has columns for fields of objects, and also a column for values that are not objects."""
     return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
 
@@ -350,7 +350,8 @@ def _misfit(value: ValueSchema) -> str:
     for column in value.columns:
         for path in filter(None, column.paths):
             one = ValueSchema(None, (Column(column.name, column.type, False, (path,)),))
-            # "?" for names with quotes or brackets, which get_json_object does not allow; the result is only displayed
+            # "?" replaces names with quotes or brackets, which get_json_object does not allow. The result is only
+            # displayed.
             name = path[-1] if path[-1].isidentifier() else "?"
             steps = ".".join((*path[:-1], name))
             seen = f"left(coalesce(get_json_object(json, {literal('$.' + steps)}), '?'), {SHOWN})"

@@ -65,7 +65,8 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
             found += misread
         elif misread:
             without[row["store_partition"], key] = misread
-    # Rows in the quarantine are left out, because their values do not fit, and so they have no typed columns.
+    # Rows that are also in the quarantine table are left out. Their values do not fit the schema, so their typed
+    # columns are null.
     if without:
         plain = sample.select("store_partition", "key", "value", "state_key", "json")
         for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():

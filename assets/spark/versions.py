@@ -34,7 +34,7 @@ class TableMoved(HoldfastError):
 class Version:
     """One version of a table that is a snapshot: its Iceberg snapshot id, its manifest, and its commit time.
 
-    ``committed_at`` is in seconds since 1970.
+    The manifest is the JSON description of the snapshot. ``committed_at`` is in seconds since 1970.
     """
 
     version: int
@@ -57,7 +57,7 @@ class Versions:
 
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
-        """Reads the versions of a table, which must exist."""
+        """Reads the versions of an existing table from its present metadata."""
         found = metadata_of(spark, table)
         return Versions(
             {each.snapshot_id: each.summary for each in found.snapshots},
@@ -94,7 +94,7 @@ class Versions:
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
-        """The version of a branch with this snapshot id; None if there is none.
+        """The version of a branch that is the snapshot with this id; None if the branch has no such version.
 
         For the branch main, tags are searched, too.
         """

@@ -22,8 +22,8 @@ from holdfast.infra.database.writes import upsert
 
 #: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Stages with fewer units of work (such as records) do not count in the measured rates, because their rates are
-#: inexact.
+#: Minimum units of work (such as records) of a stage (step of a plan) that counts in the measured rates. The rates of
+#: smaller stages are inexact.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
@@ -87,7 +87,7 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of this holder, or None if another run holds it.
+        """Become the holder of an open apply; returns the token of this holder, or None if another run holds the apply.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
         effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``
@@ -114,7 +114,7 @@ class ApplyJournal:
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage of the apply; returns False if the caller no longer holds the apply."""
+        """Record a finished stage of the apply (executed plan); returns False if the caller lost the apply."""
         values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
             if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
@@ -125,11 +125,11 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Release the apply, so that another run can resume it; returns False if this run no longer held it."""
+        """Release the apply (executed plan), so that another run can resume it; returns False if this run lost it."""
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """Close an apply with an outcome; returns False if the caller no longer holds the apply.
+        """Close an apply (execution of a plan) with an outcome; returns False if the caller no longer holds the apply.
 
         If the apply left its deployment in the state ``deploying``, the state becomes ``deployed``, because no deploy
         is in progress.
@@ -139,7 +139,7 @@ class ApplyJournal:
     def applies(
         self, limit: int = 50, *, processor: str | None = None, open_only: bool = False
     ) -> tuple[ApplyRecord, ...]:
-        """The newest ``limit`` applies, newest first.
+        """The newest ``limit`` applies (executions of plans), newest first.
 
         ``processor`` limits the result to one processor, and ``open_only`` to open applies.
         """
@@ -151,7 +151,7 @@ class ApplyJournal:
         return self._records(self._database.rows(query.order_by(_APPLY.id.desc()).limit(limit)))
 
     def applies_after(self, apply_id: int, limit: int) -> tuple[ApplyRecord, ...]:
-        """The ``limit`` oldest applies whose id is greater than ``apply_id``, oldest first."""
+        """The ``limit`` oldest applies (executions of plans) whose id is greater than ``apply_id``, oldest first."""
         query = _RECORD.where(_APPLY.id > apply_id).order_by(_APPLY.id).limit(limit)
         return self._records(self._database.rows(query))
 
@@ -161,7 +161,7 @@ class ApplyJournal:
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """Maps the name of a stage to its total units of work (such as records) and total seconds in past executions.
+        """Name of a stage (step of a plan) -> its total units of work (such as records) and total seconds in the past.
 
         Planners estimate durations from these numbers. Executions with less than ``RATED_FROM`` units are left out.
         """
@@ -202,7 +202,10 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An UPDATE statement for an open apply. It changes no row if the apply has another token than ``token``."""
+    """An UPDATE statement for an open apply (execution of a plan).
+
+    It changes no row if the apply's token is not ``token``.
+    """
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 
 

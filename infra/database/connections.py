@@ -35,7 +35,7 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """These connections for the holder of an apply or incident; a holder is the run that may change the record.
+        """These connections for the holder (the only run that may write) of an executed plan or incident.
 
         Each write transaction first checks that this run is still the holder, and raises HoldLost if it is not.
         """
@@ -45,7 +45,7 @@ class Connections:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether each write transaction first checks that this run still holds an apply or incident (``fenced``)."""
+        """Whether each write transaction first checks that this run still holds its apply or incident."""
         return self._fence is not None
 
     @contextmanager
@@ -67,7 +67,8 @@ class Connections:
         with self.reading() as connection:
             try:
                 return connection.execute(query).all()
-            except ValueError as damaged:  # a text that is no JSON or no time, written by hand or by a failing disk
+            # A column has a text that is not JSON or not a time. A person or a failing disk may have changed it.
+            except ValueError as damaged:
                 url = schema.shown(self.engine.url)
                 raise RegistryUnavailable(
                     f"The registry {url} has a record that can't be read: {damaged}.",

@@ -1,4 +1,4 @@
-"""Leases. A lease records which run (process) may change a processor: the run of an apply, or of a recovery.
+"""Leases. A lease records which run (process), of an executed plan or a recovery, may change a processor.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
@@ -31,11 +31,11 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: Age in seconds of a heartbeat that is missing, so that its holder counts as dead. Holders that an older version of
-#: Holdfast recorded have no heartbeat.
+#: Age, in seconds, that is used if a holder has no heartbeat. It exceeds ``SILENT_S``, so the holder counts as dead.
+#: Holders that an older version of Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
-#: The two reasons why a holder counts as dead, each as the end of a sentence.
+#: The two reasons why a holder (the process with a lease) counts as dead. Each text is the end of a sentence.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
@@ -81,7 +81,7 @@ def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Identifies one holder of an apply or incident: the id of the record, and the token that the holder received."""
+    """Identifies the process that holds an apply or incident: the id of the record, and the process's token."""
 
     of: Literal["apply", "incident"]
     id: int
@@ -89,7 +89,10 @@ class Fence:
 
 
 def take(connection: Connection, processor: str) -> int:
-    """Lock the processor's row in ``leases`` for the rest of the transaction; returns a new token, the greatest."""
+    """Lock the processor's row in ``leases`` for the rest of the transaction; returns a new token.
+
+    The new token is greater than all former tokens of the processor.
+    """
     first = insert_into(connection, tables.leases).values(processor=processor, token=1)
     counted = first.on_conflict_do_update(
         index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}
@@ -140,10 +143,11 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take the processor from the holder of its open apply, if heartbeats stopped; returns False if the holder is live.
+    """Take the processor from a holder whose heartbeats stopped; returns False if the holder is live.
 
-    ``token`` is the new token that ``take`` issued in the same transaction. ``gone`` is the token of a holder that is
-    known to be dead, so that the age of its heartbeat does not matter. The apply stays open, without a holder.
+    A holder is the process of an open apply (execution of a plan). ``token`` is the new token that ``take`` issued in
+    the same transaction. ``gone`` is the token of a holder that is known to be dead, so that the age of its heartbeat
+    does not matter. The apply stays open, without a holder.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))
@@ -155,7 +159,7 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Check that a run still holds an apply or incident, and lock its row until the end of the transaction.
+    """Check that a run still holds its apply or incident, and lock the record's row until the transaction ends.
 
     The lock prevents that another run takes over before the transaction has ended.
 
@@ -170,7 +174,7 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error for a run that is no longer the holder, because the hold has ended or another run took over."""
+    """The error for a run that is no longer the holder, because its hold ended or another run took over."""
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

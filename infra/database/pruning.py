@@ -1,4 +1,4 @@
-"""Deletes old records of the registry: ended applies with their stages, closed incidents, and actions.
+"""Deletes old records of the registry: ended applies (executions of plans), closed incidents, and actions.
 
 Invariants:
     - Open applies and open incidents are kept. The newest failed incidents that nobody acknowledged are kept, too.
@@ -24,7 +24,7 @@ NEWEST_KEPT = 50
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The numbers of deleted applies, incidents and actions."""
+    """The numbers of deleted applies (executions of plans), incidents and actions."""
 
     applies: int = 0
     incidents: int = 0

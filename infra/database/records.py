@@ -17,7 +17,7 @@ from holdfast.infra.database.lease_times import SILENT_S
 #: Possible outcomes of an incident.
 Outcome = Literal["resolved", "failed"]
 
-#: Possible outcomes of an apply.
+#: Possible outcomes of an apply (one execution of a plan).
 ApplyOutcome = Literal["done", "failed", "abandoned", "superseded"]
 
 #: Desired states of a processor: a deployment is in progress, it should run, or an operator stopped it.
@@ -46,7 +46,7 @@ class Incident:
     #: The id of the run that recovers the incident. The next field is the time at which the run claimed the incident.
     claimed_by: str | None
     claimed_at: datetime | None
-    #: Number of recovery attempts so far.
+    #: Number of attempts so far to recover the processor from this incident.
     attempts: int
     closed_at: datetime | None
     outcome: Outcome | None
@@ -54,7 +54,7 @@ class Incident:
     timeline: tuple[IncidentNote, ...]
     #: The chosen remedy: restart, rebuild, wait or ask; empty before the decision.
     remedy: str = ""
-    #: The action that the operator must take; empty if none is needed.
+    #: The action that the operator must take; empty if no action is needed.
     action: str = ""
     #: The acknowledgement of an operator: name, time and note.
     acknowledged_by: str | None = None
@@ -62,11 +62,13 @@ class Incident:
     acknowledgement: str = ""
     #: Time at which an operator last asked for a retry.
     retried_at: datetime | None = None
-    #: Maps a slot to its fault if only a person can repair the fault; recovery continues with the other slots.
+    #: Slot (place of a worker) -> its fault, if only a person can repair the fault. Recovery continues with the other
+    #: slots.
     asks: Mapping[str, str] = field(default_factory=dict)
-    #: The token of the present claim. Each claim gets another token; writes with an earlier token have no effect.
+    #: The token of the present claim (the right of one run to recover the incident). Each claim gets another token.
+    #: Writes with an earlier token have no effect.
     token: int = 0
-    #: Age of the last heartbeat of the run that claimed the incident, when this record was read; seconds by the
+    #: Seconds between the last heartbeat of the run that claimed the incident and the read of this record, by the
     #: database's clock.
     silent_s: float = field(default=0.0, compare=False)
 
@@ -127,7 +129,7 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageNote:
-    """A finished stage of an apply: its result as text, its units of work, and its duration in seconds."""
+    """A finished stage of an apply (executed plan): its result as text, its units of work and its duration, seconds."""
 
     number: int
     stage: str
@@ -138,7 +140,7 @@ class StageNote:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRecord:
-    """One apply of a plan. ``plan`` is the encoded plan; ``done`` are the finished stages, in order."""
+    """One execution (apply) of a plan. ``plan`` is the encoded plan; ``done`` are the finished stages, in order."""
 
     id: int
     processor: str
@@ -148,19 +150,21 @@ class ApplyRecord:
     who: str
     #: Name of the process that executes the apply; None if no process executes it.
     holder: str | None
-    #: A number that changes each time the holder changes. Only writes with the present token have an effect.
+    #: A number that changes each time another process becomes the holder. Only writes with the present token have an
+    #: effect.
     token: int
     started_at: datetime
     finished_at: datetime | None
     outcome: ApplyOutcome | None
     reason: str
     done: tuple[StageNote, ...]
-    #: Seconds between the holder's last heartbeat and the read of this record, by the database's clock.
+    #: Seconds between the last heartbeat of the process that holds the apply and the read of this record, by the
+    #: database's clock.
     silent_s: float = field(compare=False)
 
     @property
     def is_live(self) -> bool:
-        """Whether the apply was open and a live process held it when this record was read."""
+        """Whether the apply (execution of a plan) was open, and a live process held it, when this record was read."""
         return self.finished_at is None and self.holder is not None and self.silent_s <= SILENT_S
 
 
@@ -178,7 +182,8 @@ class Release:
     folder: str | None
     #: Topics and stores of the version, as a document of ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
-    #: Time at which the release was last deployed as the newest version; if never, time at which it was recorded.
+    #: Time at which the release was last deployed as the newest version. If it was never the newest version, time at
+    #: which it was recorded.
     made_at: datetime
     #: Last time at which the release was seen to process every partition; None if never.
     worked_at: datetime | None

@@ -8,7 +8,7 @@ Invariants:
     - A closed incident changes in three ways only. A line is added to its timeline, an operator acknowledges it, or an
       operator retries it after a failure, which opens it again.
     - A claimed incident can be changed only by the run that claimed it (``Registry.fenced``).
-    - A processor never has a live recovery run and a live apply at the same time (``leases``).
+    - A processor never has a live recovery run and a live apply (execution of a plan) at the same time (``leases``).
     - Every change is one transaction.
 """
 
@@ -43,7 +43,8 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: The key in an incident's ``detail`` that lists the slots (workers) which need a person. All other keys are slots.
+#: Key in an incident's ``detail`` with the list of slots (places of workers) that a person must repair. All other keys
+#: are slots.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -72,7 +73,10 @@ class Registry:
         self.releases = ReleaseBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
-        """This registry for the run that holds an apply or incident; writes raise HoldLost once the run has lost it."""
+        """This registry for the run that holds an apply (executed plan) or incident.
+
+        After the run has lost the apply or incident, writes raise HoldLost.
+        """
         held = object.__new__(Registry)
         held._open(self._database.fenced(fence))
         return held
@@ -131,11 +135,12 @@ class Registry:
         return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
-        """Claim an open incident for a run; returns the token of the claim, or None if the claim is refused.
+        """Claim an open incident for a run, so that only this run may change it.
 
-        The claim is refused if another live run has claimed the incident, or a live process holds an apply of the
-        processor. A holder whose heartbeats stopped loses its claim or its apply; the apply stays open. ``gone`` is the
-        token of an apply whose holder is known to be dead.
+        Returns the token of the claim, or None if the claim is refused. The claim is refused if another live run has
+        claimed the incident, or a live process holds an apply (execution of a plan) of the processor. A holder whose
+        heartbeats stopped loses its claim or its apply; the apply stays open. ``gone`` is the token of an apply whose
+        holder is known to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -154,7 +159,7 @@ class Registry:
             return token if connection.execute(claim.values(values)).rowcount == 1 else None
 
     def beat_incident(self, incident_id: int, token: int) -> bool:
-        """Record a heartbeat of the claiming run; returns False if the run no longer has the claim."""
+        """Record a heartbeat of the run that claimed the incident; returns False if the run no longer has the claim."""
         held = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.token == token)
         beat = update(tables.incidents).where(*held).values(beat_s=leases.database_seconds())
         return self._database.changed(beat)
@@ -192,7 +197,7 @@ class Registry:
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Record the slots (workers) that only a person can repair, with their faults; not for a closed incident."""
+        """Record the workers (by slot) that only a person can repair, with their faults. Ignores a closed incident."""
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()
@@ -251,7 +256,7 @@ class Registry:
         desired: DesiredState = "deployed",
         after: int = 0,
     ) -> Deployment:
-        """Set the desired version and slots of a processor; returns the new record.
+        """Set the desired version and slots (places of workers) of a processor; returns the new record.
 
         The record's generation (number of changes) grows, and becomes greater than ``after``.
         """
@@ -315,12 +320,12 @@ class Registry:
             return Action(**row._mapping)
 
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
-        """The newest ``limit`` actions, newest first."""
+        """The newest ``limit`` entries of the log of actions (executed verbs), newest first."""
         rows = self._database.rows(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
 
     def actions_after(self, action_id: int, limit: int) -> tuple[Action, ...]:
-        """The ``limit`` oldest actions whose id is greater than ``action_id``, oldest first."""
+        """The ``limit`` oldest actions (executed verbs) whose id is greater than ``action_id``, oldest first."""
         table = tables.actions
         rows = self._database.rows(select(table).where(table.c.id > action_id).order_by(table.c.id).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)

@@ -26,7 +26,10 @@ _RELEASE = tables.releases.c
 
 
 class ReleaseBook:
-    """The releases in one registry. Every method raises RegistryUnavailable if the database fails."""
+    """The releases (deployed versions) in one registry.
+
+    Every method raises RegistryUnavailable if the database fails.
+    """
 
     def __init__(self, database: Connections) -> None:
         self._database = database
@@ -42,14 +45,17 @@ class ReleaseBook:
         shape: Mapping[str, Any],
         now: datetime,
     ) -> None:
-        """Store a release; if the release is already known, ``made_at`` and ``worked_at`` are kept."""
+        """Store a release (deployed version).
+
+        If the release is already known, ``made_at`` and ``worked_at`` are kept.
+        """
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
             key = {"processor": processor, "release_id": release_id}
             upsert(connection, tables.releases, key, values, first={"made_at": now})
 
     def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
-        """Record that a release processes every input partition now.
+        """Record that a release (deployed version) processes every input partition now.
 
         With ``newest=True``, the release becomes the newest version in the order of versions (``made_at``).
 
@@ -65,12 +71,12 @@ class ReleaseBook:
             )
 
     def working(self, processor: str) -> Release | None:
-        """The release that worked last; None if no release ever worked."""
+        """The release (deployed version) that last processed every partition; None if no release ever did."""
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The target of a rollback: of the releases older than the present release, the one that worked last.
+        """The target of a rollback: the older release (deployed version) that last processed every partition.
 
         A release that a rollback has left is newer than the present release, so it is never chosen. None if there is no
         older release that worked.
@@ -83,16 +89,16 @@ class ReleaseBook:
         return self._first(older.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
-        """The release of this code version that worked last; if none worked, the newest release of the version.
+        """Of the releases with this code version, the one that worked last; if none worked, the newest.
 
-        None if the version is unknown.
+        A release works if it processes every partition. None if the code version is unknown.
         """
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.code_version == code_version)
         by_work = (_RELEASE.worked_at.is_(None), _RELEASE.worked_at.desc())
         return self._first(query.order_by(*by_work, _RELEASE.made_at.desc()))
 
     def find(self, processor: str, release_id: str) -> Release | None:
-        """The release with this id; None if it is unknown."""
+        """The release (deployed version) with this id; None if the id is unknown."""
         return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
@@ -102,7 +108,7 @@ class ReleaseBook:
         return tuple(Release(**row._mapping) for row in self._database.rows(query))
 
     def forget(self, processor: str, release_id: str) -> None:
-        """Delete the record of a release."""
+        """Delete the record of a release (deployed version)."""
         self._database.changed(delete(tables.releases).where(*_key(processor, release_id)))
 
     def _first(self, query: Select[Any]) -> Release | None:

@@ -7,7 +7,7 @@ Invariants:
     - A schema of an unknown version is not changed.
     - SQLite uses a write-ahead log (WAL), enforces foreign keys, and waits for locks. A write transaction takes the
       write lock at its begin, so that none of its statements waits for the lock. A committed transaction is on the disk
-      (``synchronous=FULL``). Otherwise a power failure could undo the record of an apply whose effects remain.
+      (``synchronous=FULL``). Otherwise a power failure could undo the record of an executed plan whose effects remain.
     - Postgres limits the time that a statement waits for a lock, and that a session is idle in a transaction. So a
       frozen process can't block other processes forever.
 """
@@ -112,7 +112,7 @@ def _present_version(connection: Connection) -> str | None:
 
 
 def _upgrade(engine: Engine) -> str:
-    # imported late because this library takes an eighth of a second of CPU, and hardly any command has to migrate
+    # Imported late, because this library takes an eighth of a second of CPU, and hardly any command has to migrate.
     from alembic import command
     from alembic.config import Config
     from alembic.runtime.migration import MigrationContext

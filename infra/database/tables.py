@@ -1,8 +1,8 @@
 """The tables of the registry's database, for SQLAlchemy.
 
 Invariants:
-    - Each processor has at most one open incident and one open apply, because partial unique indexes refuse a second
-      incident or apply (``migrations``).
+    - Each processor has at most one open incident and one open apply (execution of a plan), because partial unique
+      indexes refuse a second incident or apply (``migrations``).
     - Times are stored in UTC, and are timezone-aware in Python. A time without a time zone is refused.
     - The ``token`` of an incident or apply changes with each new holder. ``beat_s`` is the time of the holder's last
       heartbeat, by the database's clock (``leases``).
@@ -176,8 +176,8 @@ apply_stages = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-#: One row for each processor that a run has ever held. A transaction that begins or ends a hold locks this row.
-#: ``token`` is the last token that was issued to a holder.
+#: One row for each processor that a run has ever held (had the right to change). A transaction that begins or ends a
+#: hold locks this row. ``token`` is the last token that was issued to a holder.
 leases = Table(
     "leases",
     metadata,

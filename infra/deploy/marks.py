@@ -2,8 +2,8 @@
 
     <home>/releases/<processor>/deployment.json
 
-If the registry was replaced by an older copy, its generation of the deployment is smaller than the mark's generation.
-So the mark shows that the registry is out of date.
+If the registry was replaced by an older copy, its generation (number of changes) of the deployment is smaller than the
+mark's generation. So the mark shows that the registry is out of date.
 
 Invariants:
     - The registry is written before the mark. So a mark is ahead of the registry only if the registry was replaced.
@@ -42,9 +42,9 @@ def read_mark(paths: Paths, processor: str) -> Mark | None:
 
 
 def write_mark(paths: Paths, processor: str, mark: Mark) -> None:
-    """Write the mark of a processor, unless the existing mark has a larger generation.
+    """Write the mark (file copy of the deployment's row) of a processor, unless the existing mark is newer.
 
-    ``began_at`` of an existing mark is kept.
+    The mark with the larger generation (number of changes) is newer. ``began_at`` of an existing mark is kept.
 
     Raises:
         OSError: The file can't be written.

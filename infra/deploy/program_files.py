@@ -62,7 +62,7 @@ class ProgramSpec:
 
     #: Letters, digits, ``.``, ``_``, ``-``; at most 128 characters.
     name: str
-    #: Must not contain secrets, because every user of the machine can read command lines.
+    #: The command must not contain secrets, because every user of the machine can read command lines.
     command: tuple[str, ...]
     #: Environment variables, in addition to the supervisor's variables.
     environment: Mapping[str, str]

@@ -172,7 +172,8 @@ class EmbeddedBroker:
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
-            _end_recorded(_starting_file(self._folder), timeout_s=0.0)  # its start was killed before it answered
+            # Ends a broker that was started but killed before it answered.
+            _end_recorded(_starting_file(self._folder), timeout_s=0.0)
             deadline = Deadline(timeout_s)
             port = self._choose_port()
             self._configure(port, free_port(), deadline)
@@ -191,13 +192,13 @@ class EmbeddedBroker:
                 raise
             _record(_address_file(self._folder), address)
             _forget(_starting_file(self._folder))
-            # The broker runs on when this process ends, and the address file identifies it. Popen gets a return code,
-            # because otherwise it would warn that the broker still runs.
+            # The broker keeps running after this process ends, and the address file identifies it. Popen gets a return
+            # code, because otherwise it would warn that the broker still runs.
             process.returncode = 0
             return address
 
     def find_or_start(self) -> BrokerAddress:
-        """The running broker of this folder; starts the broker if needed. Safe if two processes call it at once.
+        """The running broker of this folder; starts the broker if needed. Two processes may call it at once.
 
         Raises:
             PortTaken: The configured port is in use.
@@ -367,7 +368,7 @@ def _record(file: Path, address: BrokerAddress) -> None:
 
 
 def _recorded(file: Path) -> BrokerAddress | None:
-    """The address in a file; None if the file is absent or unreadable, or if its process has ended."""
+    """The broker address in a file; None if the file is absent or unreadable, or if its process has ended."""
     try:
         address = BrokerAddress(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):

@@ -50,7 +50,10 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """Returns the newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
+    """Returns the newest ``count`` records of one partition.
+
+    ``held`` is the partition's first offset and end offset.
+    """
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

@@ -60,7 +60,7 @@ SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
     """Groups consecutive messages into batches by partition; ``on_error`` is called with each error message."""
     if any(map(Message.error, messages)):
-        # `is not None`, because comparing librdkafka's errors with None by `!=` raises an exception.
+        # The test is `is not None`, because comparing librdkafka's errors with None by `!=` raises an exception.
         for message in messages:
             if message.error() is not None:
                 on_error(message)

@@ -1,4 +1,4 @@
-"""Errors of Kafka clients. The engine reacts to each class in another way, for example by a retry or a stop."""
+"""Errors of Kafka clients. The engine reacts differently to each class, for example by a retry or a stop."""
 
 from __future__ import annotations
 

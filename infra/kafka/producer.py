@@ -101,7 +101,8 @@ class EngineProducer:
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
-        #: The first record that Kafka refused in the present transaction, as its error and its partition; None if none.
+        #: The first record that Kafka refused in the present transaction, as its error and its partition; None if Kafka
+        #: refused no record.
         self._refused: tuple[KafkaError, str] | None = None
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")

@@ -29,7 +29,8 @@ REFUSALS = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: Errors to ignore in a consumer that reads without a group: librdkafka looks up its group, although it is never used.
+#: Errors to ignore in a consumer that reads without a group. librdkafka looks up the configured group, although the
+#: consumer never uses the group.
 WITHOUT_A_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 #: Placeholder for the principal if the settings have no user name; brokers then derive it from a certificate or ticket.
@@ -97,7 +98,7 @@ def refusal_of(
 def not_writable(config: Mapping[str, Any], topics: Iterable[str], *, timeout_s: float = 5.0) -> tuple[str, ...]:
     """The topics that a client with these settings may not write to; empty if brokers do not report rights.
 
-    Needed because the error of a refused transaction does not name the topic.
+    This call is needed, because the error of a refused transaction does not name the topic.
     """
     names = sorted(set(topics))
     security = {name: value for name, value in config.items() if name.startswith(_SECURITY)}

@@ -47,7 +47,7 @@ _LEADERLESS = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError._NOENT,  # The client found no leader for any of the requested partitions.
+    KafkaError._NOENT,  # Error code: the client found no leader for any of the requested partitions.
 )
 _ABSENT = (
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -114,7 +114,7 @@ class Topics:
         return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Topic name -> facts; topics that do not exist are left out."""
+        """Topic name -> number of partitions, replicas, configuration, id; topics that do not exist are left out."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -268,7 +268,7 @@ class Topics:
         return found
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Partition -> first offset with a timestamp of at least ``timestamp_ms``; if none, the high watermark."""
+        """Partition -> first offset with a timestamp of at least ``timestamp_ms``, or the high watermark."""
         found = self._offsets(topic, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
         if all(offset >= 0 for offset in found.values()):
             return found
@@ -358,7 +358,7 @@ class Topics:
         return reader
 
     def _check_group(self, group: str) -> None:
-        """Raise AccessRefused if this client may not see the group; brokers list such a group as absent."""
+        """Raise AccessRefused if this client may not see the group, because brokers report such a group as absent."""
         self._committed(group, [TopicPartition(_NO_TOPIC, 0)], f"describe group {group}")
 
     def _committed(self, group: str, places: list[TopicPartition], what: str) -> list[TopicPartition]:

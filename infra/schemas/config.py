@@ -53,7 +53,7 @@ class SchemaRegistryClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            # pydantic's type ``SecretStr`` has this method
+            # A secret may have pydantic's type ``SecretStr``, which has this method.
             value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
             if value is not None and not isinstance(value, str):
                 raise SchemaRegistryInvalid(
@@ -117,7 +117,7 @@ def _of_settings(settings: SchemaRegistrySettings, *, signs_in: bool) -> dict[st
 
 
 def _bearer(token: str) -> dict[str, str]:
-    # Only Confluent Cloud has logical clusters; the setting `options` can name one.
+    # Only Confluent Cloud has logical clusters; the setting `options` can name a logical cluster.
     return {
         "bearer.auth.credentials.source": "STATIC_TOKEN",
         "bearer.auth.token": token,

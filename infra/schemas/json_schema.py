@@ -1,4 +1,4 @@
-"""JSON with a schema: confluent-kafka's (de)serializers if a schema registry is used, otherwise jsonschema's check."""
+"""Readers and writers of JSON with a schema: confluent-kafka's if a schema registry is used, otherwise jsonschema's."""
 
 from __future__ import annotations
 

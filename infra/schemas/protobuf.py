@@ -1,4 +1,4 @@
-"""Protobuf: confluent-kafka's (de)serializers if a schema registry is used, otherwise Google's library."""
+"""Readers and writers of Protobuf: confluent-kafka's if a schema registry is used, otherwise Google's library."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
 
 
 class _Types:
-    """Reads the message type that belongs to a schema id and message indexes from the registry, and checks it."""
+    """Checks that messages have the expected type.
+
+    The registry gives the message type that belongs to a schema id and message indexes.
+    """
 
     def __init__(self, registry: OfOneFormat, wanted: str) -> None:
         self._registry, self._wanted = registry, wanted
@@ -135,7 +138,7 @@ def writer_of(msg_type: Any, config: SchemaRegistrySerializationConfig, message_
 
 
 def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[bytes], Any]:
-    """Returns a reader of Protobuf without a registry: the bytes are only the message."""
+    """Returns a reader of Protobuf without a registry: the bytes contain only the message, and no schema id."""
 
     def read(raw: bytes) -> Any:
         try:
@@ -148,7 +151,10 @@ def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[byte
 
 
 def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Callable[[Any], bytes]:
-    """Returns a writer of Protobuf without a registry; ``message_of`` converts a value to a message."""
+    """Returns a writer of Protobuf without a registry: the bytes get no schema id.
+
+    ``message_of`` converts a value to a message.
+    """
 
     def write(value: Any) -> bytes:
         message = message_of(value)

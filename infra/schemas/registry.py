@@ -48,7 +48,7 @@ class Patience:
     limit_s: float = 0.0
     #: Function that is called before each pause. It gets the monotonic time of the first failed attempt.
     on_wait: Callable[[float], None] = lambda since: None
-    #: Returns whether to end the wait early, because the worker stops.
+    #: Function that returns whether to end the wait early, because the worker stops.
     ends: Callable[[], bool] = lambda: False
 
 
@@ -70,7 +70,7 @@ class PatientRegistry:
         def patiently(*arguments: Any, **named: Any) -> Any:
             return self._call(found, arguments, named)
 
-        # stored as an attribute, so that `__getattr__` is not called for this name again
+        # The function is stored as an attribute, so that Python does not call `__getattr__` for this name again.
         setattr(self, name, patiently)
         return patiently
 
@@ -127,7 +127,7 @@ class PatientRegistry:
         return None
 
     def _is_registry(self) -> bool:
-        """Whether the URL is that of a registry.
+        """Whether a schema registry answers at the URL: it must return the list of its schema types.
 
         This is tested because some registries answer an impossible id by status 404 without an error code.
         """

@@ -41,7 +41,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 class KafkaSettings(Group):
-    """The Kafka cluster to use, its client settings, and the embedded broker."""
+    """The settings of the Kafka cluster, of all Kafka clients, and of the embedded broker."""
 
     bootstrap_servers: str | None = Field(
         default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."
@@ -58,7 +58,7 @@ class KafkaSettings(Group):
 
 
 class CheckpointSettings(Group):
-    """The store for checkpoints of processors' state, and the interval between checkpoints."""
+    """The settings of checkpoints of processors' state: the store, and the interval between two checkpoints."""
 
     enabled: bool = Field(default=True, description="Whether processors store checkpoints and restore from them.")
     url: str | None = Field(
@@ -76,7 +76,7 @@ class CheckpointSettings(Group):
 
 
 class ServingSettings(Group):
-    """The HTTP server of each worker, which serves its status and metrics."""
+    """The settings of the HTTP server of each worker, which serves the worker's status and metrics."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of a processor's HTTP server.")
     port: int = Field(
@@ -146,7 +146,7 @@ def check_memory_bound(total: object) -> None:
 
 
 class SnapshotSettings(Group):
-    """The interval at which snapshots of stores are published to the warehouse."""
+    """The settings of snapshots of stores, for example the interval at which they are published to the warehouse."""
 
     every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
     since: date | None = Field(
@@ -165,7 +165,7 @@ class SnapshotSettings(Group):
 
 
 class WarehouseSettings(Group):
-    """The place of the warehouse's tables and of their catalog, for Spark and for readers without a JVM."""
+    """The settings of the warehouse: the place of tables and catalog, for Spark and for readers without a JVM."""
 
     url: str | None = Field(
         default=None,
@@ -239,7 +239,7 @@ class WarehouseSettings(Group):
 
 
 class MaintenanceSettings(Group):
-    """Retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
+    """The settings for retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
 
     keep_snapshots: int = Field(default=30, ge=1, description="Number of newest snapshots that keep their tag.")
     keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots also keep their tag, days.")
@@ -252,7 +252,7 @@ class MaintenanceSettings(Group):
 
 
 class SparkSettings(Group):
-    """The Spark to use, its memory and its secrets."""
+    """The settings of Spark: the place where Spark runs, its memory and its secrets."""
 
     master: str = Field(
         default="local[*]",
@@ -271,7 +271,7 @@ class SparkSettings(Group):
         min_length=16,
         description=f"Secret of a standalone cluster, its {AUTHENTICATE_SECRET}.",
     )
-    # repr=False, because the value may contain passwords, for example of object stores
+    # `repr` does not show this field, because the value may contain passwords, for example of object stores.
     conf: Properties = Field(
         default_factory=dict,
         repr=False,
@@ -311,7 +311,7 @@ class SparkSettings(Group):
 
 
 class RunSettings(Group):
-    """Maximum runtimes of Dagster's runs (docs/operations.md). Each kind of run has a field ``<kind>_max_s``."""
+    """The maximum runtimes of Dagster's runs (docs/operations.md). Each kind of run has a field ``<kind>_max_s``."""
 
     snapshot_max_s: float = Field(
         default=14400.0, gt=0, description="Longest run that checkpoints stores or publishes snapshots, seconds."
@@ -330,7 +330,7 @@ class RunSettings(Group):
 
 
 class UpkeepSettings(Group):
-    """Retention of the data that the job ``upkeep`` deletes (docs/operations.md)."""
+    """The settings for retention of the data that the job ``upkeep`` deletes (docs/operations.md)."""
 
     observations_days: float = Field(
         default=7.0, ge=1, description="Age at which Dagster's events without a run are deleted, days."
@@ -363,7 +363,10 @@ class UpkeepSettings(Group):
 
 
 class OrphanSettings(BaseModel):
-    """Settings about orphans. ``Settings`` inherits this class, because these variables have no common prefix."""
+    """Settings about orphans (resources without an owner).
+
+    ``Settings`` inherits this class, because these variables have no common prefix.
+    """
 
     archive: Path | None = Field(default=None, description="Archive of orphans. Unset: a folder in the home.")
     orphan_grace_days: float = Field(
@@ -372,7 +375,7 @@ class OrphanSettings(BaseModel):
 
 
 class WebhookSettings(Group):
-    """The webhook that gets messages about incidents and failed runs (docs/operations.md)."""
+    """The settings of the webhook that gets messages about incidents and failed runs (docs/operations.md)."""
 
     url: str | None = Field(
         default=None,
@@ -398,7 +401,7 @@ class WebhookSettings(Group):
 
 
 class WebserverSettings(Group):
-    """Dagster's webserver, as ``holdfast webserver`` serves it: address, allowed names, tokens and proxies."""
+    """The settings of ``holdfast webserver``, Dagster's webserver: address, allowed names, tokens and proxies."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of Dagster's UI.")
     path_prefix: str = Field(

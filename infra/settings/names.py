@@ -68,7 +68,7 @@ def is_group(field: FieldInfo) -> bool:
 
 
 def nearest_setting(model: type[BaseModel], name: str) -> SettingName | None:
-    """The setting whose name is most similar to ``name`` (a key or a variable); None if none is similar."""
+    """The setting whose name is most similar to ``name`` (a key or a variable); None if no name is similar."""
     known = {"__".join(each.key).upper(): each for each in settings_of(model)}
     asked = name.upper().removeprefix(PREFIX).replace(".", "__")
     near = difflib.get_close_matches(asked, known, 1)

@@ -9,7 +9,7 @@ from holdfast.infra.settings.secret_fields import Group, Properties
 
 
 class SchemaRegistrySettings(Group):
-    """The schema registry for topics in the formats Avro, JSON Schema and Protobuf."""
+    """The settings of the schema registry, which serves topics in the formats Avro, JSON Schema and Protobuf."""
 
     url: str | None = Field(
         default=None,

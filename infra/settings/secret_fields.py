@@ -25,7 +25,7 @@ class Concealing(BaseModel):
     """A model that hides secrets in its ``repr``: fields with ``repr=False``, and passwords in URLs of other fields."""
 
     def secrets(self) -> Iterator[str]:
-        """Yields every secret in the values of this model and of nested models."""
+        """Yields every secret value in the fields of this model and of nested models."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if isinstance(value, Concealing):

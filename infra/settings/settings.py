@@ -123,7 +123,7 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
 
     @classmethod
-    def settings_customise_sources(  # pydantic requires these parameter names
+    def settings_customise_sources(  # pydantic prescribes the names of these parameters
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
@@ -167,7 +167,10 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
 
     @property
     def archive_folder(self) -> Path:
-        """The folder with archived copies of orphans; a relative path in the setting starts in the home folder."""
+        """The folder with archived copies of orphans (resources without an owner).
+
+        A relative path in the setting starts in the home folder.
+        """
         return self.paths.archive if self.archive is None else self.home / self.archive.expanduser()
 
     @property

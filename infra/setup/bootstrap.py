@@ -161,7 +161,7 @@ def _pip(*arguments: str) -> str:
 
 
 def _for_uv() -> tuple[dict[str, str], list[str]]:
-    """Environment variables and flags for uv, so that uv uses the same package registry as pip's configuration."""
+    """Environment variables and flags with which uv uses the package registry in pip's configuration."""
     options = pip_options(_pip("config", "list"))
     system = ssl.get_default_verify_paths()
     certificates = bool(system.cafile or system.capath)

@@ -31,7 +31,7 @@ class NoBrowser(HoldfastError):
 
 
 def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The path of an installed Chromium, from ``PATH`` or from Playwright's downloads; None if there is none."""
+    """The path of an installed Chromium, from ``PATH`` or Playwright's downloads; None if it is not installed."""
     environment = os.environ if environment is None else environment
     for name in NAMES:
         found = shutil.which(name, path=environment.get("PATH", ""))

@@ -91,7 +91,7 @@ class JarPin:
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """The Java that runs Ivy, and Ivy's settings file, which names a mirror; None for the public registry."""
+    """The Java that runs Ivy, and Ivy's settings file that names a mirror (None: the public registry)."""
 
     java: Java
     ivy_settings: Path | None = None

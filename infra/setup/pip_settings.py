@@ -69,7 +69,7 @@ def uv_variables(
 
 
 def uv_flags(options: Mapping[str, str]) -> list[str]:
-    """The arguments for uv: only ``--no-index``, because no other option of pip lacks a variable of uv."""
+    """The arguments for uv: only ``--no-index``, because uv has environment variables for all other options of pip."""
     return ["--no-index"] if options.get("no-index", "").lower() in {"1", "true", "yes", "on", "y", "t"} else []
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 AWAY_S = 30.0
 #: Maximum pause between two retries, milliseconds.
 BACKOFF_MS = 5_000
-#: Minimum seconds between two failures after which the second failure starts a new period of retries.
+#: If the last failure was at least this many seconds ago, a new failure starts a new period of retries.
 FORGOTTEN_AFTER_S = 60.0
 
 

@@ -51,7 +51,7 @@ def short_errors(doing: str) -> Iterator[None]:
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     """The SparkFailed for an exception of Spark; ``doing`` says what Spark was asked to do."""
-    # masked before the text is cut, because a part of a secret is not recognised
+    # Secrets are masked before the text is cut, because a part of a secret is not recognised.
     texts = [masked(text) for text in _texts(failure)]
     ours = _OURS.findall("\n".join(texts))
     if ours:
@@ -59,7 +59,7 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     kind, action = _verdict("\n".join(texts))
     message = f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}."
     if re.search(LOCKED, "\n".join(texts)):
-        from holdfast.infra.warehouse.catalog import locked_by  # imported late because it loads the Iceberg library
+        from holdfast.infra.warehouse.catalog import locked_by  # imported late, because it loads the Iceberg library
 
         # If the settings are invalid, the catalog is not named. Invalid settings must not hide Spark's failure.
         with suppress(HoldfastError):
@@ -98,7 +98,7 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of most actions; it states that the failed run did not change any published version.
+#: The end of the action in most errors. It tells the operator that the failed run changed no published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (

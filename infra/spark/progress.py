@@ -34,7 +34,7 @@ class Narrator:
         self._what, self._since = what, time.monotonic()
 
     def line(self) -> str:
-        """The progress line at this moment."""
+        """Returns the progress line for the present state of Spark's stages."""
         seconds = f"{time.monotonic() - self._since:.0f} s"
         progress = progress_of(self._session)
         if progress is None:

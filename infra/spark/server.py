@@ -125,7 +125,8 @@ def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServ
             action=f"Mend the cause that `{log}` names last, then run `holdfast spark start`.",
             log=str(log),
         )
-    process.returncode = 0  # the server keeps running; without a return code, Popen would warn about it
+    # The server keeps running. Without a return code, Popen would warn that its process still runs.
+    process.returncode = 0
     record_identity(_file(settings), server.pid)
     write_private(_file(settings), json.dumps(asdict(server)))
     return server

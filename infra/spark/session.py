@@ -90,7 +90,7 @@ def _open(settings: Settings, app_name: str) -> SparkSession:
 def stop_spark(session: Any) -> None:
     """End a session, and this process's JVM if it has one; a Spark Connect server keeps running."""
     if is_remote(session):
-        with suppress(Exception):  # `stop` fails if the server has ended
+        with suppress(Exception):  # `stop` fails if the server has already ended.
             session.stop()
         _count_connections(-1)
         return
@@ -98,7 +98,7 @@ def stop_spark(session: Any) -> None:
 
     gateway = SparkContext._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    with suppress(Exception):  # `stop` fails if the JVM was killed
+    with suppress(Exception):  # `stop` fails if the JVM was killed.
         session.stop()
     if gateway is None or process is None:
         return
@@ -167,7 +167,7 @@ def _connected(settings: Settings) -> SparkSession:
         channel.set("token", token)
     _count_connections(+1)
     try:
-        # the retry policy must be set before the first request
+        # The retry policy is set at once, because it must be set before the session's first request.
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
         session.client.set_retry_policies([PatientOnce()])
         for name, value in session_configuration(settings).items():

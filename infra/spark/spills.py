@@ -60,7 +60,7 @@ def _spills(folder: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # Without a lock file, an older version created the folder; its name has process id and start mark.
+    except OSError:  # An older version, which made no lock file, created the folder. Its name has process id and mark.
         pid, _, mark = folder.name.partition("-")
         return pid.isdecimal() and is_running(int(pid), mark)
     return False

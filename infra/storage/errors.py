@@ -1,4 +1,4 @@
-"""Errors of object stores."""
+"""Errors of object stores (folders, S3, and other stores with an fsspec driver)."""
 
 from __future__ import annotations
 

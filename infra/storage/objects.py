@@ -25,9 +25,10 @@ from holdfast.infra.masking import masked, shown_url
 from holdfast.infra.storage.errors import ObjectMissing, ObjectOutside, ObjectTooLarge, StorageFailed, StorageUnusable
 from holdfast.infra.system.rooted import PathOutside, inside
 
-#: Size of one read or write, bytes.
+#: Bytes that one read from the store, or one write to the store, transfers at a time.
 CHUNK_BYTES = 4 << 20
-#: Maximum size of an object that ``read`` returns, bytes; enough for the manifest of a checkpoint with 50,000 files.
+#: Maximum size of an object that ``read`` returns, bytes. It is enough for the list of files (manifest) of a checkpoint
+#: with 50,000 files.
 READ_BYTES_MAX = 16 << 20
 #: Timeout of a connection to S3, seconds.
 CONNECT_TIMEOUT_S = 5

@@ -17,7 +17,7 @@ from holdfast.infra.system.process import ProcessIdentity, fate_of, own_identity
 
 
 def new_holder() -> str:
-    """A new holder name for this process, at most 255 characters long."""
+    """A new name under which this process carries out plans (holder), at most 255 characters long."""
     return "/".join((socket.gethostname()[:64], str(own_identity()), secrets.token_hex(8)))
 
 

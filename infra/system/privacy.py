@@ -23,7 +23,7 @@ import structlog
 
 from holdfast.infra.paths import Paths
 
-# Not imported at run time, because a process that only starts another process does not need the settings.
+# The settings are not imported at run time, because a process that only starts another process does not need them.
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
@@ -88,7 +88,7 @@ def keep_private(settings: Settings) -> None:
 def private_files(settings: Settings) -> Iterator[None]:
     """Context manager like ``keep_private``, but restores the former umask at the end of the block.
 
-    For use in a user's own program, whose umask must not change for good.
+    Use it in a user's own program, whose umask must not change permanently.
     """
     before = os.umask(UMASK)
     try:
@@ -150,13 +150,16 @@ def _is_open(path: Path, umask: int) -> bool:
 
 
 def _close(path: Path, umask: int) -> bool | None:
-    """Remove the permissions that the umask forbids; returns whether the mode was changed, or None if not permitted."""
+    """Remove the permissions that the umask forbids.
+
+    Returns whether the mode was changed; None if this user may not change the mode.
+    """
     try:
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not mode & umask:
             return False
         path.chmod(mode & ~umask)
-    except FileNotFoundError:  # another process deleted the file
+    except FileNotFoundError:  # Another process has deleted the file.
         return False
     except OSError:
         return None

@@ -90,12 +90,12 @@ class ProcessIdentity:
     """
 
     pid: int
-    #: Start mark of the process (``start_mark``).
+    #: Start mark of the process: a text that distinguishes it from other processes with the same id (``start_mark``).
     mark: str
     #: The kernel's id of the present boot; ``-`` if the system has no such id.
     boot: str
-    #: Ids of the pid namespace and the time namespace; ``-`` if the system has no namespaces. Needed because containers
-    #: on one machine have the same boot id and often the same process ids.
+    #: Ids of the pid namespace and the time namespace; ``-`` if the system has no namespaces. They are needed because
+    #: containers on one machine have the same boot id and often the same process ids.
     namespace: str
 
     def __str__(self) -> str:
@@ -291,7 +291,7 @@ def _below_in_group(pid: int) -> tuple[int, ...]:
         rows = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
     group = next((row[2] for row in rows if row[0] == pid), None)
     found = [pid]
-    # the loop also visits ids that are appended in the loop, so all generations of child processes are found
+    # The loop also visits the ids that it appends, so it finds child processes of child processes, too.
     for parent in found:
         found += [row[0] for row in rows if row[1:] == (parent, group)]
     return tuple(found[1:])

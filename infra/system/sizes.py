@@ -29,7 +29,7 @@ class Room:
 
     @property
     def free_percent(self) -> float:
-        """The free space in percent of the disk."""
+        """The free space of the disk as a percentage of its size."""
         return 100.0 * self.free_bytes / self.total_bytes if self.total_bytes else 100.0
 
 

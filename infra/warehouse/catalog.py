@@ -127,7 +127,7 @@ def register_tables(settings: Settings) -> dict[str, str]:
 
 def tables_on_disk(settings: Settings) -> dict[str, str]:
     """``namespace.table`` -> newest metadata file, for every table whose files are in the warehouse."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late because the import is slow
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because the import is slow
 
     location = warehouse_location(settings)
     newest: dict[str, tuple[int, str]] = {}

@@ -1,4 +1,4 @@
-"""Errors of the warehouse."""
+"""Errors of the warehouse (the Iceberg catalog and the files of its tables)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ANY_REGION = "us-east-1"
 
 
 def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Catalog properties for Spark in two mappings: plain and secret. Names lack ``spark.sql.catalog.<name>.``."""
+    """Catalog properties for Spark in two mappings: plain and secret; names without ``spark.sql.catalog.<name>.``."""
     warehouse = settings.warehouse
     plain = {
         "type": "jdbc",

@@ -37,8 +37,8 @@ class TableFacts:
     metadata: str
     #: Id of the current Iceberg snapshot; None if the table is empty.
     snapshot: int | None
-    #: Number of rows, from the snapshot's summary. The next field is the bytes of the data files. None if not in the
-    #: summary.
+    #: Number of rows, from the snapshot's summary. The next field is the bytes of the data files. A number that the
+    #: summary lacks is None.
     rows: int | None
     size_bytes: int | None
 
@@ -103,7 +103,7 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
         TableElsewhere: A file is not in the folder of the table; no file was deleted.
         StorageUnavailable: A file can't be deleted.
     """
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late because the import is slow
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because the import is slow
 
     files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
     home_scheme, home_host, place = files.parse_location(_place_of(settings, name), files.properties)

@@ -44,9 +44,10 @@ def _typed() -> set[str]:
 
 
 def _deployed() -> list[tuple[str, list[str]]]:
-    """Yields a pair for each release in the registry: the processor's name, and the names of its stores."""
-    with suppress(Exception):  # an error must not disturb the shell; the command itself reports the error
-        import sqlite3  # imported late because `holdfast --help` needs neither module
+    """Returns a pair for each release in the registry: the processor's name, and the names of its stores."""
+    # An error during completion must not disturb the shell. The command itself will report the error.
+    with suppress(Exception):
+        import sqlite3  # imported late, because `holdfast --help` does not need it
 
         from holdfast.infra.settings import load_settings
 

@@ -51,7 +51,7 @@ class Version(Answer):
 
 
 class Stage(Answer):
-    """A finished stage of an apply; ``seconds`` is its duration."""
+    """A finished stage (step) of an apply; an apply is one execution of a plan. ``seconds`` is the stage's duration."""
 
     number: int
     text: str
@@ -59,7 +59,7 @@ class Stage(Answer):
 
 
 class Applied(Answer):
-    """A finished apply; ``apply`` is its number, or null if there was nothing to do."""
+    """A finished execution of a plan (apply). ``apply`` is its number, or null if there was nothing to do."""
 
     apply: int | None
     plan: str = Field(description="Hash of the plan.")
@@ -105,7 +105,7 @@ class Explained(Planned):
 
 
 class ApplyRow(Answer):
-    """One apply in the list of recorded applies."""
+    """One recorded apply (execution of a plan), as ``holdfast apply list`` prints it."""
 
     id: int
     processor: str
@@ -120,7 +120,7 @@ class ApplyRow(Answer):
 
 
 class Abandoned(Answer):
-    """An apply that was closed before all its stages were done."""
+    """An apply (execution of a plan) that was closed before all its stages were done."""
 
     apply: int
     processor: str
@@ -204,7 +204,7 @@ class Snapshotted(Answer):
 
 
 class ProcessorRow(Answer):
-    """One slot of a processor, with the figures of its worker; null means that a value is unknown."""
+    """One slot (numbered place of a worker) of a processor, with the figures of its worker. Null means unknown."""
 
     processor: str
     desired: str
@@ -241,7 +241,7 @@ class IncidentShort(Answer):
 
 
 class Status(Answer):
-    """The document of ``holdfast status``: services, processors, open incidents and open applies."""
+    """The document of ``holdfast status``: services, processors, open incidents, and unfinished executions of plans."""
 
     home: str
     services: dict[str, str | None]
@@ -262,7 +262,7 @@ class OwnerRow(Answer):
 
 
 class Sizes(Answer):
-    """The users of disk space, largest first, as `holdfast status --sizes` prints them."""
+    """The kinds of data that use disk space, largest first, as `holdfast status --sizes` prints them."""
 
     home: str
     has_room: bool
@@ -272,7 +272,7 @@ class Sizes(Answer):
 
 
 class Watched(Answer):
-    """One observation of all processors by `holdfast top`; printed as one line of JSON."""
+    """One observation of all processors by ``holdfast top``. It is printed as one line of JSON."""
 
     processors: list[dict[str, Any]]
     incidents: list[IncidentShort]
@@ -280,7 +280,7 @@ class Watched(Answer):
 
 
 class Audited(Answer):
-    """The result of comparing a store with its changelog, and with its table if asked for."""
+    """The result of comparing a store with its changelog and, if requested, with its warehouse table."""
 
     store: str
     equal: bool
@@ -302,7 +302,7 @@ class Rehearsed(Answer):
 
 
 class Orphans(Answer):
-    """Resources without an owner; ``unseen`` are sentences about resources that could not be read."""
+    """Resources without an owner. ``unseen`` has a sentence for each kind of resource that could not be read."""
 
     orphans: list[dict[str, Any]]
     unseen: list[str]
@@ -429,7 +429,7 @@ class Made(Answer):
 
 
 class Event(Answer):
-    """One event in a processor's history, for example an apply or an incident."""
+    """One event in a processor's history, for example an executed plan or an incident."""
 
     at: str = Field(description="When it began, ISO 8601 in UTC.")
     kind: str

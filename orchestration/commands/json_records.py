@@ -94,10 +94,11 @@ class ScheduleSlots(_Document):
 
 
 class PartLag(_Document):
-    """The tasks of one subtopology in one slot. ``lags`` has the lag of each input topic in records; null is unknown.
+    """The tasks of one subtopology in one slot (place of a worker). ``lags`` maps an input topic to its lag in records.
 
-    ``awaited`` are input topics whose records must arrive before messages of other input topics are processed.
-    ``schedules`` has the schedules that its tasks fire, by name."""
+    A lag of null is unknown. ``awaited`` are input topics whose records must arrive before messages of other input
+    topics are processed. ``schedules`` has the schedules that its tasks fire, by name.
+    """
 
     subtopology: str
     tasks: int

@@ -38,13 +38,13 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 def command_settings(log_level: str = "WARNING") -> Settings:
     """Load the settings, log messages of at least ``log_level``, and set the umask so that new files are private."""
-    # imported here because `holdfast --help` must not load settings, logging and their libraries
+    # Imported late, because `holdfast --help` must not load settings, logging and their libraries.
     from holdfast.infra.log import configure_logging
     from holdfast.infra.settings import load_settings
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    # The first level is WARNING, so that every command prints the warning of `keep_private` that other users can read
+    # The log level is WARNING during `keep_private`, so that every command prints its warning that other users can read
     # the home folder.
     configure_logging("WARNING", settings.log_format)
     keep_private(settings)
@@ -72,7 +72,7 @@ def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:
 
 def print_rows(columns: Iterable[str], rows: Sequence[Mapping[str, object]], *, none: str) -> None:
     """Print a table of these rows, or the sentence ``none`` if there are no rows."""
-    # imported late because commands that print lines of text or JSON need no tables
+    # Imported late, because commands that print lines of text or JSON need no tables.
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -39,7 +39,7 @@ def demo_settings(settings: Settings) -> Settings:
     spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
     shipped = Settings.model_fields["processors"].default
     own = {"home": settings.home / FOLDER, "spark": spark, "processors": shipped, "definitions": None, "project": None}
-    # Automatic snapshots are off, because the demo publishes snapshots itself. A snapshot by a schedule could be newer
+    # Automatic snapshots are off, because the demo publishes its own snapshots. A scheduled snapshot could be newer
     # than the snapshot that the demo compares.
     snapshots = settings.snapshots.model_copy(update={"automatic": False})
     return settings.model_copy(update={**own, "snapshots": snapshots})

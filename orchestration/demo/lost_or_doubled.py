@@ -92,7 +92,10 @@ def committed(
 
 
 def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
-    """Yields key and sequence number of each record of an output topic; the value's field ``flights`` is the number."""
+    """Yields key and sequence number of each record of an output topic.
+
+    The number is the field ``flights`` of the value.
+    """
     decode = msgspec.json.Decoder(_Update).decode
     return (((record.key or b"").decode(), decode(record.value or b"{}").flights) for record in records)
 

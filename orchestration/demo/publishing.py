@@ -33,8 +33,8 @@ from holdfast.processors.snapshots.names import table_name
 #: Maximum number of publishing runs that are active at once.
 SIDE_BY_SIDE = 4
 
-#: Maps each table to its fingerprints from the asset check ``copies_equal``. The keys of the inner mapping are names of
-#: the check's metadata, such as ``store_fingerprint``.
+#: Table -> its fingerprints (hashes of all keys and values), which the asset check ``copies_equal`` measured. The keys
+#: of the inner mapping are names in the check's metadata, such as ``store_fingerprint``.
 Checked = dict[str, dict[str, str]]
 
 
@@ -57,7 +57,7 @@ class Publishing:
     run_ids: set[str] = field(default_factory=set)
     #: Set if the demo failed or was interrupted; after that, no further run starts.
     given_up: Event = field(default_factory=Event)
-    #: Processor -> future result of its run.
+    #: Processor -> the future with the result of its publishing run.
     _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(
@@ -80,9 +80,12 @@ class Publishing:
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
-        """Context manager: if its block fails or is interrupted, no further run starts, and ``end_runs`` is called.
+        """Context manager for the steps that need the tables.
 
-        ``end_runs`` must end the active runs, so that a wait for tables fails soon, not after minutes.
+        If its block fails or is interrupted, no further run starts.
+
+        Then ``end_runs`` is called. It must end the active runs, so that a wait for tables fails soon, not after
+        minutes.
         """
         try:
             yield
@@ -94,11 +97,11 @@ class Publishing:
             raise
 
     def await_table(self, processor: str) -> None:
-        """Wait until this processor's result table exists. Raises the same errors as ``tables``."""
+        """Wait until this processor's result table exists. Raises the same errors as the method ``tables``."""
         self._runs[processor].result()
 
     def tables(self) -> Checked:
-        """Wait for all started runs; returns table -> fingerprints from the metadata of its checks.
+        """Wait for all started runs; returns table -> fingerprints (hashes of its content) from its check's metadata.
 
         Raises:
             DemoFailed: An asset or a check failed.

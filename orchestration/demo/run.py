@@ -86,8 +86,8 @@ VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
-#: Seconds between two reads of the feed's progress, from which the time of each kill is decided. It is short, because
-#: the feed may take only a few seconds on a fast machine.
+#: Seconds between two reads of the number of sent flights. This number decides when each processor is killed. The
+#: interval is short, because the flights may be sent in a few seconds on a fast machine.
 _LOOK_EVERY_S = 0.5
 #: Final statuses of a Dagster run.
 _ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
@@ -138,7 +138,7 @@ def run_demo(
     The demo uses the subfolder ``demo`` of the settings' home folder, which must be empty or made by an earlier demo.
     """
     settings = demo_settings(settings)
-    # set because Dagster's definitions, and the processes that the demo starts, read settings from the environment
+    # Dagster's definitions, and the processes that the demo starts, read their settings from the environment.
     os.environ.update(environment_of(settings))
     # Broker and Spark run for two minutes only, in which Java's second compiler (C2) costs more time than it saves, so
     # BRIEF switches it off. Java then reserves too little memory for compiled code of Spark, so CODE_CACHE sets it.
@@ -150,7 +150,7 @@ def run_demo(
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        # The redirection ends after all services have ended, because services write to stderr when they end.
+        # The redirection of stderr ends after all services have ended, because services write to stderr when they end.
         with stderr_to(log), ExitStack() as running:
             demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
@@ -227,7 +227,7 @@ def _await_results(
 
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """Read the outputs into ``folder`` and recompute the results with Spark while tables are written; then compare."""
-    side_by_side = demo.settings.spark.over_connect  # Spark in this process allows only one session
+    side_by_side = demo.settings.spark.over_connect  # without a Spark server, only one Spark session can exist
     with (
         ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
         publishing.needed(partial(_end_queries, demo)),
@@ -259,7 +259,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 
 
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
-    """Start broker, registry and supervisor; begin to start the daemon. The future ends when the daemon has started."""
+    """Start broker, registry, supervisor and, in a thread, the daemon. The future ends when the daemon has started."""
     settings, terminal = demo.settings, demo.terminal
     # The imports take seconds, so they run while the broker starts. No database may be used before they end, because
     # they also import SQLAlchemy's mapper, and a statement fails if the mapper is only partly imported.
@@ -280,7 +280,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # creates Dagster's databases before daemon and this process use them
+    local.check_configuration(settings)  # also creates Dagster's databases, before the daemon uses them
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
@@ -288,7 +288,9 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """Returns a thread pool. At the end of the demo, ``running`` waits for its threads and then stops the services.
+    """Returns a thread pool.
+
+    At the end of the demo, ``running`` first waits for the pool's threads, then stops the services.
 
     Without this order, a thread could start a service after the services were stopped, and the service would keep
     running.
@@ -404,7 +406,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
-    # Dagster expects YAML; JSON is valid YAML
+    # Dagster expects a YAML file. JSON is valid YAML.
     config_file.write_text(json.dumps(config))
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -457,7 +459,10 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of its store's three copies, from the asset check; otherwise from an audit."""
+    """Processor -> fingerprints of its store's three copies.
+
+    They come from the asset check, or from an audit if the check could not compare all copies.
+    """
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]

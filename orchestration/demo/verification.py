@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
 #: Maximum seconds that a processor without lag may take to send its last due windows. One commit closes at most 5,000
-#: windows. After a restart, stream time behind a `group_by` stops until all upstream tasks have sent a watermark.
+#: windows. After a restart, stream time after a `group_by` does not advance until all upstream tasks have sent a
+#: watermark.
 CLOSED_WITHIN_S = 120.0
 
 
@@ -70,7 +71,7 @@ class ProcessorVerdict:
     differing: int
     #: Up to five keys whose values differ from Spark's result.
     examples: tuple[str, ...]
-    #: Fingerprints of the three copies of the processor's store.
+    #: Fingerprints (hashes of all keys and values) of the three copies of the processor's store.
     copies: Mapping[Side, Fingerprint]
     outputs: SequenceCheck
     dead_letters: int
@@ -119,7 +120,7 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
 def compare_with_spark(
     settings: Settings, months: int, published: Callable[[str], Outputs]
 ) -> Mapping[str, FlightsComparison]:
-    """Compute all results with Spark from the file of flights, and compare the tables and sent windows with them.
+    """Compute all results with Spark from the file of flights, and compare them with tables and sent windows.
 
     The flights are those of the first ``months`` of the year. After the computation, ``published`` is called with the
     name of each processor; ``published`` waits for the processor's table and returns the processor's output.
@@ -127,7 +128,7 @@ def compare_with_spark(
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
-    # imported here because importing this module must not require a JVM
+    # Imported late, because importing this module must not require a JVM.
     from holdfast.assets.spark.flights import verify_flights
     from holdfast.infra.spark.session import spark_session, stop_spark
     from holdfast.processors.snapshots.names import table_name
@@ -232,7 +233,7 @@ def sent(topics: Topics, topic: str, count: int) -> list[Record]:
 
 
 def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its store, measured by the asset check ``copies_equal``.
+    """Processor -> fingerprints (hashes) of its store's three copies, measured by the asset check ``copies_equal``.
 
     ``checked`` maps a processor to the fingerprints in the check's metadata. A processor is left out if the check could
     not compare all three copies. This happens if a newer checkpoint replaced the checkpoint at the table's offsets.
@@ -248,7 +249,7 @@ def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mappin
 def audit_copies(
     settings: Settings, definitions: Sequence[ProcessorDefinition]
 ) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Audit the result store of each processor; returns processor -> fingerprints of the store's three copies.
+    """Audit the result store of each processor; returns processor -> fingerprints (hashes) of the store's three copies.
 
     The processors must have no lag.
     """
@@ -266,7 +267,7 @@ def verify(
     outputs: Mapping[str, Outputs],
     dead_letters: Mapping[str, int],
 ) -> tuple[ProcessorVerdict, ...]:
-    """Combine the results of all comparisons into one verdict for each processor.
+    """Returns one verdict for each processor, which combines the results of all comparisons of this processor.
 
     ``dead_letters`` maps a processor to its expected number of dead letters.
     """
@@ -290,7 +291,7 @@ def verify(
 
 
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
-    """The fingerprint of each copy of a store over all partitions.
+    """The fingerprint (hash of all keys and values) of each copy of a store over all partitions.
 
     If a partition was compared at two offsets, the fingerprint at the greater offset is used.
     """

@@ -1,1 +1,1 @@
-"""The command ``holdfast doctor``: ``gathering`` reads facts, and ``judging`` turns the facts into findings."""
+"""The command ``holdfast doctor``. ``gathering`` reads values of machine and services, and ``judging`` judges them."""

@@ -2,7 +2,8 @@
 
 Invariants:
     - This module only reads. It creates, migrates and starts nothing.
-    - If the facts of one check can't be read, the error becomes a finding, and the remaining checks still run.
+    - If the values of one check can't be read, the error becomes a finding (line of the report). The remaining checks
+      still run.
 """
 
 from __future__ import annotations

@@ -261,11 +261,11 @@ def judge_topic(topic: TopicFacts, brokers: int) -> Finding:
 
 
 def failed(name: str, failure: HoldfastError, *, verdict: Verdict = "fail") -> Finding:
-    """A finding for a check whose facts could not be read; its message and action come from the error."""
+    """A finding (line of the report) for a check whose values could not be read; its texts come from the error."""
     return Finding(name, verdict, failure.message, "an answer", failure.action)
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """The most serious verdict of all findings: ``fail``, otherwise ``warn``, otherwise ``ok``."""
+    """The most serious verdict of all findings (report lines): ``fail``, otherwise ``warn``, otherwise ``ok``."""
     seen = {each.verdict for each in findings}
     return "fail" if "fail" in seen else "warn" if "warn" in seen else "ok"

@@ -68,7 +68,7 @@ def restate(instance: DagsterInstance, run_id: str) -> None:
 def sql_run_storage(instance: DagsterInstance) -> SqlStorage | None:
     """The SQL storage in which the instance keeps its runs; None if the storage is not SQL."""
     found = instance.run_storage
-    # A combined storage contains the storage of runs.
+    # Dagster's combined storage (one database for runs, events and schedules) contains the storage of runs.
     found = getattr(getattr(found, "_storage", None), "run_storage", found)
     return found if isinstance(found, SqlStorage) else None
 

@@ -146,7 +146,7 @@ def prepare(settings: Settings) -> Path:
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
-    """The running process of this home folder; None if it does not run. ``name`` is WEBSERVER or DAEMON."""
+    """The running webserver or daemon of this home folder; None if it does not run. ``name`` is WEBSERVER or DAEMON."""
     found = _recorded(settings, name)
     return found if found is not None and _runs(settings, name, found) else None
 
@@ -217,7 +217,7 @@ def stop(settings: Settings, name: str) -> bool:
     unfinished run, or if the database does not answer. In the last two cases, code servers ignore SIGTERM.
     """
     if not settings.paths.dagster.is_dir():
-        return False  # no Dagster process was ever started from this home folder
+        return False  # No Dagster process was ever started from this home folder.
     with _alone(settings, name):
         return _end(settings, name)
 
@@ -242,7 +242,7 @@ def check_configuration(settings: Settings) -> Path:
         DagsterConfigInvalid: A file has an entry that Dagster refuses; the error names file and line.
         DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
-    # imported late because importing Dagster takes a second
+    # imported late, because importing Dagster takes a second
     from holdfast.orchestration.host.dagster_config import check_dagster_config
 
     home = prepare(settings)
@@ -292,7 +292,9 @@ def _launch(
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
             [*command, "-w", str(workspace_of(settings))],
-            cwd=home,  # Dagster imports from its working directory, where Holdfast's folders could hide user packages
+            # Dagster imports modules from its working directory. Folders of another working directory could hide
+            # packages with the same names.
+            cwd=home,
             env={
                 **os.environ,
                 **environment_of_services(settings),
@@ -307,8 +309,8 @@ def _launch(
             umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
-    # The started process runs on when this process ends, and a file in the home folder identifies it. Popen gets a
-    # return code, because otherwise it would warn that the started process still runs.
+    # The started process keeps running after this process ends, and a file in the home folder identifies it. Popen gets
+    # a return code, because otherwise it would warn that the started process still runs.
     process.returncode = 0
     record_identity(_file(settings, name), process.pid)
     replace_text(_file(settings, name), json.dumps(asdict(found)))
@@ -360,7 +362,7 @@ def _await_ready(
 
 
 def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
-    import httpx  # imported late because most commands only look whether a process runs
+    import httpx  # imported late, because most commands only look whether a process runs
 
     try:
         answer = httpx.post(
@@ -388,7 +390,7 @@ def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def _recorded(settings: Settings, name: str) -> LocalProcess | None:
-    """The process in the file that the last start wrote; it may have ended. None without a readable file."""
+    """The process that the last start wrote to its file; it may have ended. None without a readable file."""
     try:
         return LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""An alias module: ``LocalInstance`` was here in an older Holdfast. A ``dagster.yaml`` may still name this module."""
+"""An alias: older versions had ``LocalInstance`` in this module; a ``dagster.yaml`` may still name the module."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def prune_dagster(
 ) -> Deleted:
     """Delete runs, events and check results that are older than the maximum ages in the settings.
 
-    Runs whose ids are in ``needed`` (open incidents and applies) are kept. Deletion stops when ``until`` has passed.
+    Runs whose ids are in ``needed`` are kept, because open incidents or unfinished executions of plans need them.
+    Deletion stops when ``until`` has passed.
 
     Raises:
         StorageUnknown: The instance's storage is neither SQLite nor Postgres.
@@ -261,7 +262,7 @@ def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetim
 
 def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     found = instance.event_log_storage
-    # A combined storage contains the real storage of events.
+    # Dagster's combined storage (one database for runs, events and schedules) contains the storage of events.
     found = getattr(getattr(found, "_storage", None), "event_log_storage", found)
     if not isinstance(found, SqlEventLogStorage):
         raise _unknown(found)

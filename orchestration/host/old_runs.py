@@ -4,7 +4,7 @@ Deleting a run also deletes its events. From these events Dagster shows an asset
 results and its existing time partitions.
 
 Invariants:
-    - A run that has not ended, or that an open incident or open apply needs, is kept.
+    - A run that has not ended, or that an open incident or an unfinished execution of a plan needs, is kept.
     - The run with the newest materialisation, observation or check of an asset is kept, whatever its age.
     - The newest run and the run with the newest event are kept. Otherwise SQLite would give the number of the deleted
       last row to the next new row. Sensors have already read this number, and would skip the new row.
@@ -25,7 +25,7 @@ class OldRun:
     succeeded: bool
     ended_at: float | None
     materialised: bool = False
-    #: Whether an open incident, an open apply, or Dagster's view of an asset needs the run.
+    #: Whether the run is needed by an open incident, an open apply (executed plan), or Dagster's view of an asset.
     needed: bool = False
 
 

@@ -28,7 +28,8 @@ from dagster_shared.cli import WorkspaceOpts
 
 from holdfast.infra.system.files import replace_text
 
-#: Entries that replace those of ``dagster.yaml`` if runs are executed in a process that draws on the terminal.
+#: Entries that replace those of ``dagster.yaml`` if runs are executed in a process that shows progress bars on the
+#: terminal.
 _QUIET = {
     "instance_class": {"module": __name__, "class": "LocalInstance"},
     "compute_logs": {"module": "dagster.core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"},

@@ -32,23 +32,23 @@ from holdfast.assets.keys import PROCESSOR_TAG
 
 #: Name of the job that each recovery run executes.
 RECOVERY = "recover_processor"
-#: Tag of the jobs of verbs; its value is ``lifecycle``.
+#: Tag of the jobs that carry out verbs (changes such as deploy or clear). The tag's value is ``lifecycle``.
 KIND_TAG = "holdfast/kind"
-#: The run tag whose value is the run's lane.
+#: The run tag whose value is the run's lane (the part of the queue that has its own limit of concurrent runs).
 QUEUE_TAG = "holdfast/queue"
 #: The run tag with the processor that the run changes. ``dagster.yaml`` allows one run at a time for each value.
 CHANGES_TAG = "holdfast/changes"
 
 Lane = Literal["recovery", "urgent", "verb", "long", "shared"]
 
-#: Jobs of short verbs that an operator may need while other verbs run.
+#: Jobs of short verbs (stop, rollback, ...) that an operator may need while other verbs run.
 _URGENT = frozenset({"stop_processor", "rollback_processor", "adopt_processor"})
-#: Jobs of verbs that may run for hours.
+#: Jobs of verbs (such as backfill) that may run for hours.
 _LONG = frozenset({"backfill_store", "restore_state"})
 
 
 class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
-    """Dagster's ``QueuedRunCoordinator``, which also tags each run with its lane and its processor."""
+    """Dagster's ``QueuedRunCoordinator``; it also tags each run with its lane (part of the queue) and processor."""
 
     def submit_run(self, context: dg.SubmitRunContext) -> DagsterRun:
         """Add the tags to the run, then put the run into the queue."""
@@ -59,7 +59,7 @@ class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
 
 
 def tags_of(run: DagsterRun) -> dict[str, str]:
-    """The tags to add to a queued run: its lane and its processor. In most lanes, also ``CHANGES_TAG``."""
+    """The tags to add to a queued run: its lane (part of the queue), its processor and, mostly, ``CHANGES_TAG``."""
     pools = run.run_op_concurrency.all_pools if run.run_op_concurrency else None
     lane = lane_of(run.job_name, run.run_config, pools or (), is_verb=run.tags.get(KIND_TAG) == "lifecycle")
     given = run.tags.get(PROCESSOR_TAG, "")
@@ -73,9 +73,9 @@ def tags_of(run: DagsterRun) -> dict[str, str]:
 
 
 def lane_of(job: str, run_config: Mapping[str, Any], pools: Iterable[str] = (), *, is_verb: bool) -> Lane | None:
-    """The lane of a run, derived from its job, config and pools; None for a run that is limited by a pool.
+    """The lane (part of the queue) of a run, derived from its job, config and pools. None if a pool limits the run.
 
-    ``is_verb`` is True if the job carries out a verb.
+    ``is_verb`` is True if the job carries out a verb, for example ``stop``.
     """
     if job == RECOVERY:
         return "recovery"
@@ -101,6 +101,6 @@ def processor_of(job: str, run_config: Mapping[str, Any], assets: Iterable[dg.As
 
 
 def _configs(run_config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The config of each op in a run config."""
+    """Returns the config of each op in a run config, without the ops' names."""
     ops = run_config.get("ops") or {}
     return [(op.get("config") if isinstance(op, Mapping) else None) or {} for op in ops.values()]

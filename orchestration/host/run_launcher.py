@@ -104,7 +104,8 @@ class LocalRunLauncher(DefaultRunLauncher):
             if NEVER_REACHED in str(lost):
                 raise  # No process was started. This error makes Dagster queue the run again.
             if ANSWERS_LATE in str(lost):
-                # On a busy machine, the run's process may start late. If not, Dagster's `run_monitoring` fails the run.
+                # On a busy machine, the run's process may start late. If the process never starts, Dagster's
+                # `run_monitoring` fails the run.
                 self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
                 return
             # The run's process may be running. This error type makes Dagster fail the run, not launch it twice.
@@ -206,12 +207,12 @@ class LocalRunLauncher(DefaultRunLauncher):
         return None if text is None else ProcessIdentity.parse(text)
 
     def _process_of(self, run_id: str) -> int | None:
-        """The process id that the run logged last; None if it logged none."""
+        """The process id that the run logged last; None if the log has no process id."""
         pid = self._last_told(run_id, "pid")
         return None if pid is None else int(pid)
 
     def _last_told(self, run_id: str, entry: str) -> str | None:
-        """The newest value of this metadata entry in the run's log; None if the log has no such entry."""
+        """The newest value of the metadata entry ``entry`` in the run's log; None if the log has no such entry."""
         for record in reversed(self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)):
             event = record.dagster_event
             value = None if event is None else event.engine_event_data.metadata.get(entry)

@@ -76,5 +76,5 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
     tags={"holdfast/kind": "feed"},
 )
 def feed_flights() -> None:
-    """A job with the single op ``send_flights``."""
+    """The Dagster job that sends the flights; its only op is ``send_flights``."""
     send_flights()

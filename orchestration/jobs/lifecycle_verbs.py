@@ -4,7 +4,7 @@ Invariants:
     - A job reads its config, logs the plan's explanation, and applies the plan unless it is a dry run.
       ``processors.lifecycle`` makes the plan and carries it out.
     - A dry run changes nothing. A plan that deletes is applied only if ``confirm`` is the plan's hash.
-    - After a killed run, the next run with the same config resumes the apply of the killed run.
+    - After a killed run, the next run with the same config resumes the plan that the killed run was applying.
     - No job uses a Dagster pool, because a pool would also block dry runs. Instead, ``run_coordinator`` limits
       concurrent runs by their config.
 """
@@ -52,7 +52,7 @@ _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
 class PlanConfig(dg.Config):
-    """The run config that the jobs of all verbs have in common."""
+    """The run config that the jobs of all verbs (kinds of change, such as clear) have in common."""
 
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
@@ -61,7 +61,7 @@ class PlanConfig(dg.Config):
 
 
 class VerbConfig(PlanConfig):
-    """The run config of a verb that changes one processor."""
+    """The run config of a verb (kind of change, such as stop) that changes one processor."""
 
     processor: str = Field(description="Name of the processor.")
 
@@ -180,7 +180,7 @@ class ScaleConfig(VerbConfig):
 
 
 class RollbackConfig(VerbConfig):
-    """The run config of the job ``rollback_processor``: the release to return to."""
+    """The run config of the job ``rollback_processor``: the release (deployed version) to return to."""
 
     to: str = Field(
         default="", description="The release or its version; empty: the one that worked before the present one."
@@ -214,12 +214,16 @@ def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Reques
 
 
 def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
-    """After an apply, check the changelogs and report the results to Dagster; a failed check never fails the run."""
+    """After a plan was applied, check the changelogs and report the results to Dagster.
+
+    A failed check never fails the run.
+    """
     if isinstance(request, OfInstallation):
         return
     try:
         definition = verbs.definition(request.processor)
-    # The definition can't be imported, but some verbs, such as rollback, work without the definition.
+    # If the definition can't be imported, only a warning is logged, because verbs such as rollback work without the
+    # definition.
     except HoldfastError as failed:
         context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
         return
@@ -273,7 +277,7 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 class _Job(NamedTuple):
-    """Describes the job of one verb: name, purpose and config class, which creates the request.
+    """Describes the job of one verb (kind of change): name, purpose, and the config class that makes the request.
 
     The default class ``VerbConfig`` is for verbs whose only argument is the processor.
     """
@@ -284,7 +288,8 @@ class _Job(NamedTuple):
 
 
 #: Maps each class of request to its job. Provision and deploy have no job, because the materialisation of an asset
-#: carries them out. Put-back has no job, because only a person may request it, by a command.
+#: carries them out. Put-back (a deleted topic is created again) has no job, because only a person may request it, by a
+#: command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
     Backfill: _Job(
@@ -322,7 +327,7 @@ _JOBS: Mapping[type[Request], _Job] = {
 
 
 def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
-    """The Dagster job of a verb: one op, which creates the request from the config and carries it out."""
+    """The Dagster job of a verb (kind of change): one op makes the request from the config and carries it out."""
     name, purpose, config_type = job
 
     @dg.op(

@@ -1,4 +1,4 @@
-"""Rotates large logs, and deletes old files: archived orphans, exports of cleared keys, and files of killed proofs.
+"""Rotates large logs. Deletes archived orphans, exports of cleared keys, and files left by tests of new versions.
 
 Invariants:
     - A copy in the archive is deleted only if the deletion of its original is complete, and if the settings have a
@@ -19,7 +19,8 @@ from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.orphan_facts import Archived
 from holdfast.processors.proof.prover import PROOF
 
-#: Seconds after which the folder of a proof is left over, because the process of the proof has ended.
+#: Age, in seconds, after which the folder of a proof (a test of a new version before its deploy) is deleted. A proof
+#: ends much sooner.
 PROOF_ENDED_S = 3_600.0
 
 
@@ -42,7 +43,9 @@ def copies_to_delete(copies: Iterable[Archived], days: float | None, now: dateti
 
 
 def prune_archive(root: Path, days: float | None, now: datetime) -> int:
-    """Delete copies of orphans older than ``days`` from the archive; returns their number. None deletes no copy.
+    """Delete copies of orphans (resources without an owner) older than ``days`` from the archive; returns their number.
+
+    None deletes no copy.
 
     Raises:
         ArchiveBusy: Another process is archiving or deleting orphans.
@@ -59,7 +62,10 @@ def prune_archive(root: Path, days: float | None, now: datetime) -> int:
 
 
 def prune_exports(root: Path, days: float | None, now: datetime) -> int:
-    """Delete export files of cleared keys older than ``days``; returns their number. None deletes no file."""
+    """Delete the export files of cleared keys that are older than ``days``; returns their number.
+
+    None deletes no file.
+    """
     if days is None:
         return 0
     before = (now - timedelta(days=days)).timestamp()
@@ -71,9 +77,11 @@ def prune_exports(root: Path, days: float | None, now: datetime) -> int:
 
 
 def prune_proofs(root: Path) -> int:
-    """Delete the temporary files of killed proofs below ``root``, the folder of all releases; returns their number.
+    """Delete temporary files of killed proofs below ``root``, the folder of all releases; returns the number of proofs.
 
-    A proof that still runs keeps its folder: each version has a new one, and must end within ``RUN_S``.
+    A proof runs a new version on recent messages before it is deployed. The folder of a running proof is never deleted.
+    It is younger than ``PROOF_ENDED_S``, because each version gets a new folder and must end within ``RUN_S``
+    (``proof.prover``).
     """
     oldest = time.time() - PROOF_ENDED_S
     left = [path for path in root.glob(f"*/{PROOF}") if path.lstat().st_mtime < oldest]

@@ -2,7 +2,7 @@
 
 Invariants:
     - A run works on one incident. A claim in the registry prevents a second run for the same incident, and prevents
-      an apply to the processor during the recovery.
+      that a plan is applied to the processor during the recovery.
     - Recovery runs have their own limit in Dagster's run queue (``run_coordinator``), so no other kind of run delays
       them.
 """
@@ -115,7 +115,8 @@ def _recovered(
         behind=old,
         strangers=lambda: find_strangers(processor, len(rollout.slots), topics.group_members, settings.paths.state),
     )
-    with suppress(HoldfastError):  # if the definition can't be imported, recovery runs without the names of the stores
+    # If the definition can't be imported, the recovery runs without the names of the stores.
+    with suppress(HoldfastError):
         topology = find_processor(settings, processor).topology
         stores = tuple(store.name for store in topology.stores)
         policy = replace(policy, restorable=topology.logged == set(stores), stores=stores)
@@ -136,5 +137,5 @@ def _recovered(
     tags={"dagster/priority": "10", "dagster/max_retries": "0"},
 )
 def recover_processor() -> None:
-    """A job with the single op ``recover_one``."""
+    """The Dagster job that recovers one processor; its only op is ``recover_one``."""
     recover_one()

@@ -51,5 +51,5 @@ def rehearse_one(
     tags={"dagster/max_retries": "0"},
 )
 def rehearse_restore() -> None:
-    """A job with the single op ``rehearse_one``."""
+    """The Dagster job that restores one partition as a test; its only op is ``rehearse_one``."""
     rehearse_one()

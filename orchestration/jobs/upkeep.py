@@ -4,7 +4,8 @@ Invariants:
     - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. Then the run fails.
     - The run also fails if the disk had enough free space at the last run and has too little now. So a full disk is
       reported once, not every hour.
-    - Data that an open apply, an open incident or the newest result of an asset needs are never deleted.
+    - Data that an unfinished execution of a plan, an open incident or the newest result of an asset needs are never
+      deleted.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ DELETING_S = 600.0
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Delete each kind of old data. If one kind can't be deleted, all other kinds still are, and then the run fails."""
+    """Delete each kind of old data. If one kind can't be deleted, the others are deleted, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
     # The check is also updated before the deletions, because the deletions may fail on a full disk.
@@ -89,7 +90,10 @@ def _parts(
 
 
 def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> set[str]:
-    """Ids of the Dagster runs that belong to open incidents or open applies; these runs must not be deleted."""
+    """Ids of the Dagster runs that belong to open incidents or to unfinished applies (executions of plans).
+
+    These runs must not be deleted.
+    """
     found = set()
     for incident in lifecycle.registry.open_incidents():
         records = instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
@@ -106,5 +110,5 @@ def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> s
     tags={"dagster/max_retries": "0"},
 )
 def upkeep() -> None:
-    """A job with the single op ``prune_one``."""
+    """The Dagster job that deletes old data; its only op is ``prune_one``."""
     prune_one()

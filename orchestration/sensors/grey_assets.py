@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.memory import available_mb
 
-#: Maximum number of consecutive failed runs of a subject; after them, no run is requested.
+#: Maximum number of consecutive failed runs of a subject (a processor, or the installation). Then no run is requested.
 TRIES = 3
 #: Backoff after the first failed run, seconds; doubled after each further consecutive failure.
 RETRY_AFTER_S = 60.0
@@ -27,7 +27,7 @@ RETRY_AFTER_S = 60.0
 BESIDE_HEAP_MB = 768
 #: The layers of assets (first part of the asset key) whose runs start Spark's JVM.
 SPARK_LAYERS = frozenset({"warehouse"})
-#: Name of the subject to which topics, and assets of the whole installation, belong.
+#: Name of the subject "whole installation". Topics, and assets without a processor, belong to this subject.
 INSTALLATION = ""
 
 
@@ -59,7 +59,7 @@ class Subject:
     assets: tuple[AssetFacts, ...]
     #: Whether the processor works, so that its state can be read. True for the installation.
     works: bool = True
-    #: Whether a run for this subject is queued or in progress.
+    #: Whether a run for this subject (processor, or whole installation) is queued or in progress.
     busy: bool = False
     #: Number of consecutive failed runs. The next field is the seconds since the last run ended.
     failed: int = 0
@@ -100,9 +100,9 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. False postpones it, because other sensors may soon make it unnecessary or
-    #: larger. They may report these checks, or they may report an asset that a command deployed. Then this run can also
-    #: execute the checks of that asset.
+    #: Whether the run is requested now. False postpones the run, because reports of other sensors may change it.
+    #: Another sensor may report some of these checks, so the run becomes smaller or unnecessary. Another sensor may
+    #: also report an asset that a command deployed. Then the run can execute the checks of this asset, too.
     at_once: bool = True
 
     @property
@@ -148,7 +148,10 @@ def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
 
 
 def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted | None:
-    """The run to request for one subject, or None. Adds the subject's reports and reasons to ``decision``."""
+    """The run to request for one subject (processor, or whole installation); None if no run is needed.
+
+    Adds the subject's reports and reasons to ``decision``.
+    """
     for asset in subject.assets:
         if not asset.materialized and not asset.runnable and asset.exists:
             decision.present.append(asset.name)
@@ -179,7 +182,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
 
 
 def _waiting(subject: Subject) -> str:
-    """Returns the reason why no run may start for this subject now; empty if a run may start."""
+    """Returns the reason why no run may start for this processor or installation now; empty if a run may start."""
     if not subject.works:
         return f"Nothing; it is done as soon as processor {subject.name} works." if subject.name else ""
     if subject.busy:

@@ -67,7 +67,8 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        # A run may only have checks of this selection, and `all` alone lacks the checks of topics.
+        # Dagster lets the sensor's runs execute only checks of this selection. `all()` alone does not include the
+        # checks of topics.
         asset_selection=dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
@@ -123,7 +124,7 @@ class _Reading:
         self._active = self._instance.get_run_records(dg.RunsFilter(statuses=list(_ACTIVE)), limit=_RUNS_MAX)
 
     def subjects(self, deployed: Sequence[ProcessorDefinition]) -> list[Subject]:
-        """The facts about each deployed processor, and about the installation, which includes all topics."""
+        """Returns the facts about each deployed processor, and about the installation, which includes all topics."""
         names = {each.name for each in deployed}
         own: dict[str, list[dg.AssetKey]] = {name: [] for name in (*names, grey_assets.INSTALLATION)}
         for key in sorted(each for each in self._graph.get_all_asset_keys() if is_ours(each.path)):
@@ -206,8 +207,8 @@ def _tell(file: Path, decision: Decision) -> None:
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     for name in decision.present:
         key = dg.AssetKey.from_user_string(name)
-        # Only the partition count is reported. Record counts are reported as observations, because Dagster's page
-        # would show the counts of this single event forever.
+        # Only the number of partitions is reported here. The number of records is reported by observations. Otherwise
+        # Dagster's page would show the record count of this single event forever.
         lasting = {each: value for each, value in topics.get(key.path[-1], {}).items() if each == "partitions"}
         yield dg.AssetMaterialization(key, description="It exists.", metadata=lasting)
 
@@ -253,7 +254,7 @@ def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
-#: Function: asset key -> keys of the asset's checks, which run whenever a run materialises the asset.
+#: Function: asset key -> keys of all checks of this asset that a materialisation of the asset also executes.
 _ChecksOf = Callable[[dg.AssetKey], Iterable[dg.AssetCheckKey]]
 
 
@@ -266,7 +267,8 @@ def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.Run
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,
-        # The list may be empty but not None, because None selects every asset, and the run would deploy.
+        # The list may be empty, but must not be None. None would select every asset, and the run would deploy
+        # processors.
         asset_selection=selected,
         asset_check_keys=checks or None,
         tags={GREEN_TAG: "first"},

@@ -67,7 +67,7 @@ TELEMETRY_EVERY_S = 60
 OBSERVE_EVERY_S = 300.0
 #: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000
-#: Maximum number of stores about which one tick logs observations; the next tick continues with the remaining stores.
+#: Maximum number of stores for which one tick logs observations. The next tick continues with the remaining stores.
 STATES_PER_TICK = 20
 #: Figures of a processor that are also logged as observations of the processor's stores.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
@@ -139,7 +139,7 @@ def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinitio
 class _Remembered(msgspec.Struct):
     """The facts about one processor that the sensor keeps in its cursor from tick to tick."""
 
-    #: Slot -> time at which its worker last answered a status request.
+    #: Slot (place of a worker) -> time at which its worker last answered a status request.
     answered: dict[str, datetime] = {}
     #: Last reported result of the check ``working``: its text, and its time in seconds since 1970.
     told: tuple[str, float] | None = None
@@ -154,7 +154,7 @@ class _Tick:
     lifecycle: LifecycleResource
     conditions: Conditions
     before: dict[str, _Remembered]
-    #: Processor -> its open apply.
+    #: Processor -> its open apply (an execution of a plan that has not ended).
     begun: dict[str, ApplyRecord]
     #: The status of all workers. All status requests are parallel, so that workers without an answer cost one timeout.
     world: World
@@ -210,7 +210,10 @@ class _Tick:
             self._report(name, judge_pause(answer, last_apply(name, world)), incident)
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
-        """Report an interrupted apply in the check ``working``. A running apply changes nothing in the check."""
+        """Report an interrupted apply (execution of a plan) in the check ``working``.
+
+        Does nothing for an apply that still runs.
+        """
         if begun is not None and is_broken_off(begun):
             incident = incident_of(begun.processor, self.lifecycle.world)
             self._report(begun.processor, judge_interrupted(begun, found, incident), None)
@@ -263,7 +266,10 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
-    """Decodes the cursor: processor -> remembered facts; empty if another version of Holdfast wrote it."""
+    """Decodes the cursor: processor -> the facts that the last tick stored.
+
+    Empty if another version wrote the cursor.
+    """
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
     except msgspec.MsgspecError:

@@ -23,7 +23,7 @@ from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
-    """All schedules of Holdfast. ``settings`` has the interval of snapshots, and whether their schedule is on."""
+    """All schedules of Holdfast. ``settings`` has the interval of snapshots, and whether that schedule is on."""
     return [
         dg.ScheduleDefinition(
             name="compaction_checks_nightly",
@@ -107,7 +107,7 @@ def _maintenance() -> dg.ScheduleDefinition:
 
 
 def no_memory(settings: Settings) -> str | None:
-    """The reason, about memory, why no run with Spark may start now; None if a run may start."""
+    """The reason why the machine has too little memory for a run with Spark; None if it has enough."""
     memory = spark_memory(settings)
     return None if memory.allows else memory.sentence
 

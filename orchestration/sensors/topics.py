@@ -4,7 +4,7 @@ Invariants:
     - A tick requests no run. The number of Kafka requests of a tick does not grow with processors, stores or
       partitions. Workers are asked only if a topic's id changed, that is, if the topic was recreated.
     - A check is updated only if its result changed. If a topic can't be read, its check keeps the last result.
-    - A processor is not judged while an apply changes it.
+    - A processor is not judged while a plan is applied to it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 WATCH_EVERY_S = 15
 #: Timeout of each Kafka request of a tick, seconds.
 REQUEST_S = 8.0
-#: Verbs that replace a changelog or the committed offsets. If such a verb was applied, the replacement is no fault.
+#: Verbs that replace a changelog or the committed offsets. After such a verb, a replaced topic or offset is no fault.
 REPLACING_VERBS = ("backfill", "clear", "reposition", "restore")
 
 
@@ -78,8 +78,9 @@ def _registered(
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
     """The changed results of the check ``registered`` of each processor, and the updated memory for the next tick.
 
-    The check fails for a processor that was adopted into a rebuilt registry. It also fails if the processor's newest
-    deployment is missing in the registry. When the check passes again, this result is reported too.
+    The check fails for a processor that was adopted (entered without a deploy) into a rebuilt registry. It also fails
+    if the processor's newest deployment is missing in the registry. When the check passes again, this result is
+    reported too.
     """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = topic_checks.adopted_now(lifecycle)
@@ -116,7 +117,7 @@ def _judge(
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> ids of the topics from which workers have built their state, as the running workers report them."""
+    """Changelog -> ids of the topics from which running workers say that they have built their state."""
     found: dict[str, set[str]] = {}
     for name in processors:
         for slot in slots_at_work(name, lifecycle.world):
@@ -129,7 +130,10 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> end of its newest successful apply of a verb in ``REPLACING_VERBS``, seconds since 1970."""
+    """Processor -> the end of its newest successful apply (executed plan) of a verb in ``REPLACING_VERBS``.
+
+    The time is seconds since 1970.
+    """
     found: dict[str, float] = {}
     for name in processors:
         for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):

@@ -73,7 +73,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states, lags = _states(lifecycle, settings, former, lags)
-        except HoldfastError as failed:  # messages that do not need the registry are still sent
+        # If the registry does not answer, the messages that do not need it are still sent.
+        except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
@@ -81,7 +82,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
             unread = {state_messages.BROKER, *(each.subject for each in of_processors)}
             states = state_messages.follow(former, needs, unread, now_utc())
         else:
-            if known is None:  # In the first tick, all messages about ended incidents count as sent.
+            # In the first tick, all messages about ended incidents count as sent, so that old incidents are not posted.
+            if known is None:
                 outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
@@ -118,8 +120,8 @@ def _states(
 ) -> tuple[dict[str, SeenNeed], dict[str, Lag]]:
     """Problems that need a person: those known from the last tick, updated with the facts of this tick.
 
-    The problems of a processor whose status can't be read stay unchanged. The second result has the lags for the next
-    tick; ``before`` has those of the last tick.
+    The problems of a processor whose status can't be read stay unchanged. The second result has the processors' lags,
+    which the next tick gets as ``before``.
     """
     needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     lags: dict[str, Lag] = {}
@@ -128,7 +130,7 @@ def _states(
     for name in (each.processor for each in deployments):
         try:
             now = processor_now(name, world, limits, before=before.get(name))
-        except Exception as failed:  # an error of one processor must not stop the reports about other processors
+        except Exception as failed:  # An error about one processor must not stop the reports about other processors.
             unread |= {name, state_messages.BROKER}
             needs.append(state_messages.need_of_unread(name, failed))
             continue

@@ -35,7 +35,7 @@ _MISSED = {
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
-#: The first word of an action that needs no person.
+#: The first word of an action text that tells the user to do nothing.
 NO_ACTION = "Nothing"
 #: The action for the user if the sensor `kept_green` will soon make the asset green by itself.
 _SOON = (
@@ -58,7 +58,7 @@ class Reason:
 
     @property
     def by_itself(self) -> bool:
-        """Whether the subject is grey and will turn green without an action of a person."""
+        """Whether the service, processor or asset is grey and will turn green without an action of a person."""
         return self.colour == "grey" and self.action.startswith(NO_ACTION)
 
 
@@ -73,7 +73,7 @@ def read_grey(settings: Settings) -> dict[str, str]:
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
-    """One reason for each service of this home that does not run or does not answer.
+    """One reason for each service of this home folder that does not run or does not answer.
 
     A service that does not run is grey, because it may run elsewhere. A supervisor that does not answer is red.
     """
@@ -111,7 +111,7 @@ def _last_line(error: str) -> str:
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:
     """The reason from a processor's check `working`; empty if the processor works or was stopped on purpose."""
-    if answer.colour in ("green", "grey"):  # grey: the processor was stopped on purpose, so nothing is wrong
+    if answer.colour in ("green", "grey"):  # A grey processor was stopped on purpose, so nothing is wrong.
         return []
     sentence, action = _split(answer.text)
     return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
@@ -159,7 +159,7 @@ def of_assets(
             found.append(Reason(subject, "red", f"Its last run, {page.failed_run}, failed.", action))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
-        elif absent > 0:  # `absent` leaves out the newest partition, because the schedule will materialise it
+        elif absent > 0:  # The newest partition is not counted in `absent`, because the schedule will materialise it.
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
@@ -179,7 +179,10 @@ def ordered(reasons: Iterable[Reason]) -> list[Reason]:
 
 
 def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
-    """Merges reasons with equal texts to pairs (all their subjects, reason), in the order of the first subjects."""
+    """Merges reasons with equal texts: returns pairs of (all subjects with this text, reason).
+
+    A subject is a service, processor or asset. The pairs have the order of their first subjects.
+    """
     found: dict[tuple[str, str, str], list[Reason]] = {}
     for each in reasons:
         found.setdefault((each.colour, each.reason, each.action), []).append(each)

@@ -1,4 +1,4 @@
-"""Launches runs of assets through Dagster's webserver of this home, so that Dagster's queue and limits apply.
+"""Launches runs of assets through the Dagster webserver of this home folder, so that Dagster's queue and limits apply.
 
 Invariants:
     - A run is launched by the GraphQL mutation that the UI sends. So its page, tags and limits are the same as those of

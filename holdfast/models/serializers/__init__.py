@@ -17,22 +17,22 @@ DoubleDeserializer, DoubleSerializer = partial(deserializer, "double"), partial(
 IntegerDeserializer, IntegerSerializer = partial(deserializer, "int"), partial(serializer, "int")
 
 
-def JSONDeserializer(schema: Any = None, **given: Any) -> Any:  # Quix Streams has a class with this name
+def JSONDeserializer(schema: Any = None, **given: Any) -> Any:  # the name is that of a class of Quix Streams
     """A deserializer of JSON. With a schema or other arguments, it is ``holdfast.JSONDeserializer(schema, ...)``."""
     return json_schema.JSONDeserializer(schema, **given) if schema is not None or given else deserializer("json")
 
 
-def JSONSerializer(schema: Any = None, **given: Any) -> Any:  # Quix Streams has a class with this name
+def JSONSerializer(schema: Any = None, **given: Any) -> Any:  # the name is that of a class of Quix Streams
     """A serializer of JSON. With a schema or other arguments, it is ``holdfast.JSONSerializer(schema, ...)``."""
     return json_schema.JSONSerializer(schema, **given) if schema is not None or given else serializer("json")
 
 
-def StringDeserializer(codec: str = "utf_8") -> Deserializer:  # Quix Streams has a class with this name
+def StringDeserializer(codec: str = "utf_8") -> Deserializer:  # the name is that of a class of Quix Streams
     """A deserializer of text. ``codec`` is the name of a Python encoding, for example ``latin_1``."""
     return deserializer("str") if codec == "utf_8" else deserializer(lambda raw: raw.decode(codec))
 
 
-def StringSerializer(codec: str = "utf_8") -> Serializer:  # Quix Streams has a class with this name
+def StringSerializer(codec: str = "utf_8") -> Serializer:  # the name is that of a class of Quix Streams
     """A serializer of text. ``codec`` is the name of a Python encoding, for example ``latin_1``."""
     return serializer("str") if codec == "utf_8" else serializer(lambda text: text.encode(codec))
 

@@ -20,7 +20,7 @@ one_open_incident = Index(
     postgresql_where=tables.incidents.c.closed_at.is_(None),
 )
 
-#: Unique index that refuses a second open apply of a processor.
+#: Unique index that refuses a second open apply (execution of a plan) of a processor.
 one_open_apply = Index(
     "ux_applies_one_open",
     tables.applies.c.processor,

@@ -74,14 +74,14 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        # A refused plan is not printed, because the error of ``apply`` has the same text.
+        # A refused plan is not printed here, because the error that ``apply`` raises has the same text.
         if not isinstance(plan.verdict, Refused):
             if not as_json:
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # A plan without changes is applied, too, because this closes an open apply whose stages are all done. A refused
-        # plan makes `apply` raise the error.
+        # A plan without changes is applied, too. This closes an open apply (an unfinished execution of a plan) whose
+        # stages are all done. For a refused plan, `apply` raises the error.
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 
@@ -105,7 +105,8 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
         NotConfirmed: There is no terminal for the question, or ``silent`` is True.
         typer.Exit: The user answered no.
     """
-    from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # imported late: loads the database library
+    # imported late, because it loads the database library
+    from holdfast.processors.lifecycle.plans.apply import NotConfirmed
 
     if sure:
         return

@@ -1,6 +1,6 @@
-"""One function for each verb. The function's signature defines the verb's command-line options.
+"""One function for each verb (kind of change, for example ``deploy``). Its signature defines the command-line options.
 
-Each function returns the request of its verb.
+Each function returns a request: the verb with its arguments, as data.
 
 ``commands.changes.verbs`` adds the options of ``plan``, ``explain`` and ``apply`` to each signature.
 """
@@ -249,7 +249,7 @@ def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topi
     return PutBack(topic)
 
 
-#: Maps the name of a verb, as typed on the command line, to the function that returns its request.
+#: Verb, as typed on the command line -> the function that returns the request of this verb.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
     for each in (

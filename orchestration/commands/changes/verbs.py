@@ -1,12 +1,12 @@
-"""The command groups ``holdfast plan``, ``holdfast explain`` and ``holdfast apply``, each with all verbs.
+"""The command groups ``holdfast plan``, ``holdfast explain`` and ``holdfast apply``. A verb is a kind of change.
 
     plan     prints a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
     explain  prints the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Each verb is a command in all three groups. To avoid three functions for each verb, ``joined_command`` creates a command
-from two functions: the verb and the action. Typer reads a command's options from its signature, so the command gets
-a signature that joins the parameters of both functions::
+Each verb, for example ``deploy``, is a command in all three groups. To avoid three functions for each verb,
+``joined_command`` creates a command from two functions: the verb and the action. Typer reads a command's options from
+its signature, so the command gets a signature that joins the parameters of both functions::
 
     verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
     action   _apply(request, *, plan, yes, who, as_json)        below: plans, explains or applies the request
@@ -14,7 +14,7 @@ a signature that joins the parameters of both functions::
              └───── go to the verb ──────┘  └─── go to the action ──┘
 
 Invariants:
-    - ``orchestration.verbs`` makes every decision; this module prints it.
+    - ``orchestration.verbs`` makes every decision; this module prints the result.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 _CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
 
-#: Number of applies that ``holdfast apply list`` prints.
+#: Maximum number of applies (executions of plans) that ``holdfast apply list`` prints.
 _LISTED = 20
 
 ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
 
 
 def make_plan() -> typer.Typer:
-    """Create the command group ``holdfast plan``, which has one command for each verb."""
+    """Create the command group ``holdfast plan``, which has one command for each verb, for example ``plan deploy``."""
     return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
 
 
@@ -74,7 +74,7 @@ class ExplainGroup(TyperGroup):
 
 
 def make_explain() -> typer.Typer:
-    """Create the command group ``holdfast explain`` with all verbs, and with the command ``topology``."""
+    """Create the command group ``holdfast explain``: one command for each verb, and the command ``topology``."""
     text = f"Explain a verb: its stages, its effects and how to undo it. {_CODES}"
     group = _group(text, _explain, ExplainGroup)
     group.command("topology")(topology)
@@ -82,7 +82,7 @@ def make_explain() -> typer.Typer:
 
 
 def make_apply() -> typer.Typer:
-    """Create the command group ``holdfast apply`` with all verbs, and with ``list``, ``resume`` and ``abandon``."""
+    """Create the command group ``holdfast apply``: one command for each verb, and ``list``, ``resume``, ``abandon``."""
     applying = _group("Carry out a verb; list, resume and abandon applies.", _apply)
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
@@ -140,7 +140,8 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies with their outcomes, newest first."""
-    # imported late because they load the database library; the list needs the registry only, no processor and no Kafka
+    # Imported late, because these modules load the database library. The list needs only the registry, no processor and
+    # no Kafka.
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
@@ -215,7 +216,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """A sentence for the user which says that an interrupted apply is resumed now."""
+    """A sentence that tells the user that an interrupted apply is being resumed."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -284,7 +285,10 @@ def _how_to_apply(plan: Plan) -> str:
 
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
-    """Makes the plan of a request. If the processor has an open apply, a line about the apply is printed on stderr."""
+    """Makes the plan of a request.
+
+    If the processor has an open apply (an unfinished execution of a plan), a line about it is printed on stderr.
+    """
     with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
@@ -306,20 +310,21 @@ def _exit_code(plan: Plan) -> int:
 def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
     """Context manager that yields ``Verbs``, which plans and applies requests, for the settings of this process.
 
-    ``who`` is the user name to record with applies; None records the current user.
+    ``who`` is the user name to record with each applied plan; None records the current user.
     """
-    from holdfast.orchestration.verbs import open_verbs  # imported late: loads Kafka, RocksDB and database libraries
+    # imported late, because it loads the libraries for Kafka, RocksDB and databases
+    from holdfast.orchestration.verbs import open_verbs
 
     return open_verbs(command_settings(), who=who)
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of both functions, ``verb`` and ``action``.
+    """Returns a command whose options are those of both functions, ``verb`` and ``action``.
 
     The module's docstring shows which options go to which function.
     """
-    # The annotations are evaluated here. Otherwise typer would look for their names in this module, not in the module
-    # of the verb.
+    # typer reads annotations as names and looks for them in this module, not in the module of the verb. So the
+    # annotations are evaluated here.
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
     of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 

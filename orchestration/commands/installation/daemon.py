@@ -16,7 +16,8 @@ def daemon(context: typer.Context) -> None:
     `holdfast up` starts the same daemon in the background. The daemon keeps its code server until the project's code
     changes. `dagster-daemon run` starts a new code server each minute, which always uses a tenth of a core.
     """
-    from holdfast.orchestration.host.daemon.serving import daemon_command  # imported late: loads all of Dagster
+    # imported late, because it loads all of Dagster
+    from holdfast.orchestration.host.daemon.serving import daemon_command
 
     settings = command_settings("INFO")
     os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))

@@ -110,7 +110,7 @@ def log_lines(
                 yield line
                 continue
             pause()
-            with suppress(OSError):  # during a rotation, the file does not exist for a moment
+            with suppress(OSError):  # During a rotation, the file does not exist for a moment.
                 there = file.stat()
                 if there.st_ino != os.fstat(opened.fileno()).st_ino or there.st_size < opened.tell():
                     rest = opened.read()

@@ -45,7 +45,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     _check_extras(settings)
     _check_cluster(settings)
     claim_home(settings)
-    # Called first, so that an invalid configuration stops the command before it starts a service.
+    # This call comes first, so that an invalid configuration stops the command before it starts a service.
     local.check_configuration(settings)
     local.shrink(settings)
     deployed: tuple[Started, ...] = ()
@@ -54,7 +54,8 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
         def say(line: str) -> None:
             spinner.update(escape(line))
 
-        # Threads save time, because each start mostly waits: for the broker's JVM, for Dagster's imports, for Kafka.
+        # The services start in threads, because each start mostly waits: for the broker's JVM, for Dagster's imports,
+        # or for Kafka.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="dagster-start") as aside:
             serves = local.running(settings, local.WEBSERVER) is not None
             webserver = aside.submit(local.start_webserver, settings, port=port)

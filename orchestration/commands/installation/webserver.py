@@ -16,7 +16,8 @@ def webserver(context: typer.Context) -> None:
     `holdfast up` starts the same webserver in the background. Other machines can use it only if
     `HOLDFAST_WEBSERVER__TOKENS` or `HOLDFAST_WEBSERVER__PROXIES` is set (docs/operations.md).
     """
-    from holdfast.orchestration.host.front.serving import webserver_command  # imported late: loads all of Dagster
+    # imported late, because it loads all of Dagster
+    from holdfast.orchestration.host.front.serving import webserver_command
 
     settings = command_settings("INFO")
     os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))

@@ -79,7 +79,10 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """Partition -> start offset, according to ``--from``. A deleted offset is replaced by the first existing offset."""
+    """Partition -> start offset, according to ``--from``.
+
+    If the record at this offset was deleted, the start is the first existing offset.
+    """
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first

@@ -14,8 +14,8 @@ from holdfast.orchestration.commands.options import Json, Processor, Store, comm
 if TYPE_CHECKING:
     from holdfast.processors.audits.stores import StoreAudit
 
-#: On a terminal with fewer columns, each row of fingerprints is printed as one line. A table would break fingerprints
-#: over several lines, and users could not copy them.
+#: On a terminal with fewer columns, each row of fingerprints (long hashes) is printed as one line. A table would break
+#: a fingerprint over several lines, and users could not copy it.
 WIDE = 120
 
 

@@ -1,4 +1,4 @@
-"""The part of ``holdfast status`` about a processor's workers: one row for each slot, with the diagnosis as text.
+"""The part of ``holdfast status`` about workers: one row for each slot (place of a worker), with a diagnosis.
 
 Invariants:
     - Version, process, phase and times in a row come from the worker's own answer, never from the registry. Facts from
@@ -48,7 +48,7 @@ _OF_A_WORKER = (
 def describe_processor(
     deployment: Deployment, world: World, limits: Limits
 ) -> tuple[list[dict[str, Any]], list[Reason]]:
-    """The rows of a processor, one for each slot, and the reasons why it is not shown as green."""
+    """The rows of a processor, one for each slot (place of a worker), and the reasons why it is not green."""
     name = deployment.processor
     try:
         now = processor_now(name, world, limits)

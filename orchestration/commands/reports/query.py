@@ -54,7 +54,8 @@ def only_store(processor: str, stores: list[str]) -> str:
     Raises:
         PlanRefused: The processor has no store, or several stores.
     """
-    from holdfast.processors.lifecycle.plans.apply import PlanRefused  # imported late: loads the database library
+    # imported late, because it loads the database library
+    from holdfast.processors.lifecycle.plans.apply import PlanRefused
 
     if len(stores) == 1:
         return stores[0]
@@ -80,7 +81,7 @@ def document(processor: str, store: str, found: Found) -> dict[str, Any]:
 
 
 def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -> None:
-    # imported late: loads the types of columns
+    # Imported late, because this import also loads the modules with the types of columns.
     from holdfast.orchestration.commands.reports.readable_rows import built_in, cells, is_internal
 
     console = Console()
@@ -108,6 +109,6 @@ def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -
 
 
 def _as_stored(store: StoreSpec, row: Mapping[str, Any]) -> tuple[str, str]:
-    """The state key in words, and the value as it is stored."""
+    """Returns two texts about an entry: its state key in words, and its value as stored (JSON or base64)."""
     value = json.dumps(row["value"], ensure_ascii=False) if "value" in row else f"base64 {row['value_base64']}"
     return record_in_words(store, row["state"], row.get("value")), value

@@ -111,7 +111,10 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written before the time ``at``; None if there is none, or if ``at`` is not a time."""
+    """The newest version that was written before the time ``at``.
+
+    None if no version is older, or if ``at`` is not a time.
+    """
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -125,7 +128,7 @@ def _read(
     settings: Settings, store: tuple[str, str], at: str | None, limit: int, keep: Callable[[dict[str, Any]], bool]
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
     """Reads a store's table. Returns the table, its version ``at``, and the first rows for which ``keep`` is true."""
-    # imported late because loading the Iceberg library takes a second
+    # imported late, because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
     from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
@@ -176,7 +179,7 @@ class RunProgress:
         self._last = progress
 
     def line(self, text: str) -> None:
-        """Print one line that is not overwritten."""
+        """Print a permanent line above the spinner."""
         self._told_at = self._clock()
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 

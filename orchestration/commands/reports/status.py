@@ -1,6 +1,7 @@
-"""``holdfast status``: prints services, processors, open incidents and open applies, with reasons if not green.
+"""``holdfast status``: prints services, processors, incidents and open applies, with a reason if one is not green.
 
-With ``--sizes``, it prints the users of disk space instead.
+An open apply is an execution of a plan that has not ended. With ``--sizes``, the command prints instead how much disk
+space each kind of data uses.
 
 Invariants:
     - ``orchestration.view.reasons`` decides the colours; its texts are the texts of the asset checks.
@@ -72,9 +73,9 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, processors, incidents, applies, and reasons for colours.
+    """The JSON document of ``holdfast status``: services, processors, incidents, open applies, and reasons for colours.
 
-    ``name`` limits the document to one processor or asset.
+    An open apply is an execution of a plan that has not ended. ``name`` limits the document to one processor or asset.
 
     Raises:
         NothingOfThatName: No processor and no asset has this name.
@@ -147,12 +148,15 @@ def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequ
 
 
 def is_of(name: str, subject: str) -> bool:
-    """Whether a subject belongs to ``name``: both ``fleet`` and ``state/fleet/seen_state`` belong to ``fleet``."""
+    """Whether a subject (the text that names a processor, asset or service) belongs to the processor or asset ``name``.
+
+    For example, ``fleet`` and ``state/fleet/seen_state`` both belong to ``fleet``.
+    """
     return name == subject or name in subject.split("/")
 
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status --sizes``: users of disk space, and whether enough is free."""
+    """The JSON document of ``holdfast status --sizes``: disk space by kind of data, and whether enough is free."""
     from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
 
     used = measure(owners(settings))
@@ -198,7 +202,7 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
-    """Adds facts of the registry to the document; returns the reasons why processors are not green."""
+    """Adds deployments, incidents and open applies to the document; returns why processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
     from holdfast.orchestration.view import reasons
     from holdfast.orchestration.world import build_world
@@ -245,7 +249,7 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """Lines about the subtopologies of each slot that has several of them, or whose messages wait for another input."""
+    """Lines about the subtopologies of a worker, if it has several of them, or if messages wait for another input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]

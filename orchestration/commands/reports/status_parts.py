@@ -22,12 +22,16 @@ from rich.table import Table
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.orchestration.view.reasons import Reason, grouped
 
-#: Maximum number of subjects that are printed with one reason; the JSON document has all subjects.
+#: Maximum number of subjects (services, processors, assets) that are printed with one reason. The JSON document has
+#: all.
 _SUBJECTS = 3
 
 
 def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print one row for each slot of each processor; columns that all rows leave empty are left out."""
+    """Print one row for each slot (place of a worker) of each processor.
+
+    A column that is empty in all rows is left out.
+    """
     if not rows:
         return
     columns = ["processor", "slot", "version", "partitions"]
@@ -44,8 +48,8 @@ def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
-    """Column -> cell of one slot, with rich's markup; ``-`` means unknown."""
-    # shown in addition to the state, because the state of a paused processor is healthy although it reads no input
+    """Column -> cell, for the row of one slot (place of a worker). Cells have rich's markup; ``-`` means unknown."""
+    # PAUSED is printed beside the state, because a paused processor has the state healthy although it reads no input.
     paused = " [red]PAUSED[/]" if row["paused"] else ""
     state = "down" if (row["desired"], row["diagnosis"]) == ("stopped", "not-deployed") else row["diagnosis"]
     time = row["stream_time"]
@@ -67,9 +71,9 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def partitions_in_words(row: dict[str, Any]) -> str | None:
-    """The partitions of a slot, as ``0-2, 5``; ``none`` if the worker has no partition; None if it does not answer.
+    """The partitions of a worker, as ``0-2, 5``; ``none`` if it has no partition; None if it does not answer.
 
-    If the subtopologies of the slot have different partitions, each list begins with the name of its subtopology.
+    If the subtopologies of the worker have different partitions, each list begins with the name of its subtopology.
     """
     if row["phase"] is None:
         return None
@@ -100,7 +104,10 @@ def timers_in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def schedules_in_words(processors: Sequence[dict[str, Any]]) -> list[str]:
-    """One line for each schedule of a slot: its next slot, the last slot that fired, and the number of missed slots."""
+    """One line for each schedule of a worker.
+
+    A line has the next planned time, the last planned time at which the schedule fired, and the number of missed times.
+    """
     found = []
     for row in processors:
         for name, each in (

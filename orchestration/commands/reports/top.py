@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.ports import World
     from holdfast.processors.lifecycle.recovery.incidents import Observation
 
-#: Maximum seconds between the first and the second observation. The first one is not printed, because it has no rates.
+#: Maximum seconds between the first and the second observation. The first observation is not printed, because no rate
+#: can be computed from it.
 _FIRST_S = 1.0
 #: Length of a progress bar, characters. The bar is text, because rich's own progress bar can't share a table cell with
 #: percent and seconds.
@@ -47,7 +48,7 @@ Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: the worker in one slot of a processor; None means that a value is unknown."""
+    """One row of the table: one worker of a processor and its slot (number). None means that a value is unknown."""
 
     processor: str
     slot: str
@@ -125,7 +126,7 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
     """Observe the deployed processors now; ``before`` has the statuses of the previous observation, for rates."""
-    # imported here because it loads the database library, which `--help` must not load
+    # Imported late, because it loads the database library, which `--help` must not load.
     from holdfast.processors.lifecycle.recovery.incidents import observe
 
     try:
@@ -210,7 +211,7 @@ def document(look: Look) -> dict[str, object]:
 
 
 def page(look: Look) -> RenderableType:
-    """The terminal page of one observation: a table, then incidents and errors."""
+    """The page of one observation for the terminal: a table of workers, then open incidents and errors."""
     parts: list[RenderableType] = []
     if look.rows:
         table = Table("processor", "slot", "state", "phase", "tasks", box=None, pad_edge=False)

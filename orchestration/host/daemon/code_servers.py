@@ -57,7 +57,10 @@ def settled(servers: Iterable[Server]) -> list[str]:
 
 
 def _patience_s(early: int) -> float:
-    """The minimum seconds between two starts of a code server; ``early`` is the number of its restarts so far."""
+    """The minimum seconds between two starts of a code server.
+
+    ``early`` is the number of restarts since it last ran for ``AGE_MIN_S``.
+    """
     return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 
 

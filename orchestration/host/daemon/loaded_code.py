@@ -29,9 +29,9 @@ Files = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """Fingerprint of all inputs of the Dagster definitions at one moment. Equal values give equal definitions.
+    """A value that identifies all inputs of the Dagster definitions at one moment (fingerprint).
 
-    ``starts`` are the starts of the first time partitions, seconds since 1970.
+    Equal values give equal definitions. ``starts`` are the starts of the first time partitions, seconds since 1970.
     """
 
     files: Files
@@ -64,7 +64,7 @@ def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] =
 
 
 def current_settings(known: Settings) -> Settings:
-    """The settings that a new code server would read. If these are invalid now, returns ``known``."""
+    """The settings that a new code server would read. If these are invalid now, returns the settings ``known``."""
     try:
         return load_settings()
     except HoldfastError:

@@ -89,7 +89,7 @@ def controller_of(
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
     target = code_locations(workspace)
     looking = _Looking(settings, target, [Path(file) for file in workspace.workspace or ()])
-    # The fingerprint is read before the code is loaded, so that an edit during the load is noticed later.
+    # The fingerprint of the code is computed before the code is loaded. So an edit during the load is noticed later.
     before = looking()
     context = stack.enter_context(KeptLocations(instance, target, grpc_server_registry=servers))
     write_logs(options["log_format"], options["log_level"])
@@ -220,7 +220,10 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # Without heartbeats, the former code server ends.
 
     def _seen(self) -> LoadedCode:
-        """Returns the fingerprint of the present code. Logs an error and returns the last value if it is unreadable."""
+        """Returns the fingerprint of the present code.
+
+        If the code is unreadable, logs an error and returns the last value.
+        """
         try:
             return self._look()
         except OSError as failed:

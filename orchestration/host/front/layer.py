@@ -54,7 +54,7 @@ _FORM_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
-    # Without this header, browsers send the form with `Origin: null`, which is refused.
+    # Without Referrer-Policy, browsers would send the sign-in form with `Origin: null`, and this request is refused.
     "Referrer-Policy": "same-origin",
     **_ADDED,
 }
@@ -101,8 +101,8 @@ class Front:
             await socket.close(1008)
 
     def _log(self, asked: Asked, refused: Refused) -> None:
-        # The limit applies to each `action`, which is a fixed text. A hostile page could vary `seen`, the request's
-        # text.
+        # Repeated refusals with the same `action` are not logged for a while. `action` is a fixed text. A hostile page
+        # could vary `seen`, which quotes the request, and so fill the log.
         if self._is_news(refused.action):
             log.warning("webserver.refused", status=refused.status, seen=refused.seen, peer=asked.peer, path=asked.path)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: Maximum number of sections that a search lists.
 FOUND_MAX = 30
-#: Length of an excerpt, characters.
+#: Length of the excerpt that a search shows of each section, characters.
 _EXCERPT = 200
 #: Weight of a word in a section's heading; a word in the section's text has weight 1.
 _HEADING_WEIGHT = 10
@@ -49,7 +49,8 @@ def sections_of(folder: Path) -> tuple[Section, ...]:
         if any(part.startswith(".") for part in file.relative_to(folder).parts):
             continue
         text = file.read_text(encoding="utf-8")
-        # A comment in a code block begins with `#`, as a heading does. So the `#` of code blocks are hidden.
+        # A comment in a code block begins with `#`, as a heading does. So each such `#` is replaced by a space before
+        # headings are searched.
         hidden = _FENCE.sub(lambda block: re.sub(r"(?m)^#", " ", block[0]), text)
         heads = list(_HEADING.finditer(hidden))
         title = _plain(heads[0][2]) if heads else file.stem
@@ -96,7 +97,7 @@ def menu(folder: Path, at: str) -> str:
 
 
 def form(at: str, query: str = "") -> str:
-    """The field for a search as HTML."""
+    """The HTML of the input field for a search."""
     return (
         f'<form action="{_quoted(f"{at}/search")}" role="search"><input type="search" name="q" '
         f'value="{_quoted(query)}" placeholder="Search the docs" aria-label="Search the docs"></form>'

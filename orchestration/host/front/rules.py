@@ -28,7 +28,7 @@ from holdfast.infra.settings.groups import LOOPBACK_NAMES
 SIGN_IN = "/holdfast/sign-in"
 #: Name of the cookie that holds the session after sign-in.
 COOKIE = "holdfast_session"
-#: Lifetime of a session, seconds.
+#: Lifetime of a session (a browser that has signed in), seconds.
 SESSION_S = 12 * 3600
 #: Maximum length of a person's name that a proxy sends, characters.
 NAME_MAX = 100
@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request may pass. ``who`` is the name of its person; None if the settings require no sign-in."""
+    """The request may pass. ``who`` is the person who sent it; None if the settings require no sign-in."""
 
     who: str | None
 
@@ -127,7 +127,7 @@ def trusted(peer: str, rules: Rules) -> bool:
         address = ipaddress.ip_address(peer)
     except ValueError:
         return False
-    # a server that listens on IPv6 sees an IPv4 client as ``::ffff:10.0.0.1``
+    # A server that listens on IPv6 sees an IPv4 client as ``::ffff:10.0.0.1``.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any((mapped or address) in network for network in rules.proxies)
 

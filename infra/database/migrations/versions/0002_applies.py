@@ -1,4 +1,4 @@
-"""Adds the tables for shown plans, and for applies with their stages."""
+"""Adds the tables for plans that users have seen, and for applies (executions of plans) with their stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create the tables of plans and applies, and the table of an apply's stages."""
+    """Create the tables of plans and applies (executions of plans), and the table of an apply's stages."""
     op.create_table(
         "plans",
         sa.Column("plan_hash", sa.String(64), nullable=False),

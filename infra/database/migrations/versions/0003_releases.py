@@ -1,4 +1,4 @@
-"""Adds the table of releases: code and shape of each deployed version, and the time at which it last worked."""
+"""Adds the table of releases: copied code, topics and stores of each deployed version, and when it last worked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create the table ``releases``."""
+    """Create the table ``releases``, which has a row for each deployed version of a processor."""
     op.create_table(
         "releases",
         sa.Column("processor", sa.String(255), nullable=False),

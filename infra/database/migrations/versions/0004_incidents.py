@@ -1,4 +1,4 @@
-"""Adds columns to incidents: remedy and action, acknowledgement, and the time of a retry."""
+"""Adds columns to incidents: the chosen remedy, the user's action, the acknowledgement, and the time of a retry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Adds leases: the token of each hold, and the time of its last heartbeat by the database's clock.
+"""Adds leases: the token of each process that holds an apply or incident, and the time of its last heartbeat.
 
-A hold that an older version of Holdfast recorded has no such heartbeat, so its holder counts as dead.
+The time is by the database's clock. A holder that an older version of Holdfast recorded has no heartbeat, so it counts
+as dead.
 """
 
 from __future__ import annotations
