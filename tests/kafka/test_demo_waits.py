@@ -78,7 +78,10 @@ def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str
     looked = threading.Event()
 
     class Looked(Topics):
-        """Topics that get the missing records at the second read, after the first read found too few."""
+        """A topic client for a topic that is too short at the first read.
+
+        The missing records arrive before the second read.
+        """
 
         def settled_end_offsets(self, topic: str, *args: float, **options: object) -> dict[int, int]:
             ends = super().settled_end_offsets(topic)

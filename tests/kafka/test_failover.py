@@ -89,9 +89,9 @@ def nothing(partitions):
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range", "roundrobin"]))
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
-    """Members leave in any order.
+    """When a member leaves, each of its partitions moves to the member that was predicted.
 
-    Each time, their partitions move to the members that were predicted before they left.
+    Members leave in any order.
     """
     topics = [unique("many"), unique("few")]
     for name, partitions in zip(topics, (5, 3), strict=True):
@@ -206,7 +206,10 @@ def feed_timed(stream, messages):
 
 @pytest.mark.thorough
 def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
-    """A standby with old data would bring back a key whose tombstone was already removed by compaction."""
+    """A standby that is older than the retention of tombstones is replayed from the start of its changelog.
+
+    Otherwise it would bring back a key whose tombstone was already removed by compaction.
+    """
     stream.feed_numbers(1000)
     apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
     threads = start(apps)

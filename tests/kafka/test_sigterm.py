@@ -140,9 +140,9 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     [pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")],
 )
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
-    """The open transaction of a killed worker blocks readers of the same partition for a limited time.
+    """The open transaction of a killed worker blocks readers of its partition for a limited time.
 
-    They cannot read a later record of another producer until the transaction ends.
+    Until the transaction ends, readers cannot read later records of another producer.
     """
     one = worker()
     one.environment["TEST_INTERVAL"] = "10"

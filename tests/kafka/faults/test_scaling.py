@@ -1,4 +1,4 @@
-"""Workers join and leave the group under load and during restores: no message is lost or doubled."""
+"""Workers join and leave the group under load and during restores: no message is lost or counted twice."""
 
 import threading
 from collections import Counter
@@ -96,7 +96,7 @@ def _has_half(task_restore):
 
 
 def _stopping(step, goes_on):
-    """Wrap ``Restorer.step``: restores pause half-way until the event ``goes_on`` is set."""
+    """Wrap ``Restorer.step`` so that each restore pauses half-way until the event ``goes_on`` is set."""
 
     def stopping(restorer, timeout_s):
         if not goes_on.is_set() and any(_has_half(each) for each in restorer.active.values()):

@@ -229,9 +229,9 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
 
 
 def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
-    """Kill the apply at each stage once, after the stage took effect and before it is recorded.
+    """Kill the restore once in each stage: after the stage took effect, and before it is recorded.
 
-    Also kill it in mid-load.
+    The restore is also killed once while it sends rows to the changelogs.
     """
     execution = operated.verbs._execution
     send = Loader.send

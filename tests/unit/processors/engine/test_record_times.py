@@ -1,6 +1,6 @@
-"""An output topic does not accept the time of a message. The message fails alone by the failure policy.
+"""An output topic does not accept the timestamp of a message. Only this message fails, by the failure policy.
 
-This needs only one transaction.
+The failure is found and handled within one transaction.
 """
 
 from typing import Any

@@ -363,7 +363,10 @@ def test_a_stream_is_joined_with_the_groups() -> None:
     ],
 )
 def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | None) -> None:
-    """The table also keeps the former row, so that row and group agree. A row without the field belongs to no group."""
+    """A row that cannot be grouped fails completely: neither the group nor the table changes, so both agree.
+
+    A row without the grouping field is no error. It belongs to no group.
+    """
     world = World()
     world(b"1", order("open", 1))
     world(b"1", row)
@@ -434,6 +437,6 @@ def test_a_total_that_no_float_can_hold_stops_the_worker() -> None:
         world(key, order("open", 1.5e308))
     with pytest.raises(ProcessingFailed, match="the total of its group is one that no float can hold") as stopped:
         world.cluster.run(counted(application(dead_letter_topic="dead")))
-    # No corrected function helps here, and no dead letter either.
+    # Neither a corrected function nor a dead letter solves this case.
     assert "build all state again" in stopped.value.action
     assert "dead_letter_topic" not in stopped.value.action

@@ -179,7 +179,10 @@ def test_a_flush_ends_by_its_timeout_and_the_messages_stay() -> None:
 
 
 def test_a_source_that_is_added_later_names_what_lets_its_store_begin() -> None:
-    """The state of a source does not follow from the input, so a backfill could not build it."""
+    """If a source is added later, the error names the action with which its new store can start empty.
+
+    The state of a source does not follow from the input, so a backfill could not build it.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     cluster.produce("in", b"1", b"k")

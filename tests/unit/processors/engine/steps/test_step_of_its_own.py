@@ -1,6 +1,6 @@
-"""A new kind of step is one class.
+"""A new kind of step (here a join) is added as one class, without a change of general modules.
 
-No general module knows the class, and the class contains everything that it needs.
+The class contains everything that the step needs.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_a_changelog_that_lost_records_is_told_with_their_number_until_it_is_ano
     for seen in (
         look(starts=cut, topics=altered),
         look(1030.0, starts=cut),
-    ):  # in the second inspection the configuration is repaired, but the check stays red
+    ):  # In the second inspection the configuration is repaired, but the records stay lost. So the check stays red.
         said = watch.failing(seen)["config_matches_spec"]
         assert "5,812 of its records are gone" in said
         assert f"{LOG}[0] begins at offset 5,000" in said

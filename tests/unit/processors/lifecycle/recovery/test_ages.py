@@ -82,7 +82,10 @@ def test_incidents_that_lie_ahead_are_no_crash_loop() -> None:
 
 
 def test_a_deployment_that_lies_ahead_hides_no_crash_loop() -> None:
-    """Otherwise every incident of the next six hours would count as older than the deployment."""
+    """A deployment whose recorded time is in the future must not hide a crash loop.
+
+    Otherwise every incident of the next six hours would count as older than the deployment.
+    """
     five = [incident(NOW - timedelta(seconds=10 + number), "resolved") for number in range(5)]
     deployed = replace(WANTED, updated_at=LATER)
     assert flaps(five, deployed, NOW, LIMITS)

@@ -45,7 +45,7 @@ class Machine:
         database.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Other facts do not matter here: nothing is deployed, and there are no topics."""
+        """All other facts are empty: nothing is deployed, and no topic exists."""
         return lambda *_, **__: {"now": 0.0, "members": (), "deployment": None, "behind": None}.get(name, {})
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:

@@ -1,4 +1,4 @@
-"""The callbacks of an application: which errors reach which one, what True does, and that each message is told."""
+"""The callbacks of an application: the errors that each one gets, the effect of True, and one call for each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Results of windows that meet messages in a later step are processed between them, independent of commits."""
+"""A step gets messages and window results. Each result is processed between the messages, in the order of time.
+
+The times of commits must not change this order.
+"""
 
 from __future__ import annotations
 
