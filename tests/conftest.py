@@ -126,7 +126,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """After the test processes have ended: a run that leaves processes behind fails."""
+    """Kill processes that the run left behind, and fail the run if there were any.
+
+    This hook runs after all test processes have ended.
+    """
     yield
     config = session.config
     if hasattr(config, "workerinput") or config.option.collectonly:

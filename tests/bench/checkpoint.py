@@ -33,7 +33,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 MESSAGES = 200
 TAIL_PART = 10
 LIMIT_S = 900.0
-#: The names of the two ways.
+#: The names of the two ways to restore, in the results.
 FROM_CHECKPOINT, FULL_REPLAY = "checkpoint + 10 % tail", "full replay"
 
 

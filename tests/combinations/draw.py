@@ -196,7 +196,7 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
-        # the failing row may belong to another message, depending on the order of messages or on when results are sent
+        # which message fails may depend on the order of messages, or on the moment when results are sent
         return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
@@ -353,24 +353,24 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
 
 
 def _places(step: Step) -> list[str]:
-    """The placeholders of the streams and tables that a step uses.
+    """Return the placeholders in a step's code, for the streams and tables that the step uses.
 
-    The stream to which the step is added comes first.
+    The placeholder of the stream to which the step is added comes first.
     """
     found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
     return sorted(found, key="strwu".index)
 
 
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
-    """Whether a step sends outer rows (without a match) of an interval join.
+    """Whether a step sends late rows: outer rows (without a match) of an interval join.
 
-    They come late by the interval plus the grace.
+    These rows come later than other rows by the interval plus the grace.
     """
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether results may be older than every grace. Sessions and count windows may have started long before."""
+    """Whether a step's results may be older than every grace, as sessions and count windows may start long before."""
     return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 

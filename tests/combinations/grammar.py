@@ -18,39 +18,40 @@ class Mark(Flag):
     """Properties of a step."""
 
     NONE = 0
-    #: Its results depend on the order of a key's messages.
+    #: The step's results depend on the order of a key's messages.
     ORDER = auto()
-    #: It has a store.
+    #: The step has a store.
     STATE = auto()
-    #: It must come before state, outputs and branches of its stream.
+    #: The step must come before state, outputs and branches of its stream.
     FIRST = auto()
-    #: It is a window, or has results like one: another form of values, and event times in the past.
+    #: The step is a window, or its results are like those of a window: other fields, and event times in the past.
     WINDOW = auto()
-    #: Its results have another form, so only ``shape`` and outputs may follow.
+    #: The step's results have other fields than messages, so only ``shape`` and outputs may follow.
     ODD = auto()
-    #: Its results depend on the stream time at which a message arrives, beyond a grace.
+    #: The step's results depend on the stream time at which a message arrives, if the message is later than a grace.
     TIME = auto()
-    #: It reads two inputs in the order of their times.
+    #: The step reads two inputs in the order of their event times.
     JOIN = auto()
-    #: It cannot come behind ``group_by``.
+    #: The step cannot come behind ``group_by``.
     SOURCE = auto()
-    #: Some of its messages fail.
+    #: The step fails for some messages.
     FAILS = auto()
-    #: Its records go through a repartition topic.
+    #: The step sends its records through a repartition topic.
     GROUPS = auto()
-    #: Where no order is promised, only the last record of a key is the same under each schedule.
+    #: Where the docs promise no order, only the last record of each key of the step is the same under each schedule.
     LAST = auto()
-    #: The content of its store depends on the schedule: the docs promise its results, not how it keeps them.
+    #: The content of the step's store depends on the schedule. The docs promise only the step's results.
     HIDDEN = auto()
-    #: It changes its input value in place.
+    #: The step changes its input value in place.
     IN_PLACE = auto()
-    #: Some results come with a commit, others with a message, so their order depends on when commits happen.
+    #: Some results of the step come with a commit, others with a message. So their order depends on the times of
+    #: commits.
     LOOSE = auto()
 
 
 FIRST, JOIN, STATE, TIME = Mark.FIRST, Mark.JOIN, Mark.STATE, Mark.TIME
-#: Common combinations of marks: ``KEPT``: state that depends on the order of messages; ``ROWS``: results of an
-#: aggregation; ``CLOSED``: a window that sends when it closes; ``SENT``: a window that sends with each message;
+#: Common combinations of marks. ``KEPT``: state that depends on the order of messages. ``ROWS``: results of an
+#: aggregation. ``CLOSED``: a window that sends when it closes. ``SENT``: a window that sends with each message.
 #: ``JOINED``: a join with a store.
 KEPT, ROWS = Mark.ORDER | STATE, Mark.ORDER | STATE | Mark.ODD
 CLOSED, SENT = STATE | Mark.WINDOW, Mark.ORDER | STATE | Mark.WINDOW

@@ -124,7 +124,10 @@ def reference_of(topology: Topology, schedule: Schedule) -> Schedule:
 
 
 def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
-    """A schedule for a topology whose results depend on polls and commits: one worker, but other loops."""
+    """Draw a schedule for a topology whose results depend on polls and commits.
+
+    It has one worker, and differs from its reference only in the loops with which the engine processes messages.
+    """
     random = Random(f"ways {number} of {seed}")
     made = draw_schedule(topology, seed, 0)
     feed = random.choice(["whole", "parts", "parts"])

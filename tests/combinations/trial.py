@@ -179,7 +179,7 @@ class Trial:
         return self.result
 
     def _check_source(self) -> None:
-        """Raises Wrong unless each message of the added source, and each result of it, came once."""
+        """Raises Wrong unless each message of the added source, and each result of such a message, was sent once."""
         for topic in ("source__fed", "fed-out"):
             found = [json.loads(record.value or b"null") for _, record in self.cluster.read(topic)]
             numbers = sorted(each if topic == "source__fed" else each[0] for each in found)

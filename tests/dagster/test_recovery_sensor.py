@@ -51,7 +51,7 @@ def registry(settings: Settings) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    """Made once: each use of a resource reads the settings of its test."""
+    """Definitions that are built once for all tests. Each use of a resource reads the settings of the current test."""
     return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 
@@ -422,7 +422,10 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
 
 
 def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
-    """The registry keeps the status "deploying", because the process that would change it is dead."""
+    """A rollout was killed.
+
+    The registry keeps the status "deploying", because the process that would change it is dead.
+    """
     plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
     about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     mine = own_identity()

@@ -1,4 +1,4 @@
-"""The demo waits on a real broker, until a processor with a repartition topic has no lag, or for new records."""
+"""On a real broker, the demo waits until a processor with a repartition topic has no lag, or for new records."""
 
 from __future__ import annotations
 

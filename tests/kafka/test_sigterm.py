@@ -79,9 +79,9 @@ def terminate(workers):
 
 
 def has_nothing_to_do_again(stream):
-    """Assert that every output that was ever sent is committed, and belongs to a committed input.
+    """Assert that no input would be processed again. No output was aborted, and each output's input is committed.
 
-    Returns their number.
+    Returns the number of outputs.
     """
     done = committed(stream)
     assert sent(stream, also_aborted=True) == sent(stream, also_aborted=False) == done

@@ -88,7 +88,7 @@ class Faults:
         self._waited = 0
         machines = [*self._world.machines, self._world.operator]
         machine = next((machine for machine in machines if machine.process is process), None)
-        if machine is None:  # this process runs on no machine; the fault waits for a process that does
+        if machine is None:  # no machine runs this process, so the fault waits for another process
             self._faults.insert(0, fault)
             return Step.GO_ON
         self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
@@ -290,5 +290,5 @@ class Faults:
         self._world.clock.call_later(seconds, action)
 
     def _pick(self, *bounds: float) -> float:
-        """A random time within 20% of one of the bounds. Each bound is near a timeout of a client or of the broker."""
+        """Draw a duration within 20% of a random bound. Each bound is near a timeout of a client or of the broker."""
         return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

@@ -50,14 +50,15 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: After these points, the operator holds an apply.
+#: At these points, the operator begins to hold an apply (the execution of a plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
-#: Seconds from the last disturbance to the checks. They suffice to report an interrupted apply, and for recovery's
-#: attempts.
+#: Virtual seconds from the last disturbance to the checks. They are enough to report an interrupted apply, and for all
+#: attempts of recovery.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
 #: In most seeds, the quiet period ends after this many seconds if the machine matches the registry.
 CALM_S = 30.0
-#: At most this many actions that status names, one after the other, must repair what a course leaves behind.
+#: The maximum number of actions that may be needed to repair the state after a course. Each action is the one that
+#: status names at that moment.
 ACTIONS_MAX = 4
 
 
@@ -104,7 +105,7 @@ class CourseRun:
 
     @property
     def writes_files(self) -> bool:
-        """Whether a clear of the course writes an undo file."""
+        """Whether a clear of this course writes an undo file (an export of the deleted keys)."""
         return any(isinstance(each, Clear) and each.export for each in self._requests())
 
     def tell(self, text: str) -> None:
@@ -267,7 +268,10 @@ class CourseRun:
                 self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
-        """Start a disturbance later. It ends after ``seconds``, or stays until a person ends it."""
+        """Start a disturbance later.
+
+        It lasts ``seconds``, or until a person ends it if ``seconds`` is ``FOR_EVER_S``.
+        """
         clock = self.world.clock
 
         def begun() -> None:

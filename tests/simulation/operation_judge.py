@@ -1,6 +1,6 @@
 """The checks after a course: if the machine differs from the registry, status must be red and name a repairing action.
 
-What is compared is read from the simulated machine itself, never from what status reports.
+The checks read the simulated machine directly, and never trust what status reports about it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from tests.simulation.workload import GROUP
 
 #: Matches a command in a text; the match ends before the first word that cannot belong to a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
-#: Phrases of actions: a version of the definition to return to, and a command for another installation.
+#: A phrase in actions that names a version of the definition to return to, and one for a command in another
+#: installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
-#: The first words of a refused proof's action: a person corrects the definition and repeats the command.
+#: The first words of the action after a refused proof (trial run). A person must correct the definition, then repeat
+#: the command.
 _CORRECT = "Correct the definition, then: "
 #: The last words of the sentence about a paused worker.
 PAUSED = "is paused"
@@ -133,9 +135,9 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """Slots that recovery should have started.
+    """The slots that do not run although recovery should have started them, as a text. Empty if there is none.
 
-    Slots that an apply holds, or for which a person was asked, are left out.
+    Not listed are slots that an apply holds, or for which an incident asks a person.
     """
     registry = world.registry
     record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
@@ -162,7 +164,8 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
         InvariantBroken: The action is refused or fails.
     """
     failed, action = "", verdict.action
-    world.broken_slots.clear()  # a person who reads the status repairs the machine's configuration, too
+    # a person who reads the action repairs the worker's configuration before running the command
+    world.broken_slots.clear()
     if (version := _FORMER.search(action)) is not None:
         world.define(version.group(1))
     if _THERE in action:

@@ -27,7 +27,7 @@ class End:
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points count only from the begin of an operator's apply. Most points before it belong to planning.
+    #: Whether points are counted only after the operator's apply has begun. Most points before that belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The worker of a slot, a recovery run, or a tick of a sensor (`tick`, `hook`) is ended at a point."""
+    """A process gets a signal at a point: a worker, a recovery run (`run`), or a sensor's tick (`tick`, `hook`)."""
 
     who: str
     end: End
@@ -69,14 +69,14 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """This share of the remaining input is produced."""
+    """Produce this share of the remaining input."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """This share of the remaining input is produced at the first point whose name starts with ``aim``."""
+    """Produce this share of the remaining input at the first point whose name starts with ``aim``."""
 
     share: float
     aim: str
@@ -84,14 +84,14 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The course waits for this many virtual seconds."""
+    """Let this many virtual seconds pass."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """The project's files get this version. Another revision of the same version changes only the second file."""
+    """Write this version into the project's files. A new revision of the same version changes only the second file."""
 
     version: str
     revision: int = 0
@@ -172,12 +172,12 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class CopyRegistry:
-    """A backup of the registry is made."""
+    """Copy the registry, as a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRegistry:
-    """The backup takes the registry's place, once no command, run or tick is under way."""
+    """Replace the registry by its backup, as soon as no command, recovery run or sensor tick is running."""
 
 
 Step = (

@@ -39,7 +39,7 @@ class Others:
         self.intruders = 0
 
     def call_at_their_times(self) -> None:
-        """Schedule all actions at the times that the schedule gives."""
+        """Schedule each action at the time that the simulation's schedule gives for it."""
         world, schedule = self._world, self._world.schedule
         # A worker may create a deleted output topic again. Its configuration then accepts all timestamps.
         deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]

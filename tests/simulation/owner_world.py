@@ -206,7 +206,7 @@ class OwnerWorld(World):
 
 
 def owner_schedule(seed: int, **chosen: Any) -> Schedule:
-    """Return the schedule of a seed. Its faults leave time for every command to be done."""
+    """Return the schedule of a seed with fewer faults, so that every command can be done in time."""
     return replace(plain_schedule(seed), **chosen)
 
 

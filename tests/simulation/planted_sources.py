@@ -19,7 +19,7 @@ def too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def put_aside(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore makes a row of a record that processing had discarded."""
+    """The bug: a restore makes a table row of a record that processing had sent to the dead-letter topic."""
     real = source_rows.deserializer
 
     def lenient(name: str) -> Callable[[bytes], Any]:

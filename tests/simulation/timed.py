@@ -32,7 +32,7 @@ FIRST_MS = 1_690_000_000_000
 #: The step at which a message raises an error: before all branches, or behind them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
-#: The share of workloads that have only a window.
+#: The share of seeds whose processor has only a window.
 BARE = 0.2
 TIMER_NAMES = ("x", "y", "a/b", "")
 

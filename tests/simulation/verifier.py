@@ -1,10 +1,12 @@
-"""The invariants of a simulation, checked from outside: from the cluster's logs and the bytes on the disks.
+"""The invariants of a simulation. The checks read the cluster's logs and the bytes on the disks, not the engine.
 
-databases     every database equals the committed changelog, compacted up to the offset that the database names outputs
-read_committed consumers see each message's results exactly once, and right dead letters  each message that raises
-becomes exactly one dead letter state         committed changelog = plain fold of the input = the database of an owner =
-a restore from nothing offsets       the group has committed the whole input liveness      after all faults are healed,
-everything is processed in bounded time exits         a processor stops only for reasons that the schedule gives it
+- databases: each database equals the committed changelog, compacted up to the offset that the database names.
+- outputs: read_committed consumers see each result exactly once, and each result is right.
+- dead letters: each message that raises an error becomes exactly one dead letter.
+- state: the committed changelog equals a plain Python fold of the input, the owner's database, and a full restore.
+- offsets: the group has committed the whole input.
+- liveness: after all faults are healed, everything is processed in bounded time.
+- exits: a processor stops only for reasons that the schedule gives it.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class History:
         return max((offset for offset, (key, _) in records.items() if key != META_KEY), default=-1)
 
     def values(self, partition: Partition, key: bytes, first: int = 0) -> set[bytes | None]:
-        """Return every value that was committed for a key at this offset or later."""
+        """Return every value that was committed for a key at this changelog offset or later."""
         records = self._records.get(partition, {})
         return {value for offset, (seen, value) in records.items() if seen == key and offset >= first}
 

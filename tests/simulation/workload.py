@@ -31,7 +31,7 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"
-#: The configuration of a topic that accepts any timestamp in the future.
+#: The configuration of a topic that accepts timestamps in the future without a limit.
 ANY_TIME_AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 #: The fault of a message whose timestamp lies ``AHEAD_S`` seconds in the future.
 AHEAD, AHEAD_S = "ahead", 30 * 86_400.0

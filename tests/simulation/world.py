@@ -97,7 +97,7 @@ class World:
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
         self.cluster.assignor = schedule.assignor
         self.workload = workload_of(schedule, self.random)
-        #: Whether the joined version is deployed, and the topic id of its changelog at the last deployment.
+        #: Whether the version with a store of both inputs is deployed, and the topic id of that store's changelog.
         self.joined = False
         self._begun_with = ""
         slots = ["m0", "m0", "m2"] if schedule.twins else ["m0", "m1", "m2"]
@@ -333,7 +333,7 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Whether a marker is left out; never while foreign transactions are open, as nothing would end these."""
+        """Whether a marker is left out; never if a foreign transaction is open, because nothing would end it."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
@@ -359,7 +359,7 @@ class World:
                 self.compact(Partition(topic, number))
         if self.random.random() < 0.8:
             self.store.refuses = "it is away"
-        if self.schedule.standby_replicas:  # the machine is a standby for a while, before it takes over all tasks
+        if self.schedule.standby_replicas:  # let the machine be a standby for a while, before it takes over all tasks
             absent.wanted = True
             absent.start()
             until = self.clock.monotonic() + 8.0
@@ -397,7 +397,10 @@ class World:
         ]
 
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
-        """Whether each partition has a running task and no rebalance runs, as a stop in one leaves copies unmarked."""
+        """Whether each partition has a running task and no rebalance runs.
+
+        A stop in a rebalance would leave unmarked copies.
+        """
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:
@@ -458,8 +461,7 @@ class World:
     def _until_settled(self, final: FinalCheck) -> None:
         # Behind group_by, each record may have its own commit, and a worker waits for the markers of each commit.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers still write watermarks, so partitions may never rest all at once. Each is checked separately, as
-        # long as the owners stay the same.
+        # Idle workers write watermarks. So check each partition separately, as long as the owners stay the same.
         everywhere = set(range(self.schedule.partitions))
         moving, known = set(everywhere), list[tuple[str, str]]()
 

@@ -155,7 +155,7 @@ class Actions:
     ) -> None:
         """Take a snapshot of the newest checkpoints.
 
-        If the checkpoints are ``sure`` to be fresh, it must not be refused.
+        With ``sure``, the checkpoints are fresh, so the product must not refuse the snapshot.
         """
         life = self.life
         try:

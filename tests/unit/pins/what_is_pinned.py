@@ -75,7 +75,7 @@ def _example(name: str) -> Application:
 
 @cache
 def plans() -> dict[str, str]:
-    """Returns for each request the hash of its plan for fixed facts. The same facts must always give the same hash."""
+    """By request: the hash of its plan for fixed facts. Equal facts must always lead to the same hash."""
     topology = orders_topology()
     return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
 

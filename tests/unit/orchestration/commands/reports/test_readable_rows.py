@@ -31,7 +31,7 @@ def store_of(app: Application) -> StoreSpec:
 
 
 def rows_of(app: Application) -> list[dict[str, Any]]:
-    """Every record of the store after three orders in two minutes, as workers return them to `holdfast query`."""
+    """Every record of the store after three orders in two minutes, as `holdfast query` gets them from the workers."""
     cluster = InMemoryCluster()
     cluster.create_topic("orders")
     for at, amount in ((MINUTE, 3), (MINUTE + 1, 4), (2 * MINUTE, 10)):
