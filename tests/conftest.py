@@ -250,7 +250,7 @@ def _last_lines(path: Path) -> deque[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove a developer's own HOLDFAST_ settings, which would change the tests; those for cache and mirror may stay.
+    """Remove a developer's own HOLDFAST_ settings, which would change the tests. Settings for cache and mirror stay.
 
     Checkpoints go to a temporary folder, even in tests that use the developer's home folder.
     """

@@ -64,7 +64,7 @@ class Kind:
     duration: int
     step: int
     grace: int
-    #: The retention of Kafka Streams' store; 0 keeps its default.
+    #: The retention of the window store in Kafka Streams, in milliseconds; 0 keeps its default.
     retention: int = 0
 
     def theirs(self, emit: str) -> str:
@@ -247,7 +247,7 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
 
 @pytest.mark.parametrize("retention", [0, 86_400 * SECOND])
 def test_a_message_near_a_closed_session(compare: Callable[..., tuple[Results, Results]], retention: int) -> None:
-    """The second message of alice is within the gap of her closed session, but early enough for a new session."""
+    """The second message of alice is within the gap of her closed session. It is early enough to open a new session."""
     given = [
         Message("alice", BEGIN, 1),
         Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # closes alice's session

@@ -36,9 +36,9 @@ def in_other_order(topology: Topology, random: Random) -> Topology | None:
 
 
 def _declared(topology: Topology) -> list[tuple[Line, Line]]:
-    """The pairs of lines that declare an input: a topic, and a stream or table of it.
+    """Return the pairs of lines that declare an input: a topic, and a stream or table of this topic.
 
-    They are at the start of the topology.
+    These lines are at the start of the topology.
     """
     found, lines = list[tuple[Line, Line]](), list(topology.lines)
     while len(lines) > 1 and lines[0].step == "topic" and lines[1].of == (lines[0].name,):

@@ -84,7 +84,7 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
 
 
 def _add_opening(scope: Scope, opening: Opening) -> None:
-    """Adds the steps of an opening (a fixed first part of a topology), until one step does not fit."""
+    """Adds the steps of an opening (a fixed first part of a topology). Stops at the first step that does not fit."""
     streams = [each for each in scope.made if each.kind == "stream"]
     found = {"a": streams[0], "b": streams[-1] if len(streams) < 2 else streams[1]}
     for number, (name, of) in enumerate(opening):
@@ -211,7 +211,7 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Task
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # rows of an interval join may have equal times, and the order of equal times is not promised
     if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
-        return False  # the same holds for two groupings of one stream
+        return False  # rows of two groupings of one stream may have equal times, too
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
         return False  # if each of two streams looks up rows of the other, no reading order is right for both
     plain_table = step.name == "join_table" and of[1].kind == "table"

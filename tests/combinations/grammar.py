@@ -62,7 +62,7 @@ Kind = Literal["stream", "table", "history", "global", ""]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name, its template, its properties, what it makes, and its weight in draws."""
+    """A step: its name, template and properties, the kind of stream or table that it makes, and its weight in draws."""
 
     name: str
     code: str
@@ -217,8 +217,8 @@ TOPICS: tuple[str, ...] = (
 )
 
 _CIRCLE = (("group_by", "a"), ("to_table", "a"), ("join_table", "0 1"))
-#: Openings: the first steps of some topologies, and what each step uses. ``a`` and ``b`` are input streams; a number is
-#: the result of an earlier step of the opening. Random draws alone rarely produce these sequences.
+#: Openings: the first steps of some topologies, each with the streams or tables that it uses. ``a`` and ``b`` are input
+#: streams; a number is the result of an earlier step of the opening. Random draws alone rarely produce these sequences.
 OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (*_CIRCLE, ("tumbling_window", "2")),
     (*_CIRCLE, ("group_by function", "2"), ("join_asof", "b 3")),

@@ -147,7 +147,7 @@ def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
 
 
 def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
-    """One of a seed's schedules: the first has no faults, later ones may have all kinds."""
+    """Draw one of a seed's schedules. The first schedule has no faults; the others may have all kinds of faults."""
     random = Random(f"schedule {number} of {seed}")
     made = Schedule(
         seed=random.randrange(2**32),
@@ -228,7 +228,7 @@ def _feed(topology: Topology, random: Random) -> str:
     """Draws when the input arrives.
 
     After more than a second of silence, a partition's timers fire when it is read again. Behind `group_by`, their
-    results may be late. Such topologies therefore get the whole input from the start.
+    results may be late. Topologies with `group_by` therefore get the whole input from the start.
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"

@@ -118,8 +118,8 @@ class Trial:
         self._wait_s = 0.25
         self._rests_since = 0.0
         self._described = topology.described()
-        # Behind group_by, repeated watermarks make tasks write their stores' stream time again and again, so these
-        # changelogs never rest.
+        # Behind group_by, watermarks are repeated without end. So tasks write their stores' stream time again and
+        # again, and the ends of these changelogs never stop moving.
         self._stores_that_rest = () if self._described.repartitions else tuple(self._described.changelogs.values())
         self.result: Result | None = None
 

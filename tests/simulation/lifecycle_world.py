@@ -116,7 +116,10 @@ class LifecycleWorld:
         return made
 
     def started(self, program: Program, slot: str, start: Start) -> Application:
-        """The processor that a new process of a program runs."""
+        """Return the application for a new process of a supervised program.
+
+        Subclasses choose the code that it imports.
+        """
         return self.application(slot, start)
 
     def check_start(self, slot: str) -> None:

@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def story(self) -> str:
-        """The course's steps, what happened, and which check failed."""
+        """The text of a course: its steps, the trace of events, and the failed check."""
         return "\n".join((*map(str, self.course), "", *self.told, "", self.detail))
 
 

@@ -176,7 +176,7 @@ class CourseRun:
                 raise InvariantBroken("undo", f"release {name} is not there; worked: {self.world.worked}")
 
     def check_broken(self) -> None:
-        """Raise what a check has found during the course.
+        """Raise the error that a check has found during the course.
 
         Raises:
             InvariantBroken: A check failed.

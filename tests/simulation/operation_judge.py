@@ -43,14 +43,14 @@ _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snap
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the machine differs from the registry (``apart``), and what status answers."""
+    """How the machine differs from the registry (``apart``), and the answer of `holdfast status`."""
 
     apart: tuple[str, ...]
     answer: Answer
 
     @property
     def action(self) -> str:
-        """The action that status names; empty if it names none."""
+        """The action that `holdfast status` names; empty if it names none."""
         return next((each.action for each in of_processor(GROUP, self.answer)), "")
 
 

@@ -294,7 +294,10 @@ class OperationWorld(LifecycleWorld):
         return None if found is None else self.clock.monotonic() - found.began_at
 
     def asked_of(self, folder: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
-        """Command and environment of a program. The simulated supervisor has no files to read them from."""
+        """Return command and environment of a program.
+
+        The simulated supervisor has no files from which to read them.
+        """
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
@@ -302,7 +305,8 @@ class OperationWorld(LifecycleWorld):
         """The present virtual time, in the form that the registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
-    # -- processes and the people who run them -----------------------------------------------------------------------
+    # -- simulated processes, and the commands that they run
+    # --------------------------------------------------------------
 
     def operator(self, process: SimulatedProcess) -> Person:
         return Person(self, process)

@@ -24,7 +24,7 @@ from tests.oracles.window_rules import Shape
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 
-#: The branches. The name of a branch is also the name of its store.
+#: The branches of the topology (window, sessions, timers, alarms). A branch's name is also the name of its store.
 WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"
 BRANCHES = (WINDOWS, SESSIONS, TIMERS, ALARMS)
 #: The first event time, in milliseconds. It is long before the start of the simulation's clock.

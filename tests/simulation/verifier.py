@@ -62,7 +62,10 @@ class History:
         self._records = {place: of for place, of in self._records.items() if place.topic != self._topics[store]}
 
     def observe(self) -> None:
-        """Record what is committed now. Call it before anything is compacted."""
+        """Record all records that are committed now.
+
+        Call it before each compaction, because compaction removes records.
+        """
         for store, topic in self._topics.items():
             topic_id = self.topic_id(store)
             for place in self._cluster._broker.partitions_of(topic) if topic_id is not None else ():

@@ -40,7 +40,7 @@ FINISHED = tuple(
 
 
 class NotQuiet(AssertionError):
-    """The round did not become quiet in time."""
+    """Raised if a command, run or incident of a round is still open when the time limit of the round has passed."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,10 @@ def committed(stream):
 
 
 def began_at(worker):
-    """The sum of the committed offsets at which each task of a worker first ran."""
+    """Return the sum of the committed offsets from which a worker's tasks started.
+
+    For each task, the first start counts.
+    """
     began = {}
     for line in worker.log.read_text().splitlines():
         if "task runs" in line:

@@ -85,7 +85,7 @@ def running(worker):
 
 
 def is_half_restored(app):
-    """Whether a restore of this worker has read some of its records, but not all of them."""
+    """Whether a restore of this worker has read at least 500 records, but not all of them."""
     worker = app._worker
     restores = [] if worker is None else list(worker.assignment.restoring.values())
     return any(_has_half(each) for each in restores)

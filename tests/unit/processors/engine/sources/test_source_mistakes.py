@@ -28,7 +28,7 @@ def application(**options: Any) -> Application:
 
 class Quiet(Source):
     def run(self) -> None:
-        """Produces nothing."""
+        """Does not produce any message."""
 
 
 class Unnamed(Quiet):
@@ -42,7 +42,7 @@ class Idle(Source):
 
 class Awaited(Source):
     async def run(self) -> None:  # type: ignore[override]
-        """Its call only makes a coroutine."""
+        """An async `run`, which is a mistake: a call only makes a coroutine, and nothing runs."""
 
 
 class Yielding(Source):

@@ -1,4 +1,7 @@
-"""Group members that are not workers of this installation. Tests their detection, and the verbs that they forbid."""
+"""Group members that are not workers of this installation. Tests their detection, and which verbs they block.
+
+A verb is an operator command that changes the processor.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_rollout_that_began_in_six_hours_is_under_way() -> None:
 def test_a_process_whose_start_lies_ahead_has_its_age_from_the_kernel(installed: Installation) -> None:
     """The age of a process whose start is in the future comes from the kernel.
 
-    The test's own process stands for a worker that never answers.
+    The test's own process takes the role of a worker that never answers.
     """
     installed.worker().pid = os.getpid()
     installed.worker().silent = True

@@ -1,4 +1,7 @@
-"""Watermarks in a repartition topic: the tasks before the topic write them, and a task behind it derives a time."""
+"""Watermarks in a repartition topic. The tasks before the topic write them.
+
+A task that reads the topic derives its stream time from them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
 def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
-    """The state that a task behind the topic ``MAKERS`` has of the tasks before the topic."""
+    """Return what a task that reads the topic ``MAKERS`` knows about the tasks that write to this topic."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
