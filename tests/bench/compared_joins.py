@@ -103,7 +103,7 @@ def kinds_of(told: str) -> list[Kind]:
 
 
 def topic_of(output: str, kind: Kind, many: int) -> str:
-    """The output topic of a join or group (kind). ``many`` is the number of kinds in the run."""
+    """The output topic of a kind. ``many`` is the number of kinds in the run."""
     return output if many == 1 else f"{output}-{kind.label}"
 
 
@@ -169,7 +169,7 @@ def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
 
 
 def in_turns(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """Return the left messages in turns: the first message of each partition, then the second of each, and so on."""
+    """Return one message of each partition of the left side in turn."""
     return [("in", each) for messages in zip(*left, strict=True) for each in messages]
 
 
@@ -182,8 +182,8 @@ def keys_of(partition: int, partitions: int) -> Iterator[str]:
 def drawn(names: Sequence[str], lates: Sequence[int], values: Sequence[Any], seed: tuple[int, int]) -> list[Message]:
     """Draw the messages of one side of one partition. Each is late by one of ``lates``, relative to the side's time.
 
-    The two sides have no equal times, because the order of equal times is not part of a join. The last name in
-    ``names`` is the key of the last messages. They advance the time of both sides, and match each other.
+    The two sides have no equal times, because the order of equal times is not part of a join. The last one of
+    ``names`` is the key of the last messages, which advance the time of both sides, and match.
     """
     *keys, last = names
     partition, side = seed

@@ -182,10 +182,7 @@ def test_groups_count_equally(compare: Compare) -> None:
 
 
 def test_no_message_is_late_behind_a_group_because_another_partition_was_read_further(compare: Compare) -> None:
-    """No message is late behind a group, although one of two partitions is one hour behind the other.
-
-    Both partitions are read in turns.
-    """
+    """One of two partitions is one hour behind, and both are read in turns."""
     windows = Kind("group", "windows", 60 * SECOND, 0, 10 * SECOND)
     ours, theirs = compare([hours(0), hours(1)], [[], []], [windows], in_turns)
     made, others = in_windows(ours[windows.label], theirs[windows.label])
