@@ -150,7 +150,7 @@ class Seconds:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.files[report.nodeid.partition("::")[0]] += report.duration
-        if report.when == "call":  # set-up is not counted: test cases share it
+        if report.when == "call":  # count only the call, because test cases share their set-up
             self.cases[report.nodeid] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

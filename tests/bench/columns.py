@@ -201,7 +201,7 @@ def _refuse(failed: Any) -> None:
 
 
 def measured(steps: Steps, raw: Sequence[bytes], keys: Sequence[bytes], turns: int, loop_ns: float) -> Row:
-    """Measure both ways of the steps in turns; ``loop_ns`` is subtracted from the times of a loop.
+    """Measure the steps as columns and as functions in turns. ``loop_ns`` is subtracted from the times of a loop.
 
     Raises:
         AssertionError: The two ways have different results.

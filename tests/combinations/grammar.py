@@ -199,7 +199,7 @@ STEPS: tuple[Step, ...] = (
 #: Functions that add steps by columns behind some streams; all of them keep the usual fields of a value.
 COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed", "with_headers")
 
-#: The steps that make streams and tables of an input topic.
+#: The steps that declare streams and tables of an input topic.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),
     Step("table", "app.table({topic}, {new})", STATE, "table", weight=4),

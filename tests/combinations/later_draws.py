@@ -9,7 +9,7 @@ from tests.combinations.grammar import COLUMNS
 from tests.combinations.scope import Scope
 from tests.combinations.topology import Line, has_outer_rows
 
-#: The share of topologies with steps by columns.
+#: The share of topologies that get steps on columns (column expressions).
 COLUMNS_SHARE = 0.25
 #: The share of topologies with sinks, and with values that contain the offset of their message.
 SINKS_SHARE = 0.15

@@ -334,12 +334,12 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
     assert launched.named(child.pid).health is WorkerStatus.RUNNING
     child.communicate(b"\n")
     assert launched.health is WorkerStatus.FAILED
-    # another process has the same id: here the test's own process
+    # Simulate that another process has got the recorded id. Here the test's own process has it.
     ours = own_identity()
     earlier = replace(ours, mark=str(int(ours.mark) - 1))
     launched.recorded_as(earlier)
     assert launched.health is WorkerStatus.FAILED
-    # simulates that the machine was rebooted meanwhile
+    # simulate that the machine was rebooted after the process was recorded
     other_boot = replace(ours, boot="another")
     launched.recorded_as(other_boot)
     assert launched.health is WorkerStatus.FAILED

@@ -39,7 +39,7 @@ class Result:
         self.action = action
 
     def mended(self, seconds: float) -> None:
-        """Record that the check passes again."""
+        """Record the seconds after which the check passed again."""
         self.mended_s = round(seconds, 1)
 
     def came_back(self, seconds: float) -> None:

@@ -73,7 +73,7 @@ class Membership:
     def _poll(self):
         while not self._stop.is_set():
             self.consumer.poll(1, 0.05)
-            self.name = self.consumer.member_id  # read in the polling thread, as the engine does
+            self.name = self.consumer.member_id  # read the member id in the polling thread, as the engine does
 
     def leave(self):
         if not self._stop.is_set():

@@ -100,7 +100,7 @@ def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]
 
 
 def programs(world: OperationWorld) -> list[Any]:
-    """The supervisor's programs."""
+    """The status of each of the supervisor's programs."""
     return list(world.programs.values())
 
 
@@ -214,7 +214,7 @@ def run(person: Person, words: list[str]) -> None:
 
 
 class _Refused(HoldfastError):
-    """A command is refused."""
+    """Raised if a command line is refused."""
 
 
 def request_of(words: list[str]) -> Request:

@@ -194,7 +194,7 @@ class OperationWorld(LifecycleWorld):
 
     def join_stranger(self) -> None:
         """A worker of another installation joins the group and takes its share of the partitions."""
-        if not self.network.brokers_up:  # joining needs a broker
+        if not self.network.brokers_up:  # a member can only join while a broker is up
             self.clock.call_later(0.5, self.join_stranger)
             return
         group = self.cluster._broker.group(GROUP)

@@ -147,7 +147,7 @@ class Actor:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # raised here if the actor had not started yet
+        with suppress(Killed):  # the error is raised here if the actor's greenlet has not started yet
             self._greenlet.throw(Killed)
 
     def point(self) -> None:

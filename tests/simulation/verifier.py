@@ -29,7 +29,7 @@ from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Work
 
 
 class InvariantBroken(Exception):
-    """An invariant of a simulation does not hold."""
+    """Raised if an invariant of a simulation does not hold."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -141,7 +141,7 @@ class DatabaseCheck:
         self._waiting: list[_Snapshot] = []
 
     def look(self, slot: str, path: Path, content: Content) -> None:
-        """Check the current content of a database."""
+        """Check that the current content of a database was committed."""
         raw = content.get(META_KEY)
         meta = None if raw is None else TaskMeta.decode(raw)
         snapshot = _Snapshot(f"{slot}/{path.name}", _partition_of(path), content, meta)

@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # give `_until` an event for which it can wait
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` needs a later event to wait for
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -405,7 +405,7 @@ class World:
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:
             return False
-        if any(member.given is not None for member in group.members):  # a member that does not know its partitions yet
+        if any(member.given is not None for member in group.members):  # a member must still learn its partitions
             return False
         groups = 2 if self.schedule.grouped or (self.workload.apart and not self.joined) else 1
         groups += getattr(self.workload, "joins", False)
@@ -478,7 +478,7 @@ class World:
         try:
             self._until(settled, RECOVERY_S + waits_s, "liveness")
         except InvariantBroken:
-            if not final.settled():  # the error about a missing output is more precise
+            if not final.settled():  # check outputs first, because the error about a missing output is more precise
                 final.check_outputs()
             raise
 

@@ -37,7 +37,7 @@ PARTITIONS = 6
 
 @pytest.fixture
 def wide(operated: Operated) -> Operated:
-    """The processor with six partitions."""
+    """A running processor whose input topic has six partitions."""
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for made in admin.create_partitions([NewPartitions(f"{operated.group}-in", PARTITIONS)]).values():
         made.result(30)

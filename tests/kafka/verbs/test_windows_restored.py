@@ -51,7 +51,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     operated.do(Backfill(group, "minutes", source="topic"))
     assert stored(operated) == ended
     assert stream_time_s(operated) == time_s
-    feed(operated, 2, 6)  # the first message is late
+    feed(operated, 2, 6)  # the message of minute 2 is late, because the backfill kept the stream time
     operated.wait_for(lambda: sent(operated)[5], "the next minute to be closed")
     operated.processed(8 * KEYS)
     operated.wait_for(lambda: sent(operated) == {**again, 5: KEYS}, "the next minute to be closed for all keys")

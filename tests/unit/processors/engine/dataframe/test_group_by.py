@@ -285,7 +285,7 @@ def test_timers_before_a_group_without_changelogs_are_refused() -> None:
     with pytest.raises(HoldfastError, match=r"'seen' has .*, and messages of its task go to p-carrier-repartition"):
         build(use_changelog_topics=False).topology()
     cluster = world()
-    cluster.run(build(use_changelog_topics=True))  # declare it as the error recommends
+    cluster.run(build(use_changelog_topics=True))  # change the declaration as the error recommends
     assert newest(cluster) == counted()
 
 

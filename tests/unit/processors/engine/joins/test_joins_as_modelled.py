@@ -164,9 +164,10 @@ def check_interval(seed: int, tmp_path: Path) -> None:
         if name[:2] in ("l/", "r/"):
             is_sent = how in ("left" if name[0] == "l" else "right", "outer")
             assert len(made) == 1 or not is_sent or all(has for _, has in made)
-            held.setdefault((key, name[:17]), []).extend(made)  # all values of one time, in the order of their numbers
+            # collect all values of one time in the order of their numbers
+            held.setdefault((key, name[:17]), []).extend(made)
     for (left, key), kept in model.kept.items():
-        # whether the store must record which messages were matched
+        # In these joins, the store must record which messages of this side were matched.
         tells = how in ("left" if left else "right", "outer")
         for time_ms in {each.time_ms for each in kept}:
             stored = held.pop((key, f"{'l' if left else 'r'}/{time_ms:015d}"))

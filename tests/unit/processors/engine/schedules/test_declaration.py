@@ -32,7 +32,7 @@ def generator(slot: Any) -> Any:
 
 
 async def awaited(slot: Any) -> None:
-    """A coroutine function, which no schedule awaits."""
+    """A coroutine function. A schedule would call it without `await`."""
 
 
 def test_a_schedule_is_a_part_of_the_topology() -> None:

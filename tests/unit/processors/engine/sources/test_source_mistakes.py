@@ -115,7 +115,7 @@ def test_a_store_of_a_source_is_of_no_step() -> None:
 def test_a_source_that_does_not_run_produces_nothing(call: Callable[[Any], Any]) -> None:
     class Kept(StatefulSource):
         def run(self) -> None:
-            """Produces nothing."""
+            """Does not produce any message."""
 
     source = Kept("kept")
     application().add_source(source)

@@ -173,7 +173,7 @@ def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypat
         return {}
 
     cluster.run(app)
-    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # expired, but not removed yet
+    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # the values are expired, but not removed yet
     app._errand = errand
     cluster.run(app)
     assert seen == ["__holdfast/ends/m", "m"]
@@ -193,7 +193,8 @@ def test_a_deleted_value_leaves_no_entry(cluster: InMemoryCluster) -> None:
     send(cluster, 1, ["delete", "n"])
     cluster.run(build())
     assert {key for _, key in own(cluster, build()) if "/n" in key or key == "n"} == set()
-    assert len(own(cluster, build())) == 3  # the value of m, the record of its end, and its index entry
+    # three records stay: the value of m, the record of its end, and its index entry
+    assert len(own(cluster, build())) == 3
 
 
 def test_a_value_whose_time_is_over_at_once_is_not_set(cluster: InMemoryCluster) -> None:
