@@ -129,7 +129,7 @@ def alone(path: list[str]) -> list[bytes]:
         values = [made for value in values for made in STEPS[name][1](value)]
         if (
             name == "twice"
-        ):  # Both values share parts. The first value passes all later steps before the second value exists.
+        ):  # both values share parts, and the first value passes all later steps before the second value exists
             return []
     return [json.dumps(value, separators=(",", ":")).encode() for value in values]
 

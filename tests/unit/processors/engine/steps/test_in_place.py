@@ -29,7 +29,7 @@ T = 1_690_000_000_000
 
 
 def spoil(value: Any) -> Any:
-    """Changes the value and a list inside it in place."""
+    """Changes the value and the list inside it."""
     value["n"] = -1
     value["deep"]["list"].append("spoilt")
     return value

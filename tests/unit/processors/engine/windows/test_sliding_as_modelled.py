@@ -64,8 +64,7 @@ def check(seed: int, tmp_path: Path) -> Sliding:
     assert len(results) == len(model.results)
     for key in KEYS:
         assert [each for each in results if each[0] == key] == [each for each in model.results if each[0] == key]
-    # The store keeps the messages of a key that open windows can still need. It also keeps other messages of the same
-    # chunks (records with several messages).
+    # The store keeps a key's messages that open windows can still need, and other messages in the same chunks.
     kept: dict[bytes, list[tuple[int, int]]] = {}
     for (key, name), made in cluster.state(app, "w").items():
         if name.startswith("m/"):
