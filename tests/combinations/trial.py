@@ -126,7 +126,7 @@ class Trial:
     # -- called by machines and faults -----------------------------------------------------------------------------
 
     def application(self, machine: Machine) -> Application:
-        """The application that a machine starts."""
+        """Return the application that a machine's next worker runs."""
         return self.topology.build(
             consumer_group=GROUP,
             auto_offset_reset="earliest",

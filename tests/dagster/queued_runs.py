@@ -53,7 +53,7 @@ def launch_at(location: str, workspace: Path, settings: Settings, job: str, *wor
 
 
 def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[str]:
-    """Add endless runs that use up every concurrency limit, and one in each of these pools.
+    """Add endless runs that use up every concurrency limit, and one more run in each of these pools.
 
     Each limit gets as many runs as it admits. Returns the run ids.
     """

@@ -45,8 +45,8 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
         app.stop()
         worker.join(60.0)
     (grouped,) = app.topology().repartitions
-    # After a while, the worker commits past the last markers of its own topic. The markers of this last transaction are
-    # behind the committed offsets.
+    # After a while, the worker commits past the last markers of its own topic. The markers of this last transaction
+    # have higher offsets than the committed ones.
     writer = Producer({"bootstrap.servers": broker, "transactional.id": unique("left")})
     writer.init_transactions(30)
     writer.begin_transaction()

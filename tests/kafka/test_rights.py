@@ -63,7 +63,7 @@ def user(secured: SecuredBroker, unique: Callable[[str], str], waiting: Callable
 
 @pytest.fixture
 def topic(secured: SecuredBroker, unique: Callable[[str], str]) -> str:
-    """A topic of two partitions with one record. Only the administrator has access to it."""
+    """A topic of two partitions with one record. At first, only the administrator has access to the topic."""
     name = unique("orders")
     admin(secured).create(TopicSpec(name, 2, 1, {"cleanup.policy": "compact"}))
     feed(secured, name, 1)

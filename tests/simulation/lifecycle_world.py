@@ -123,7 +123,7 @@ class LifecycleWorld:
         return self.application(slot, start)
 
     def check_start(self, slot: str) -> None:
-        """Called before a worker runs. May raise an error, with which the worker ends."""
+        """Called before a worker runs. A subclass may raise an error here; the worker then ends with it."""
 
     def code(self) -> Code:
         """The code files of the processor's definition."""

@@ -242,7 +242,7 @@ class CourseRun:
                 self.change(step)
 
     def change(self, step: Step) -> None:
-        """Carry out a step that takes no virtual time."""
+        """Carry out a step of the course that takes no virtual time."""
         world = self.world
         self.tell(str(step))
         match step:

@@ -239,7 +239,7 @@ def request_of(words: list[str]) -> Request:
 
 
 def act(world: OperationWorld, work: Callable[[Person], Any], what: str) -> None:
-    """Run a person's work in its own process, without disturbances.
+    """Run the work of an operator in a separate simulated process, without disturbances.
 
     Raises:
         HoldfastError: The work fails.

@@ -14,7 +14,7 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 
 
 def too_far(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore reads rows behind the committed offset, which are not processed yet."""
+    """The bug: a restore reads rows after the committed offset, which are not processed yet."""
     patch.setattr(restore, "bisect_left", lambda offsets, end: len(offsets))
 
 

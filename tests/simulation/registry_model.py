@@ -335,7 +335,7 @@ class Model:
                         actor.hold.check()
 
     def _finish(self) -> None:
-        """Check that a last actor can end every open apply and incident."""
+        """Check that one more actor, without faults, can end every open apply and incident."""
 
         def live(actor: Actor) -> None:
             self._abandon(actor)

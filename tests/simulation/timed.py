@@ -29,7 +29,7 @@ WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"
 BRANCHES = (WINDOWS, SESSIONS, TIMERS, ALARMS)
 #: The first event time, in milliseconds. It is long before the start of the simulation's clock.
 FIRST_MS = 1_690_000_000_000
-#: The step at which a message raises an error: before all branches, or behind them.
+#: The step at which a message raises an error: before all branches, or after them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
 #: The share of seeds whose processor has only a window.

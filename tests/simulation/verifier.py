@@ -124,8 +124,8 @@ class _Snapshot:
 class DatabaseCheck:
     """Checks that a database contains only committed data.
 
-    A database may contain a commit that consumers do not see yet, because its markers are not written, or because it
-    lies behind an open transaction. Such databases are checked again at the end.
+    A database may contain a commit that consumers do not see yet, because its markers are not written, or because its
+    offsets are after an open transaction. Such databases are checked again at the end.
 
     Args:
         history: The committed records.

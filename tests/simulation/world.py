@@ -166,7 +166,7 @@ class World:
         self.cluster.create_topic(topic, self.schedule.partitions, config)
 
     def application(self, machine: Machine) -> Application:
-        """The processor that a machine starts."""
+        """Return the application that a machine's next worker runs."""
         app = self.workload.application(
             joined=machine.joined,
             state_dir=self._folder / machine.name if self.schedule.twins else self._folder,

@@ -142,7 +142,7 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
 
 
 def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages behind a message that ran twice are read again. By then, the schema registry may be unreachable."""
+    """Messages after a message that ran twice are read again. By then, the schema registry may be unreachable."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)

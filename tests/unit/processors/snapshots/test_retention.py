@@ -1,4 +1,7 @@
-"""Expiry of tags. Old tags beyond the newest expire, but never the last tag, and never tags of other programs."""
+"""Old tags expire, except the newest tags that are always kept.
+
+The last tag, and tags of other programs, never expire.
+"""
 
 from datetime import UTC, datetime, timedelta
 

@@ -174,7 +174,7 @@ def test_a_source_that_never_ends_is_stopped_with_its_worker() -> None:
     cluster = InMemoryCluster()
     cluster.run(build(Endless("endless")), count=7)
     assert results(cluster) == [1, 2, 3, 4, 5, 6, 7]
-    # the numbers that it produced after the stop request are sent, too
+    # the numbers that the source produced after the stop request are sent, too
     assert numbers(cluster, "source__endless") == list(range(1, ended[0] + 1))
     assert told == [False]
 

@@ -1,6 +1,6 @@
 """The check of topics reports its findings after each inspection of all topics.
 
-Each inspection gets the memory that the former one returned.
+Each inspection gets the facts that the inspection before has remembered.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def topics(**changes: TopicFacts | None) -> dict[str, TopicFacts]:
 
 
 class Watch:
-    """Inspects topics repeatedly. Each inspection gets the memory that the inspection before returned."""
+    """Inspects topics repeatedly. Each inspection gets the facts that the inspection before has remembered."""
 
     def __init__(self, *watched: Topology) -> None:
         self.watched = watched or (FLEET,)

@@ -128,7 +128,7 @@ def told_after_s(kind: str) -> float:
 
 
 def check_told(answer: Answer, known: Incident | None, *facts: Any) -> str:
-    """Check that a failed answer has exactly one message.
+    """Check that an answer of the check `working` has exactly one message if it does not pass.
 
     Returns "passes", "told with its incident", or the message's kind.
     """

@@ -26,7 +26,7 @@ TASKS = TOPOLOGY.tasks({"placed": 2})
 
 
 class Machine:
-    """A disk with the released state of several slots, and the facts about topics and groups that a count needs."""
+    """A disk with the state folders of several slots, which no worker uses, and the facts about topics and groups."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
