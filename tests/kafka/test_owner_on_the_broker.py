@@ -357,7 +357,7 @@ def test_a_changelog_that_was_lost_is_made_anew_from_the_disk(
 
 @pytest.fixture(scope="module")
 def asked(broker: str, unique: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker for all refused requests of the module. None of these requests changes its state."""
+    """One worker, shared by all tests that send refused requests. None of these requests changes its state."""
     folder = tmp_path_factory.mktemp("asked")
     stream = Stream(broker, unique("asked"), folder / "state")
     stream.create_source()

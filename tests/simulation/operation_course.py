@@ -302,7 +302,7 @@ class CourseRun:
         world.clock.call_later(step.later_s, begin)
 
     def feed(self, share: float) -> None:
-        """Produce this share of the remaining input of each partition."""
+        """Produce this share of the remaining input of each partition, at once."""
         for number, messages in enumerate(self.world.workload.messages):
             sent = self.world.sent[number]
             self.world.feed(number, sent + round((len(messages) - sent) * share))

@@ -99,7 +99,7 @@ class Define:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The broker or the supervisor answers nothing for ``seconds``, starting ``later_s`` seconds from now."""
+    """Let the broker or the supervisor answer nothing for ``seconds``, starting ``later_s`` seconds from now."""
 
     who: Literal["broker", "supervisor"]
     later_s: float
@@ -145,17 +145,17 @@ class SetClock:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """The first recovery run of each incident is deleted from Dagster."""
+    """Delete the first recovery run of each incident from Dagster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The plan of the open apply is replaced with one that another version of Holdfast wrote."""
+    """Replace the plan of the open apply with one that another version of Holdfast wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupy:
-    """Dagster's queue is filled with runs of every other kind, which never end."""
+    """Fill Dagster's queue with runs of every other kind, which never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class BreakModule:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Somebody changes the configuration of a changelog: it would delete state."""
+    """Change a changelog's cleanup policy to `delete`, as another program might. Kafka would then delete state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class OperationWorld(LifecycleWorld):
             self.broken = InvariantBroken("beside", f"{run.name} started a worker beside {STRANGER}")
 
     def join_stranger(self) -> None:
-        """A worker of another installation joins the group and takes its share of the partitions."""
+        """Let a worker of another installation join the group. It takes its share of the partitions."""
         if not self.network.brokers_up:  # a member can only join while a broker is up
             self.clock.call_later(0.5, self.join_stranger)
             return
@@ -218,7 +218,7 @@ class OperationWorld(LifecycleWorld):
         poll()
 
     def leave_strangers(self) -> None:
-        """The workers of the other installation leave the group."""
+        """Let the workers of the other installation leave the consumer group."""
         for each in self._strangers:
             self.cluster._broker.group(GROUP).leave(each)
         self._strangers.clear()

@@ -68,7 +68,7 @@ class Others:
         return True
 
     def clear(self) -> None:
-        """An operator stops all processes. When no process is left, the operator clears all state."""
+        """Stop all processes, as an operator does. When no process is left, clear all state."""
         if self.busy:
             return
         self.cleared = self._world.operator.wanted = True

@@ -143,7 +143,10 @@ def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery claims an apply that was silent when recovery checked it. The holder has renewed it since."""
+    """The bug: recovery claims an apply because it had no heartbeat when recovery checked it.
+
+    Its holder may have sent a heartbeat between the check and the claim.
+    """
     patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 
 

@@ -124,7 +124,8 @@ def mounted(broker, unique, tmp_path):
 def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mounted):
     driver, folder, shell = mounted
     driver.do("plan", name="second")
-    # mounted over the original, in which files are open for writing
+    # Mount the folder read-only over itself. The original cannot be remounted, because files in it are open for
+    # writing.
     shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     told = driver.do("snapshot", name="second")["error"]
     assert told["type"] == "WarehouseFailed", told

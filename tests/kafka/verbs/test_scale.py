@@ -46,7 +46,7 @@ def wide(operated: Operated) -> Operated:
 
 
 class Feed:
-    """Sends messages during the block; ``sent`` counts them by key."""
+    """Sends messages while its block runs. ``sent`` counts the messages by key."""
 
     def __init__(self, operated: Operated) -> None:
         self.sent: Counter[str] = Counter()

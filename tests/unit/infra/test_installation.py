@@ -15,7 +15,7 @@ from holdfast.infra.installation import EXTRAS, ExtraMissing, missing_in, naming
 
 PROJECT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-#: Module to distribution, for modules whose distribution has another name.
+#: Maps a module to its distribution, for modules whose distribution has another name.
 DISTRIBUTION = {
     "yaml": "pyyaml",
     "markdown_it": "markdown-it-py",

@@ -243,7 +243,10 @@ def test_runs_that_wait_for_a_pool_keep_no_others_waiting(instance: dg.DagsterIn
 
 
 def test_runs_are_launched_side_by_side(instance: dg.DagsterInstance) -> None:
-    """A launch waits until its run has recorded its process. Recoveries of other processors must not wait for that."""
+    """Runs are launched in parallel. A launch waits until its run has recorded its process.
+
+    Recoveries of other processors must not wait for that.
+    """
     coordinator = instance.run_coordinator
     assert isinstance(coordinator, ProcessorRunCoordinator)
     assert (coordinator.dequeue_use_threads, coordinator.dequeue_num_workers) == (True, 4)

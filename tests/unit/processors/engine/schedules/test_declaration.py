@@ -1,4 +1,7 @@
-"""Wrong declarations of schedules are refused at once with the line to write. Correct ones are in the topology."""
+"""Wrong declarations of schedules are refused at once, with the line to write.
+
+Correct declarations are in the topology.
+"""
 
 from __future__ import annotations
 

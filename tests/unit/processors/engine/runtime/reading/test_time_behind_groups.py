@@ -290,9 +290,10 @@ def twice_grouped() -> Application:
 
 @pytest.mark.parametrize("command", [None, Clear(store="sold", all=True)], ids=["restart", "command"])
 def test_heirs_of_tasks_whose_stores_keep_no_time_know_it(command: Clear | None) -> None:
-    """Each worker is stopped before its wait for the silent partition ends. The messages that come later are older.
+    """A new worker learns the stream time of a silent task from the watermarks of the former worker.
 
-    The second worker reads the watermarks of the first, and writes none itself.
+    Each worker is stopped before its wait for the silent partition ends. The messages that come later are older. The
+    second worker writes no watermarks itself.
     """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)

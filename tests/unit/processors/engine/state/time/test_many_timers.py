@@ -1,4 +1,4 @@
-"""Many timers of one key are set and fire in steps of bounded size, however many there are."""
+"""Many timers of one key are set and fire. However many they are, the steps have a limited size."""
 
 from __future__ import annotations
 
