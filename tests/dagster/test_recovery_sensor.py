@@ -168,7 +168,10 @@ def test_runs_that_fail_before_they_start_are_bounded(
 def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
 ) -> None:
-    """A deleted run does not block later runs: Dagster drops a run request if a run with the same run key exists."""
+    """After a run was deleted, the next request has a new run key.
+
+    Dagster drops a request whose run key belongs to an existing run.
+    """
     runs = []
     for _ in range(2):
         (request,) = tick()

@@ -346,7 +346,10 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
 
 
 def test_a_process_is_recorded_while_the_run_writes_itself_back(launched, monkeypatch):
-    """A run reads its record and writes it back with another status. The process recorded in between must stay."""
+    """The process of a run is recorded while the run changes its own record.
+
+    A run reads its record and writes it back with another status. The process that was recorded in between must stay.
+    """
     storage, run = launched.instance.run_storage, launched.run
     read = storage._get_run_by_id
 

@@ -157,7 +157,10 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
 
 @pytest.mark.thorough
 def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
-    """The owner of a task dies while many windows close and many timers fire at once."""
+    """A standby takes over a task with open windows and timers. Each of their results is sent once.
+
+    The owner of the task dies while many windows close and many timers fire at once.
+    """
     stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
     stream.provision()
     workers = worker("0", home="home-0"), worker("1", home="home-1")

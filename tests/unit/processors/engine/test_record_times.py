@@ -113,7 +113,10 @@ def with_brokers_ahead(monkeypatch: pytest.MonkeyPatch, cluster: InMemoryCluster
 def test_a_worker_whose_clock_is_a_month_behind_processes_all_the_same(
     monkeypatch: pytest.MonkeyPatch, columns: bool, stamp: str
 ) -> None:
-    """The worker learns the brokers' time from its inputs."""
+    """A worker whose clock is a month behind processes its messages.
+
+    It learns the brokers' time from its inputs.
+    """
     month_ms = 30 * 24 * HOUR_MS
     cluster = InMemoryCluster()
     cluster.create_topic("in", config={"message.timestamp.type": stamp})

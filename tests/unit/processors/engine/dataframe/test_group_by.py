@@ -196,7 +196,7 @@ def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
     # each message counts twice: when it is written to the repartition topic, and when it is read from there
     messages = 2 * sum(fed.values())
-    silent_s = 3.0 + 3 * IDLE_S  # time until all windows are closed, and then until the run ends
+    silent_s = 3.0 + 3 * IDLE_S  # the seconds until all windows are closed, plus the seconds until the run ends
     assert messages // 12 <= process.commits <= messages // 12 + 8 + silent_s / REPEAT_S
 
 

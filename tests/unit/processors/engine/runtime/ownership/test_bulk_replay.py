@@ -54,7 +54,12 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
 
 @pytest.mark.thorough
 def test_the_filter_of_each_file_fits_into_a_part_of_the_block_cache(tmp_path):
-    """A larger filter would be read again for each key. A filter has about ten bits for each key."""
+    """The bloom filter of each file fits into a part of the block cache.
+
+    A larger filter would be read again for each key.
+
+    A filter has about ten bits for each key.
+    """
     store = TaskStore(RocksDatabases(RocksMemory()), tmp_path / "task")
     store.begin_bulk(600_000)
     for turn in range(60):

@@ -155,7 +155,10 @@ def test_a_late_message_gives_no_end_to_a_value_that_has_none(cluster: InMemoryC
 
 
 def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many values may expire at once, and a commit removes only a part of them. In this test, it removes none."""
+    """A query does not show expired values that are not removed yet.
+
+    Many values may expire at once, and a commit removes only a part of them. In this test, it removes none.
+    """
     monkeypatch.setattr(task_time.TaskTime, "_remove", lambda self: None)
     send(cluster, 0, ["set", "n"], ["set", "m"])
     send(cluster, 500, ["set", "m"])
