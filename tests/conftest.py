@@ -126,7 +126,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """After the test processes have ended: a run that leaves processes behind fails."""
+    """Kill processes that the run left behind, and fail the run if there were any.
+
+    This hook runs after all test processes have ended.
+    """
     yield
     config = session.config
     if hasattr(config, "workerinput") or config.option.collectonly:
@@ -147,7 +150,7 @@ class Seconds:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.files[report.nodeid.partition("::")[0]] += report.duration
-        if report.when == "call":  # set-up is not counted: test cases share it
+        if report.when == "call":  # count only the call, because test cases share their set-up
             self.cases[report.nodeid] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -247,7 +250,7 @@ def _last_lines(path: Path) -> deque[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove a developer's own HOLDFAST_ settings, which would change the tests; those for cache and mirror may stay.
+    """Remove a developer's own HOLDFAST_ settings, which would change the tests. Settings for cache and mirror stay.
 
     Checkpoints go to a temporary folder, even in tests that use the developer's home folder.
     """

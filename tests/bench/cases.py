@@ -34,7 +34,7 @@ SLOWEST_RATE, PATIENCE_S = 2_000, 240.0
 
 
 class Kind(Enum):
-    """What a case of the bench measures."""
+    """The kinds of measurements in the bench."""
 
     THROUGHPUT = "throughput"
     RESTORE = "restore"
@@ -61,9 +61,10 @@ class Case:
     counted_s: int = 0
     block_cache_mb: int = 0
     linger_ms: int = 50
-    #: Windows with ``current`` or ``final`` results, instead of running totals; "" for none.
+    #: Whether the case has windows, with ``current`` or ``final`` results, instead of running totals. Empty: no
+    #: windows.
     windows: windows.Emit = ""
-    #: A join, or a count after a group-by, instead of running totals; "" for none.
+    #: Whether the case has a join, or a count after a group-by, instead of running totals. Empty: neither of them.
     joins: joins.Joined = ""
     #: The contenders that run the case.
     contenders: tuple[str, ...] = ()
@@ -197,7 +198,7 @@ def warm_up_of(cases: Sequence[Case]) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The expected result of a case from plain Python: the number of outputs, and the hash of the last ones."""
+    """The expected result of a case from plain Python: the number of outputs, and the hash of the final outputs."""
 
     outputs: int
     hash: str

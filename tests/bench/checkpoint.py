@@ -33,7 +33,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 MESSAGES = 200
 TAIL_PART = 10
 LIMIT_S = 900.0
-#: The names of the two ways.
+#: The names of the two ways to restore, in the results.
 FROM_CHECKPOINT, FULL_REPLAY = "checkpoint + 10 % tail", "full replay"
 
 
@@ -85,7 +85,7 @@ class CheckpointBench:
         """
         store, records = self._folder / "store", self._state.records
         for number in range(rounds):
-            # Only the last run of each way is checked, because reading all state takes much longer than the restore.
+            # Check only the last run of each way, because reading all state takes much longer than the restore.
             checked = number == rounds - 1
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(self._kept, store)

@@ -42,7 +42,7 @@ Declare = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The same steps as columns and as functions. ``goal`` is the demanded ratio of their times."""
+    """The same steps declared as column expressions and as functions. ``goal`` is the minimum ratio of their times."""
 
     name: str
     columns: Declare
@@ -147,7 +147,7 @@ ALL: tuple[Steps, ...] = (
 
 
 class Looped:
-    """Runs the generated loop on decoded values."""
+    """Runs only the loop that the engine generates from a stream's steps, on decoded values."""
 
     def __init__(self, declare: Declare, raw: Sequence[bytes], keys: Sequence[bytes], *, sends: bool = False) -> None:
         sdf, self.boxes = StreamingDataFrame(Topic("in")), Outboxes()
@@ -172,7 +172,7 @@ class Looped:
 
 
 class Tasked:
-    """Runs a task with its state in memory; each call processes new messages."""
+    """Runs all of a task's work with state in memory. Each call processes new messages."""
 
     def __init__(self, declare: Declare, raw: Sequence[bytes], keys: Sequence[bytes]) -> None:
         sdf = StreamingDataFrame(Topic("in"))
@@ -201,7 +201,7 @@ def _refuse(failed: Any) -> None:
 
 
 def measured(steps: Steps, raw: Sequence[bytes], keys: Sequence[bytes], turns: int, loop_ns: float) -> Row:
-    """Measure both ways of the steps in turns; ``loop_ns`` is subtracted from the times of a loop.
+    """Measure the steps as columns and as functions in turns. ``loop_ns`` is subtracted from the times of a loop.
 
     Raises:
         AssertionError: The two ways have different results.

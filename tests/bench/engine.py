@@ -128,7 +128,7 @@ def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> s
 
 
 def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Contender]:
-    """Return the contenders that can run on this machine. For the others, the reason is printed."""
+    """Return the contenders that can run on this machine. Prints the reason for each contender that cannot."""
     found = {}
     for name in given.contenders:
         try:

@@ -29,10 +29,10 @@ from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies
 from tests.bench.workers import Worker, await_all
 
-#: The number of messages that are sent at once, and the pause until the next ones in seconds.
+#: The number of messages in one burst, and the pause between two bursts in seconds.
 PORTION, EVERY_S = 500, 0.25
-#: The names of the two ways. A run without a standby takes long and has no goal. So it runs once, and only if the bench
-#: has several rounds.
+#: The names of the two ways to take over, in the results. A run without a standby takes long and has no goal. So it
+#: runs once, and only if the bench has several rounds.
 WITH, WITHOUT = "with a standby", "without"
 
 

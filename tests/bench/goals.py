@@ -19,9 +19,9 @@ Of = Callable[[Result], float]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One goal with its measured figure.
+    """One goal of the bench with its measured figure.
 
-    ``measured`` is None if a needed run is missing; ``beside`` is an additional remark.
+    ``measured`` is None if a needed run is missing. ``beside`` is an additional remark for the report.
     """
 
     what: str
@@ -56,7 +56,7 @@ class Judged:
 
 
 def judged(results: Results, cores: int) -> list[Judged]:
-    """All goals, in the order of the table."""
+    """Judge all goals. The result has the order of the goals in the report's table."""
     return [
         *_against_peers(results),
         *_of_joins(results),

@@ -35,7 +35,7 @@ class Usage:
     cpu_s: float
     peak_bytes: int
     broker_cpu_s: float
-    #: The average number of cores that the rest of the machine used meanwhile. The bench itself is not counted.
+    #: The average number of cores that other processes used during the measurement. The bench itself is not counted.
     others_cores: float
     told: Mapping[str, Any]
     samples: list[tuple[float, float]] = field(default_factory=list)

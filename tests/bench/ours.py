@@ -54,7 +54,7 @@ def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
-    """Compute the totals with the function."""
+    """Compute the totals of the bench's messages with a Python function."""
     return frame.apply(totals, stateful=True, store="default")
 
 

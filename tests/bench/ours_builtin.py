@@ -15,7 +15,7 @@ from tests.bench.stream import FIRST_TIMESTAMP_MS
 
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
-    """Compute the totals with built-in aggregators."""
+    """Compute the totals of the bench's messages with built-in aggregators."""
     return frame.aggregate(
         {
             "user_id": Last("user_id"),

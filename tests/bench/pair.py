@@ -33,7 +33,7 @@ MILLION = 1_000_000
 #: The transaction timeout in milliseconds. It is the broker's maximum, because the transaction must stay open until all
 #: processes have their partitions.
 TRANSACTION_MS = 900_000
-#: The names of the two ways, by number of processes.
+#: By number of processes: the name of the measurement in the results.
 WAYS = {1: "one process", 2: "two processes"}
 
 

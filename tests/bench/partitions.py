@@ -31,7 +31,7 @@ from tests.bench.stream import PARTITIONS, bodies, expected, hash_of, messages
 KEYS = 10_000
 MILLION = 1_000_000
 LIMIT_S = 900.0
-#: The names of the ways, by number of partitions.
+#: By number of partitions: the name of the measurement in the results.
 WAYS = {10: "10 partitions", 1_000: "1,000 partitions"}
 
 

@@ -117,8 +117,8 @@ def main(given):
         joined(application, source, given).to_topic(output)
     else:
         folded(application.dataframe(source), given["windows"]).to_topic(output)
-    # Runs stop at a number of outputs. With final results or joins, that number is unknown, so there a pause without
-    # outputs ends the run.
+    # Runs usually stop at a number of outputs. With final results or joins, this number is unknown. Then a pause
+    # without outputs ends the run.
     silent = ":final:" in given["windows"] or given["joins"]
     application.run(count=0 if given["joins"] else int(given["count"]), timeout=15 if silent else 120)
     print(json.dumps(seen), flush=True)

@@ -39,7 +39,10 @@ def rows_of(case: Case, titles: Mapping[str, str], runs: Runs) -> list[list[str]
 
 
 def hashes_of(runs: Runs) -> str:
-    """The result hashes of all runs, grouped by the amount of work; each hash was compared with plain Python's."""
+    """The result hashes of all runs by the amount of work.
+
+    Each hash was already compared with plain Python's result.
+    """
     found: dict[tuple[int, str], int] = {}
     for run in chain.from_iterable(runs.values()):
         if run.hash:
@@ -50,7 +53,7 @@ def hashes_of(runs: Runs) -> str:
 
 
 def counts_of(case: Case, runs: Runs) -> str:
-    """The number of messages of contenders that had fewer than the case, and the number of runs."""
+    """Return the case's message count, the counts of contenders that got fewer messages, and the number of runs."""
     counts = {name: case.of(name) for name, of in runs.items() if of}
     less = [
         f"{name} {of.restore or of.count:,}"

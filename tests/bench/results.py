@@ -23,11 +23,11 @@ class Results:
 
     path: Path | None = None
     conditions: list[str] = field(default_factory=list)
-    #: For each case name: the case, and the runs of each contender.
+    #: By case name: the case, and the runs of each contender.
     runs: dict[str, tuple[Case, dict[str, list[Result]]]] = field(default_factory=dict)
     #: The name of each contender in tables.
     titles: dict[str, str] = field(default_factory=dict)
-    #: For each scenario name: its title, and the figures of each way's runs.
+    #: By scenario name: its title, and the measured figures of all runs.
     figures: dict[str, tuple[str, dict[str, list[Figures]]]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 

@@ -24,7 +24,7 @@ BROKER_HEAP_MB = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The broker, folder, size and number of rounds of a scenario."""
+    """The resources of a scenario: the broker, a folder, the size and the number of rounds."""
 
     broker: BrokerAddress
     #: A separate folder, empty at the start.

@@ -99,7 +99,7 @@ def test_seeded_state_counts_as_messages_that_came_before() -> None:
     state = SeededState(records=250, keys=100)
     before = {
         b"user-%08d" % user: [least] * times for user, times, _, least, _ in state.items()
-    }  # later records of a user replace earlier ones
+    }  # the last record of a user replaces the user's earlier records
     assert {len(of) for of in before.values()} == {2, 3}
     assert hash_of(expected(500, 120, state).items()) == hash_in_plain_python(500, 120, before)
 

@@ -273,9 +273,9 @@ def in_hours(engine: Engine) -> dict[int, int]:
 
 
 def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
-    """Both engines are killed.
+    """Both engines are killed and restarted while one of three partitions is one hour behind.
 
-    Partition 0 is one hour behind. First its messages wait in a backlog; later they are sent late.
+    First the messages of this partition wait in a backlog. Later they are sent late.
     """
     both = engines(2, [Kind("group", "windows", 60 * SECOND, 0, 10 * SECOND)])
     bootstrap, source = both[0].work.bootstrap, both[0].work.source

@@ -64,7 +64,7 @@ class Kind:
     duration: int
     step: int
     grace: int
-    #: The retention of Kafka Streams' store; 0 keeps its default.
+    #: The retention of the window store in Kafka Streams, in milliseconds; 0 keeps its default.
     retention: int = 0
 
     def theirs(self, emit: str) -> str:
@@ -213,7 +213,7 @@ def test_tumbling_hopping_and_session_windows_have_equal_results(
         assert in_order(ours.of(kind, "current")) == in_order(theirs.of(kind, "current")), kind
         assert ours.closed(kind) == theirs.closed(kind), kind
         assert len(ours.closed(kind)) > 10 * partitions
-    # Some messages were late, and some merged sessions.
+    # Check that the draw had late messages, and messages that merged sessions.
     assert sum(map(len, ours.of(TUMBLING, "current").values())) < sum(map(len, given))
     merged = [of for of in in_order(ours.of(SESSION, "current")).values() if len(of) > 1]
     assert any(later.count > earlier.count + 1 for of in merged for earlier, later in pairwise(of))
@@ -247,12 +247,12 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
 
 @pytest.mark.parametrize("retention", [0, 86_400 * SECOND])
 def test_a_message_near_a_closed_session(compare: Callable[..., tuple[Results, Results]], retention: int) -> None:
-    """The second message of alice is within the gap of her closed session, but early enough for a new session."""
+    """The second message of alice is within the gap of her closed session. It is early enough to open a new session."""
     given = [
         Message("alice", BEGIN, 1),
-        Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # closes alice's session
+        Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # this message closes alice's session
         Message("alice", BEGIN + 10 * SECOND, 4),
-        Message("bob", BEGIN + 100 * SECOND, 8),  # closes all sessions
+        Message("bob", BEGIN + 100 * SECOND, 8),  # this message closes all sessions
     ]
     ours, theirs = compare([given], [replace(SESSION, retention=retention)])
     first, second = Window(BEGIN, BEGIN + 1, 1, 1.0), BEGIN + 10 * SECOND

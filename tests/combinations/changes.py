@@ -14,8 +14,8 @@ from tests.combinations.grammar import STEPS, Mark
 from tests.combinations.topology import Line, Message, Topology, has_outer_rows
 
 _MARKS = {step.name: step.marks for step in STEPS}
-#: Marks (properties) of steps that depend on stream time or on failures. A change to the topology may change their
-#: results.
+#: Properties (marks) of steps whose results depend on stream time, or that fail for some messages. A change of the
+#: topology may change the results of these steps.
 _TIMED = Mark.TIME | Mark.FAILS
 
 
@@ -36,9 +36,9 @@ def in_other_order(topology: Topology, random: Random) -> Topology | None:
 
 
 def _declared(topology: Topology) -> list[tuple[Line, Line]]:
-    """The pairs of lines that declare an input: a topic, and a stream or table of it.
+    """Return the pairs of lines that declare an input: a topic, and a stream or table of this topic.
 
-    They are at the start of the topology.
+    These lines are at the start of the topology.
     """
     found, lines = list[tuple[Line, Line]](), list(topology.lines)
     while len(lines) > 1 and lines[0].step == "topic" and lines[1].of == (lines[0].name,):
@@ -185,12 +185,13 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=lines, messages=messages) if changed else None
 
 
-#: ``_KEEPS``: steps that read fields and pass values on unchanged. ``_MAKES``: steps that read fields and make other
+#: ``_KEEPS``: steps that read fields and pass values on unchanged. ``_MAKES``: steps that read fields and return other
 #: values.
 _KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
-#: Functions of these tests whose steps read columns by name. They accept both dicts and instances of a class.
+#: Matches the code of functions of these tests that read columns by name. These functions accept both dicts and
+#: instances of a class.
 _BY_NAME = re.compile(r"(kept|projected)\((.*)\)")
-#: Functions that need a dict.
+#: Names of functions of these tests that accept only dicts.
 _TAKES_OBJECTS = ("length", "folded", "enough", "third")
 
 
@@ -305,7 +306,7 @@ def with_schedules(topology: Topology, random: Random) -> Topology | None:
 
 
 def with_source(topology: Topology, random: Random) -> Topology | None:
-    """Adds a source beside the inputs; ``Trial`` compares what comes of it."""
+    """Adds a source to the topology. ``Trial`` checks that each of its messages is sent and processed once."""
     return replace(topology, lines=(*topology.lines, Line("source", "sourced(app)")))
 
 

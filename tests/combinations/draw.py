@@ -84,7 +84,7 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
 
 
 def _add_opening(scope: Scope, opening: Opening) -> None:
-    """Adds the steps of an opening (a fixed first part of a topology), until one step does not fit."""
+    """Adds the steps of an opening (a fixed first part of a topology). Stops at the first step that does not fit."""
     streams = [each for each in scope.made if each.kind == "stream"]
     found = {"a": streams[0], "b": streams[-1] if len(streams) < 2 else streams[1]}
     for number, (name, of) in enumerate(opening):
@@ -196,7 +196,7 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
-        # the failing row may belong to another message, depending on the order of messages or on when results are sent
+        # which message fails may depend on the order of messages, or on the moment when results are sent
         return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
@@ -211,7 +211,7 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Task
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # rows of an interval join may have equal times, and the order of equal times is not promised
     if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
-        return False  # the same holds for two groupings of one stream
+        return False  # rows of two groupings of one stream may have equal times, too
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
         return False  # if each of two streams looks up rows of the other, no reading order is right for both
     plain_table = step.name == "join_table" and of[1].kind == "table"
@@ -353,24 +353,24 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
 
 
 def _places(step: Step) -> list[str]:
-    """The placeholders of the streams and tables that a step uses.
+    """Return the placeholders in a step's code, for the streams and tables that the step uses.
 
-    The stream to which the step is added comes first.
+    The placeholder of the stream to which the step is added comes first.
     """
     found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
     return sorted(found, key="strwu".index)
 
 
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
-    """Whether a step sends outer rows (without a match) of an interval join.
+    """Whether a step sends late rows: outer rows (without a match) of an interval join.
 
-    They come late by the interval plus the grace.
+    These rows come later than other rows by the interval plus the grace.
     """
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether results may be older than every grace. Sessions and count windows may have started long before."""
+    """Whether a step's results may be older than every grace, as sessions and count windows may start long before."""
     return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 

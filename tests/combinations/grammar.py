@@ -18,39 +18,40 @@ class Mark(Flag):
     """Properties of a step."""
 
     NONE = 0
-    #: Its results depend on the order of a key's messages.
+    #: The step's results depend on the order of a key's messages.
     ORDER = auto()
-    #: It has a store.
+    #: The step has a store.
     STATE = auto()
-    #: It must come before state, outputs and branches of its stream.
+    #: The step must come before state, outputs and branches of its stream.
     FIRST = auto()
-    #: It is a window, or has results like one: another form of values, and event times in the past.
+    #: The step is a window, or its results are like those of a window: other fields, and event times in the past.
     WINDOW = auto()
-    #: Its results have another form, so only ``shape`` and outputs may follow.
+    #: The step's results have other fields than messages, so only ``shape`` and outputs may follow.
     ODD = auto()
-    #: Its results depend on the stream time at which a message arrives, beyond a grace.
+    #: The step's results depend on the stream time at which a message arrives, if the message is later than a grace.
     TIME = auto()
-    #: It reads two inputs in the order of their times.
+    #: The step reads two inputs in the order of their event times.
     JOIN = auto()
-    #: It cannot come behind ``group_by``.
+    #: The step cannot come behind ``group_by``.
     SOURCE = auto()
-    #: Some of its messages fail.
+    #: The step fails for some messages.
     FAILS = auto()
-    #: Its records go through a repartition topic.
+    #: The step sends its records through a repartition topic.
     GROUPS = auto()
-    #: Where no order is promised, only the last record of a key is the same under each schedule.
+    #: Where the docs promise no order, only the last record of each key of the step is the same under each schedule.
     LAST = auto()
-    #: The content of its store depends on the schedule: the docs promise its results, not how it keeps them.
+    #: The content of the step's store depends on the schedule. The docs promise only the step's results.
     HIDDEN = auto()
-    #: It changes its input value in place.
+    #: The step changes its input value in place.
     IN_PLACE = auto()
-    #: Some results come with a commit, others with a message, so their order depends on when commits happen.
+    #: Some results of the step come with a commit, others with a message. So their order depends on the times of
+    #: commits.
     LOOSE = auto()
 
 
 FIRST, JOIN, STATE, TIME = Mark.FIRST, Mark.JOIN, Mark.STATE, Mark.TIME
-#: Common combinations of marks: ``KEPT``: state that depends on the order of messages; ``ROWS``: results of an
-#: aggregation; ``CLOSED``: a window that sends when it closes; ``SENT``: a window that sends with each message;
+#: Common combinations of marks. ``KEPT``: state that depends on the order of messages. ``ROWS``: results of an
+#: aggregation. ``CLOSED``: a window that sends when it closes. ``SENT``: a window that sends with each message.
 #: ``JOINED``: a join with a store.
 KEPT, ROWS = Mark.ORDER | STATE, Mark.ORDER | STATE | Mark.ODD
 CLOSED, SENT = STATE | Mark.WINDOW, Mark.ORDER | STATE | Mark.WINDOW
@@ -61,7 +62,7 @@ Kind = Literal["stream", "table", "history", "global", ""]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name, its template, its properties, what it makes, and its weight in draws."""
+    """A step: its name, template and properties, the kind of stream or table that it makes, and its weight in draws."""
 
     name: str
     code: str
@@ -198,7 +199,7 @@ STEPS: tuple[Step, ...] = (
 #: Functions that add steps by columns behind some streams; all of them keep the usual fields of a value.
 COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed", "with_headers")
 
-#: The steps that make streams and tables of an input topic.
+#: The steps that declare streams and tables of an input topic.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),
     Step("table", "app.table({topic}, {new})", STATE, "table", weight=4),
@@ -216,8 +217,8 @@ TOPICS: tuple[str, ...] = (
 )
 
 _CIRCLE = (("group_by", "a"), ("to_table", "a"), ("join_table", "0 1"))
-#: Openings: the first steps of some topologies, and what each step uses. ``a`` and ``b`` are input streams; a number is
-#: the result of an earlier step of the opening. Random draws alone rarely produce these sequences.
+#: Openings: the first steps of some topologies, each with the streams or tables that it uses. ``a`` and ``b`` are input
+#: streams; a number is the result of an earlier step of the opening. Random draws alone rarely produce these sequences.
 OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (*_CIRCLE, ("tumbling_window", "2")),
     (*_CIRCLE, ("group_by function", "2"), ("join_asof", "b 3")),

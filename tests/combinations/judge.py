@@ -28,7 +28,7 @@ Sent = tuple[bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
 
 class Wrong(Exception):
-    """A run has a wrong result, or no result in time."""
+    """Raised if a run has a wrong result, or no result in time."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")

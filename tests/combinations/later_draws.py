@@ -9,7 +9,7 @@ from tests.combinations.grammar import COLUMNS
 from tests.combinations.scope import Scope
 from tests.combinations.topology import Line, has_outer_rows
 
-#: The share of topologies with steps by columns.
+#: The share of topologies that get steps on columns (column expressions).
 COLUMNS_SHARE = 0.25
 #: The share of topologies with sinks, and with values that contain the offset of their message.
 SINKS_SHARE = 0.15
@@ -33,7 +33,8 @@ def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
 def with_columns(scope: Scope, seed: int) -> None:
     """Adds steps by columns behind some streams of some topologies.
 
-    Not behind a grouping: a second grouping by the same field is skipped, and an added step would prevent that.
+    Streams behind a grouping get none. The engine skips a second grouping by the same field, and an added step would
+    prevent that.
     """
     random = Random(f"columns of {seed}")
     if random.random() >= COLUMNS_SHARE:

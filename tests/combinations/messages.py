@@ -20,7 +20,7 @@ UNREADABLE = (b"{", b'{"n": NaN}', b"\xff", b"")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a topology requires of its messages.
+    """The properties that a topology requires of its input messages.
 
     Attributes:
         sorted: Messages of a partition are in the order of their times.

@@ -35,7 +35,7 @@ SCHEDULES = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a seed. If it failed: the kind of failure (else empty), and the schedule."""
+    """The result of a seed. A failure has its kind and its schedule; the kind is empty if all schedules passed."""
 
     seed: int
     topology: Topology
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder: Path) -> Outcome:
-    """Runs a topology under schedules, and each schedule's reference, until one result differs."""
+    """Run a topology under each schedule and under the schedule's reference, until one result differs."""
     known: dict[Schedule, Result] = {}
     schedule = REFERENCE
     try:

@@ -124,7 +124,10 @@ def reference_of(topology: Topology, schedule: Schedule) -> Schedule:
 
 
 def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
-    """A schedule for a topology whose results depend on polls and commits: one worker, but other loops."""
+    """Draw a schedule for a topology whose results depend on polls and commits.
+
+    It has one worker, and differs from its reference only in the loops with which the engine processes messages.
+    """
     random = Random(f"ways {number} of {seed}")
     made = draw_schedule(topology, seed, 0)
     feed = random.choice(["whole", "parts", "parts"])
@@ -144,7 +147,7 @@ def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
 
 
 def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
-    """One of a seed's schedules: the first has no faults, later ones may have all kinds."""
+    """Draw one of a seed's schedules. The first schedule has no faults; the others may have all kinds of faults."""
     random = Random(f"schedule {number} of {seed}")
     made = Schedule(
         seed=random.randrange(2**32),
@@ -225,11 +228,11 @@ def _feed(topology: Topology, random: Random) -> str:
     """Draws when the input arrives.
 
     After more than a second of silence, a partition's timers fire when it is read again. Behind `group_by`, their
-    results may be late. Such topologies therefore get the whole input from the start.
+    results may be late. Topologies with `group_by` therefore get the whole input from the start.
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if topology.closes_when_idle:  # messages after a silence are late
+    if topology.closes_when_idle:  # messages after a silence would be late, so no silence may occur
         return "whole"
     if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"

@@ -47,7 +47,7 @@ class Made:
 
 @dataclass(slots=True)
 class Tasks:
-    """The topics that one kind of task reads together, and what its steps depend on."""
+    """The topics that one kind of task reads together, and whether its results depend on time or reading order."""
 
     topics: set[str]
     #: Whether results depend on the stream time at which messages arrive.
@@ -67,9 +67,9 @@ class Scope:
     lines: list[Line] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     tasks: list[Tasks] = field(default_factory=list)
-    #: The topics whose tasks write to each repartition topic.
+    #: By repartition topic: the topics that are read by the tasks that write to it.
     writers: dict[str, set[str]] = field(default_factory=dict)
-    #: The inputs whose messages or rows the joins of each input look up.
+    #: By input: the inputs in which its joins look up messages or rows.
     rights: dict[str, set[str]] = field(default_factory=dict)
     #: The repartition topics of table joins with ``on=``.
     of_joins: set[str] = field(default_factory=set)
@@ -127,7 +127,7 @@ class Scope:
         return found - set(self.writers)
 
     def before(self, tasks: Tasks) -> list[Tasks]:
-        """These tasks, and all tasks whose messages reach them through groupings."""
+        """Return these tasks, and all tasks whose messages reach them through groupings."""
         found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
         while look_at:
             for group in map(self.task_of, self.writers[look_at.pop()]):

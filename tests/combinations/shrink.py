@@ -32,7 +32,7 @@ _FIELDS = (
 
 
 class _Spent(Exception):
-    """The number of attempts is used up."""
+    """Raised if the allowed number of attempts is used up."""
 
 
 def shrunk(topology: Topology, schedule: Schedule, shows: Shows, attempts: int = 150) -> tuple[Topology, Schedule]:

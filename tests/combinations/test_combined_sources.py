@@ -1,6 +1,6 @@
-"""Random topologies with a source beside them: under faults, each of its messages comes once, and all else is the same.
+"""Random topologies with an added source, under faults. Each message of the source is sent once.
 
-The source is no draw of the seeds, so that known seeds keep their runs.
+All other results stay the same. The source is added after the draw, so that known seeds keep their topologies.
 """
 
 from __future__ import annotations

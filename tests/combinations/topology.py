@@ -101,7 +101,7 @@ class Topology:
 
     @property
     def steps(self) -> list[str]:
-        """The names of its steps."""
+        """The names of the steps in this topology."""
         return [line.step for line in self.lines]
 
     @property

@@ -118,15 +118,15 @@ class Trial:
         self._wait_s = 0.25
         self._rests_since = 0.0
         self._described = topology.described()
-        # Behind group_by, repeated watermarks make tasks write their stores' stream time again and again, so these
-        # changelogs never rest.
+        # Behind group_by, watermarks are repeated without end. So tasks write their stores' stream time again and
+        # again, and the ends of these changelogs never stop moving.
         self._stores_that_rest = () if self._described.repartitions else tuple(self._described.changelogs.values())
         self.result: Result | None = None
 
     # -- called by machines and faults -----------------------------------------------------------------------------
 
     def application(self, machine: Machine) -> Application:
-        """The application that a machine starts."""
+        """Return the application that a machine's next worker runs."""
         return self.topology.build(
             consumer_group=GROUP,
             auto_offset_reset="earliest",
@@ -179,7 +179,7 @@ class Trial:
         return self.result
 
     def _check_source(self) -> None:
-        """Raises Wrong unless each message of the added source, and each result of it, came once."""
+        """Raises Wrong unless each message of the added source, and each result of such a message, was sent once."""
         for topic in ("source__fed", "fed-out"):
             found = [json.loads(record.value or b"null") for _, record in self.cluster.read(topic)]
             numbers = sorted(each if topic == "source__fed" else each[0] for each in found)

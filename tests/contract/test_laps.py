@@ -1,4 +1,4 @@
-"""Tests the laps of a standby. In each lap, it replays a table's topic up to the group's latest commit."""
+"""Standbys replay a table's topic in laps. Each lap ends at the group's latest commit."""
 
 from __future__ import annotations
 

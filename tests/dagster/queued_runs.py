@@ -29,7 +29,7 @@ def location_of(jobs: Path) -> dict[str, object]:
 
 
 def launch(settings: Settings, jobs: Path, job: str, processor: str, config: Mapping[str, object] | None = None) -> str:
-    """Put a run of one processor into the queue, with the config of its one op `act`; its id.
+    """Put a run of a job into the queue and return its id. The job has one op, `act`, which gets ``config``.
 
     The command runs in this process, because a new process takes seconds to import Dagster. It loads only the jobs'
     location, in a code server that it ends.
@@ -42,7 +42,7 @@ def launch(settings: Settings, jobs: Path, job: str, processor: str, config: Map
 
 
 def launch_at(location: str, workspace: Path, settings: Settings, job: str, *words: str) -> str:
-    """Put a run of a job of a code location into the queue; its id."""
+    """Put a run of a job of a code location into the queue. Returns the run id."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(settings.paths.dagster))
         command = ["job", "launch", "-w", str(workspace), "-l", location, "-j", job, *words]
@@ -53,7 +53,7 @@ def launch_at(location: str, workspace: Path, settings: Settings, job: str, *wor
 
 
 def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[str]:
-    """Add endless runs that use up every concurrency limit, and one in each of these pools.
+    """Add endless runs that use up every concurrency limit, and one more run in each of these pools.
 
     Each limit gets as many runs as it admits. Returns the run ids.
     """
@@ -64,9 +64,9 @@ def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[s
 
 
 def _of_lanes() -> list[dg.DagsterRun]:
-    """Four runs of the lane of checks, four short verbs of different processors, and two long ones.
+    """Return runs for queue lanes (runs that share a limit): four checks, four short verbs, and two long verbs.
 
-    The lanes of recovery and of dry runs, stop and rollback have room for one more run each.
+    The lanes of recovery, and of dry runs, stop and rollback, keep room for one more run each.
     """
     verbs = [("compact_stores", 4), ("backfill_store", 2)]
     return [

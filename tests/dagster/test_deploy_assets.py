@@ -1,6 +1,6 @@
 """A processor is deployed by materialising its asset.
 
-This needs a plan, names the undo command, and keeps a release.
+The run makes a plan, names the undo command in its metadata, and keeps a release (a copy of the code).
 """
 
 import os

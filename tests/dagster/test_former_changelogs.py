@@ -33,7 +33,7 @@ def test_a_snapshot_of_checkpoints_of_a_former_changelog_is_refused_and_its_acti
         if plan.changes:
             verbs.apply(plan, confirmed=plan.hash)
     feed(broker, f"{group}-in", 10)
-    wait_processed(client, 10)  # wait for the worker that was restarted
+    wait_processed(client, 10)  # wait until the restarted worker has processed these messages
     refused = control.run(control.snapshot)
     assert not refused.success
     (failed,) = [event for event in refused.all_events if event.is_step_failure]

@@ -1,4 +1,7 @@
-"""`holdfast down`, then `holdfast up`: the printed action of a supervisor that hangs, on a whole installation."""
+"""The supervisor of a whole installation hangs. The commands that `holdfast status` names end and restart it.
+
+The commands are `holdfast down` and then `holdfast up`.
+"""
 
 from __future__ import annotations
 

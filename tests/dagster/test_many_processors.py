@@ -1,4 +1,7 @@
-"""Sensor ticks for fifty processors with two hundred stores: few requests and events, no delay by silent workers."""
+"""Sensor ticks for fifty processors with two hundred stores. A tick sends few requests and events.
+
+Workers that do not answer must not delay a tick.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -56,13 +56,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    """Made once: each use of a resource reads the settings of its test."""
+    """Definitions that are built once for all tests. Each use of a resource reads the settings of the current test."""
     return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 
 @pytest.fixture
 def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Tick:
-    """Runs a tick with the cursor of the last one. Returns the tick's message."""
+    """Run a tick of the sensor with the cursor of the last tick. Returns the tick's message."""
     sensor = definitions.resolve_sensor_def("notifications")
     cursor: str | None = None
 

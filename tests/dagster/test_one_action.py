@@ -1,4 +1,7 @@
-"""An apply that broke off: each surface names the same command, and after its end what is left has one, too."""
+"""Status, check, webhook and command line name the same command for an interrupted apply.
+
+After the apply has ended, they also agree on the action for the remaining fault.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ from tests.parts.webhook import Webhook
 
 NAME = "fleet"
 STOP = Plan(request=Stop(NAME), verdict=Ready("stop it."), stages=(StopProcessor("stop", for_good=True),))
-#: A deploy with an argument, which each surface has to repeat.
+#: A deploy with an argument. Each place that names its command must repeat this argument.
 DEPLOY = Plan(
     request=Deploy(NAME, dropped=("gone",)), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),)
 )
-#: A verb that goes on with its own plan.
+#: A verb whose interrupted apply is resumed with its recorded plan, not planned again.
 REPOSITION = Plan(
     request=Reposition(NAME),
     verdict=Ready("."),
     stages=(SetPositions("set", (), {}), RunProcessor("run", "v1", slots=("0",))),
     after_kill="go on",
 )
-#: The command that ends each one.
+#: The command that ends the interrupted apply of each verb.
 COMMANDS = {"deploy": "holdfast apply deploy fleet --drop gone", "reposition": "holdfast apply resume {id}"}
 
 Tick = Callable[[str], dg.SensorResult]
@@ -96,7 +99,7 @@ def tick(settings: Settings) -> Iterator[Tick]:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are made without a broker: a stop, from no facts."""
+    """Replace planning, because no broker runs: the only plan is a stop of the processor."""
 
     def plan(self: Verbs, request: Request) -> Plan:
         assert request == STOP.request
@@ -106,7 +109,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Shell:
-    """The command line in this process."""
+    """Runs `holdfast` commands in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -132,7 +135,7 @@ def test_each_surface_names_the_command_that_ends_an_apply(
     (reason,) = [each for each in status["reasons"] if each["subject"] == f"processor {NAME}"]
     (check,) = [each for each in tick("processor_recovery").asset_events or [] if "working" in str(each)]
     description = check.description or ""  # type: ignore[union-attr]
-    for _ in range(2):  # what it sees at first is told in the next tick
+    for _ in range(2):  # the sensor reports a state only at the second tick that sees it
         tick("notifications")
     (message,) = [each for each in webhook.received if each["event"] == "state.needs"]
     (row,) = shell.document("apply", "list")
@@ -151,7 +154,8 @@ def test_each_surface_names_the_command_that_ends_an_apply(
         named = re.findall(r"holdfast apply (?:deploy|resume|abandon)[a-z0-9 -]*", said)
         assert named, said
         assert all(each.startswith(command) for each in named), said
-    if broken_off.verb == "reposition":  # the verbs that are planned anew are replaced by any other one
+    # another verb may only replace an interrupted apply that would be planned again
+    if broken_off.verb == "reposition":
         refused = shell.document("apply", "stop", NAME)["error"]
         abandon = f"holdfast apply abandon {broken_off.id} --reason WHY"
         assert re.findall(r"`(holdfast [^`]*)`", refused["action"]) == [command, abandon]
@@ -162,7 +166,10 @@ def test_each_surface_names_the_command_that_ends_an_apply(
 def test_the_end_of_an_abandoned_apply_names_what_the_other_surfaces_name(
     broken_off: ApplyRecord, registry: Registry, tick: Tick, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Recovery gave up before: the action that it left is the one thing to do, here and there."""
+    """Recovery has given up before the apply is abandoned. Its incident names one action.
+
+    `holdfast apply abandon` and `holdfast status` must both name this action.
+    """
     incident, _ = registry.open_incident(NAME, "dead", {"0": "It has no process."}, datetime.now(UTC))
     registry.decide_incident(incident.id, "dead", "ask", "mend the disk")
     registry.close_incident(incident.id, "failed", datetime.now(UTC), reason="all attempts are used")
@@ -172,7 +179,7 @@ def test_the_end_of_an_abandoned_apply_names_what_the_other_surfaces_name(
     assert reason["action"] == "mend the disk"
     assert "What to do: mend the disk" in said
     assert COMMANDS["deploy"] not in said, "the apply is over"
-    # from here on recovery may try again, and each surface says so
+    # after the abandon, recovery may try again; check and status must both report this
     (check,) = tick("processor_recovery").asset_events or []
     (reason,) = [each for each in shell.document("status")["reasons"] if each["subject"] == f"processor {NAME}"]
     assert (check.description, reason["action"]) == (  # type: ignore[union-attr]

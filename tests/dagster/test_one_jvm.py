@@ -44,7 +44,7 @@ def start_run(tmp_path):
 def run(tmp_path):
     process = start_run(tmp_path)
     yield process
-    # this also kills the run's JVM and the `tail` of its output
+    # kill the process group, which includes the run's JVM and the `tail` of its output
     end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 
@@ -55,7 +55,7 @@ def held_run(tmp_path):
     (tmp_path / "hold").touch()
     process = start_run(tmp_path)
     yield process
-    # this also kills the run's JVM and the `tail` of its output
+    # kill the process group, which includes the run's JVM and the `tail` of its output
     end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 

@@ -1,4 +1,7 @@
-"""Orphans in a real installation: what a dropped store, a removed processor and a set-aside folder leave is listed."""
+"""The check of orphans in a real installation lists resources without an owner.
+
+They come from a dropped store, a removed processor, and a state folder that was moved aside.
+"""
 
 import json
 from pathlib import Path

@@ -99,7 +99,7 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery_webhook_and_up
         # the run finds no broker, so its incident stays open
         assert wait_until(lambda: instance.get_runs(mine)[0].is_finished, PATIENCE_S), "it waits in the queue"
         assert wait_until(lambda: "incident.opened" in _events(webhook), PATIENCE_S), "the webhook was not told"
-        for run_id in endless:  # the upkeep may wait for other runs
+        for run_id in endless:  # delete the endless runs, because the upkeep run would wait for them
             instance.delete_run(run_id)
         upkeep = launch_at(apart.LOCATION, local.workspace_of(project), project, "upkeep")
         assert wait_until(lambda: _status_of(upkeep, instance).is_finished, PATIENCE_S), "the upkeep does not end"
@@ -125,7 +125,7 @@ def _status_of(run_id: str, instance: dg.DagsterInstance) -> dg.DagsterRun:
 
 
 def _schedules(instance: dg.DagsterInstance) -> list[InstigatorState]:
-    """The schedules of the upkeep that the daemon has on."""
+    """The states of the schedule `upkeep_hourly` that the daemon has stored."""
     found = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
     return [each for each in found if each.instigator_name == "upkeep_hourly"]
 

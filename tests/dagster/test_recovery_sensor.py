@@ -51,7 +51,7 @@ def registry(settings: Settings) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    """Made once: each use of a resource reads the settings of its test."""
+    """Definitions that are built once for all tests. Each use of a resource reads the settings of the current test."""
     return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 
@@ -168,7 +168,10 @@ def test_runs_that_fail_before_they_start_are_bounded(
 def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
 ) -> None:
-    """A deleted run does not block later runs: Dagster drops a run request if a run with the same run key exists."""
+    """After a run was deleted, the next request has a new run key.
+
+    Dagster drops a request whose run key belongs to an existing run.
+    """
     runs = []
     for _ in range(2):
         (request,) = tick()
@@ -422,7 +425,10 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
 
 
 def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
-    """The registry keeps the status "deploying", because the process that would change it is dead."""
+    """A rollout was killed.
+
+    The registry keeps the status "deploying", because the process that would change it is dead.
+    """
     plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
     about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     mine = own_identity()

@@ -162,7 +162,7 @@ def test_what_cannot_be_rehearsed_says_why(
 
     root = counting.settings.paths.rehearsals
     root.mkdir(parents=True)
-    (root / f"{counting.group}-{counting.group}-in-0").mkdir()  # a folder that a killed rehearsal has left behind
+    (root / f"{counting.group}-{counting.group}-in-0").mkdir()  # create the folder that a killed rehearsal leaves
     with (root / f"{counting.group}-{counting.group}-in-0.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert cli.main(["rehearse", counting.group, "--partition", "0"]) != 0

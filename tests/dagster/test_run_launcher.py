@@ -176,12 +176,13 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
         pid = process()
-        # The daemon records the process right after the run has named it: its next check of runs is an hour away.
+        # The record is not from the daemon's check of runs, whose next turn is an hour away. It is made when the run
+        # names its process.
         eventually(lambda: instance.run_launcher.recorded(first), "the first run's process was not recorded")
         assert instance.run_launcher.recorded(first) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
-        # Kill the whole group: code server, run, and the `tail` of its output. If only the run were killed, a `tail`
-        # that it has just started would survive.
+        # Kill the whole process group: code server, run, and the `tail` processes of its output. If only the run were
+        # killed, a `tail` that it has just started would survive.
         assert pid in group_members(daemon)
         os.killpg(daemon, signal.SIGKILL)
         eventually(lambda: local.running(settings, local.DAEMON) is None, "the daemon outlived its end")
@@ -236,7 +237,10 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
 
 @pytest.mark.thorough
 def test_a_rollout_that_reached_its_limit_is_recovered(settings, tmp_path, jobs, monkeypatch: pytest.MonkeyPatch):
-    """Its run is killed in the middle of its stage, so that the record says "deploying", and nobody takes that back."""
+    """A rollout that exceeds its time limit is killed by the daemon and then recovered.
+
+    Its run is killed in the middle of a stage. The registry still says "deploying", and no process changes this.
+    """
     monkeypatch.setenv("HOLDFAST_RUNS__OTHER_MAX_S", "5")
     local.start_daemon(load_settings())
     run = launch(settings, jobs, "deploying", "fleet")
@@ -330,19 +334,22 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
     assert launched.named(child.pid).health is WorkerStatus.RUNNING
     child.communicate(b"\n")
     assert launched.health is WorkerStatus.FAILED
-    # another process has the same id: here the test's own process
+    # Simulate that another process has got the recorded id. Here the test's own process has it.
     ours = own_identity()
     earlier = replace(ours, mark=str(int(ours.mark) - 1))
     launched.recorded_as(earlier)
     assert launched.health is WorkerStatus.FAILED
-    # simulates that the machine was rebooted meanwhile
+    # simulate that the machine was rebooted after the process was recorded
     other_boot = replace(ours, boot="another")
     launched.recorded_as(other_boot)
     assert launched.health is WorkerStatus.FAILED
 
 
 def test_a_process_is_recorded_while_the_run_writes_itself_back(launched, monkeypatch):
-    """A run reads its record and writes it back with another status. The process recorded in between must stay."""
+    """The process of a run is recorded while the run changes its own record.
+
+    A run reads its record and writes it back with another status. The process that was recorded in between must stay.
+    """
     storage, run = launched.instance.run_storage, launched.run
     read = storage._get_run_by_id
 
@@ -388,7 +395,7 @@ def test_a_program_that_executes_a_run_itself_is_no_stranger_without_a_home_in_i
     ],
 )
 def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch, said, raised):
-    """Dagster queues the run again only after its own error; any other error fails the run."""
+    """Dagster queues a run again only if the launch did not reach the code server. Any other error fails the run."""
 
     def lost(self, context):
         raise DagsterUserCodeUnreachableError(said)
@@ -399,7 +406,10 @@ def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch,
 
 
 def test_a_run_whose_code_server_answers_late_is_waited_for(launched, monkeypatch):
-    """This is the text of Dagster's client when an answer took longer than its limit."""
+    """A launch whose answer times out does not fail the run, because the run may have started.
+
+    The test raises the error of Dagster's own client for a timeout.
+    """
 
     class Late(grpc.RpcError):
         def code(self):

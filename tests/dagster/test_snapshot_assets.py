@@ -60,7 +60,7 @@ def control(one_jvm: None, settings: Settings, group: str) -> Iterator[Control]:
 
 
 def published(control: Control, settings: Settings, group: str, broker: str) -> str:
-    """Publishes the running partition, and compares all that Dagster reports of it; gives its key."""
+    """Publish the current time partition, and check all that Dagster reports about it. Returns the partition key."""
     client = ProcessorClient(group, "0", settings.paths)
     key = current_key(PARTITIONS)
     feed(broker, f"{group}-in", 100)

@@ -55,7 +55,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    """Made once: each use of a resource reads the settings of its test."""
+    """Definitions that are built once for all tests. Each use of a resource reads the settings of the current test."""
     return build_definitions(load_settings(home=tmp_path_factory.mktemp("definitions")))
 
 

@@ -1,6 +1,7 @@
-"""Each state that needs a person reaches the webhook within its limit, once, and its end; with workers in memory.
+"""Each state that needs a person is sent to the webhook once within its time limit. So is the end of the state.
 
-Registry, sensor, Dagster's storage and HTTP server are real. The sensor ticks every 15 s of a virtual clock.
+Registry, sensor, Dagster's storage and HTTP server are real. The workers are in memory. The sensor ticks every 15 s of
+a virtual clock.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from tests.mechanics.tiers import variants
 from tests.parts.webhook import Webhook
 from tests.unit.processors.lifecycle.in_memory import ELSEWHERE, NAME, Installation
 
-#: What docs/tasks/alerts.md promises for states that need a person.
+#: The time limit in seconds that docs/tasks/alerts.md promises for states that need a person.
 PROMISED_S = 60.0
 
 
 @dataclass
 class Telling:
-    """An installation whose sensor ticks in virtual time, and what its webhook got."""
+    """An installation whose webhook sensor ticks in virtual time, and the messages that its webhook got."""
 
     installation: Installation
     webhook: Webhook
     definitions: dg.Definitions
     instance: dg.DagsterInstance
-    #: What the worker's answer has beside the usual facts.
+    #: Fields of the worker's status that a test sets to other values.
     answer: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -50,7 +51,7 @@ class Telling:
         return self.installation.now
 
     def world(self, world: World, deployments: Any) -> World:
-        """In place of ``look_at_all``: the workers in memory."""
+        """Replaces ``look_at_all`` of the sensor: returns the installation's workers in memory."""
         fake = self.installation.world
         source = fake.statuses(NAME, "0")
         answer = self.answer
@@ -66,7 +67,7 @@ class Telling:
         return replace(world, deployer=fake.deployer, statuses=lambda *place: answering(), clock=lambda: self.now)
 
     def tick(self) -> None:
-        """One tick; the webhook accepts all messages."""
+        """Run one tick of the sensor. The webhook must accept all its messages."""
         sensor = self.definitions.resolve_sensor_def("notifications")
         with dg.build_sensor_context(
             instance=self.instance, resources=self.definitions.resources, definitions=self.definitions
@@ -74,7 +75,10 @@ class Telling:
             assert "0 waiting" in (sensor.evaluate_tick(context).skip_message or "")
 
     def after(self, seconds: float) -> list[dict[str, Any]]:
-        """The events about states that come within so many seconds, by ticks every 15 s."""
+        """Let this many seconds pass, with a tick every 15 s.
+
+        Returns the messages about states that arrive meanwhile.
+        """
         known = len(self.webhook.received)
         for _ in range(int(seconds // sensor_module.NOTIFY_EVERY_S)):
             self.installation.pass_time(sensor_module.NOTIFY_EVERY_S)
@@ -82,12 +86,12 @@ class Telling:
         return [each for each in self.webhook.received[known:] if each["event"].startswith("state.")]
 
     def jump(self, seconds: float) -> list[dict[str, Any]]:
-        """The same for a long time: with the tick at its end alone."""
+        """Let this many seconds pass with only one tick, at the end. Returns the messages about states."""
         self.installation.pass_time(seconds - sensor_module.NOTIFY_EVERY_S)
         return self.after(sensor_module.NOTIFY_EVERY_S)
 
     def told(self, event: str = "state.needs", within_s: float = PROMISED_S) -> dict[str, Any]:
-        """The one event that comes within a time."""
+        """Return the only message about a state that arrives within this time."""
         (message,) = self.after(within_s)
         assert message["event"] == event
         assert message["action"]
@@ -121,7 +125,7 @@ def registry(settings: Settings) -> Iterator[Registry]:
 def telling(
     settings: Settings, registry: Registry, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Telling]:
-    """A processor that works; the first tick was just now."""
+    """A healthy processor. The sensor's first ticks have already run and sent no message about a state."""
     installation = Installation(registry, settings.paths, now=datetime.now(UTC))
     with dg.DagsterInstance.ephemeral() as instance:
         made = Telling(installation, webhook, build_definitions(load_settings()), instance)
@@ -151,7 +155,7 @@ def test_a_processor_that_stays_paused_is_told_again_by_the_setting_and_when_it_
 
 
 def apply_of_deploy(telling: Telling) -> Any:
-    """An apply of a deploy that began: the record says that it is being deployed."""
+    """Begin an apply of a deploy. The deployment record then has the state `deploying`."""
     registry = telling.installation.registry
     facts = {"processor": NAME, "verb": "deploy", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}
     begun, _ = registry.journal.begin_apply(**facts, now=telling.now)

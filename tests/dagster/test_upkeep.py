@@ -134,9 +134,9 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
 
 
 def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.DagsterInstance) -> None:
-    """Sensors read failed runs by the number of their event.
+    """An event gets a higher number than all deleted events, because sensors remember the last number that they read.
 
-    So they would skip an event whose number was used before.
+    If a number were used again, sensors would skip its event.
     """
 
     def newest() -> int:

@@ -25,7 +25,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 @pytest.mark.thorough
 def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) -> None:
-    """No daemon runs in this test, so both runs stay in the queue."""
+    """No daemon runs in this test, so both runs stay in the queue, and the progress says that no daemon runs."""
     runs, told = DagsterRuns(settings), list[Progress]()
     first, second = (runs.launch([snapshot_key("fleet", "aircraft").path]) for _ in range(2))
     with pytest.raises(RunFailed, match=f"{second} is queued and did not succeed"):

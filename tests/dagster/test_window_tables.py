@@ -102,7 +102,8 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start, "a", "b", "c")
     assert wait_until(lambda: processed(6), PATIENCE_S)
-    # besides the windows, the table has one index entry by time for each window, and the stream time of each partition
+    # Besides the windows, the table has one index entry (by time) for each window, and one stream time for each
+    # partition.
     assert published(control, settings, group) == {"w": 6, "due": 6, "clock": 2}
     event = control.instance.get_latest_materialization_event(control.state)
     assert event is not None

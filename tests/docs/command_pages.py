@@ -10,7 +10,7 @@ from holdfast.orchestration.cli import app
 from holdfast.orchestration.commands.lazy import loaded
 
 PROGRAM = "holdfast"
-#: Groups of commands with the same subcommands and arguments. Each group does something else with a verb.
+#: Groups of commands that have a subcommand for each verb, with the same arguments in each group.
 BY_PLAN = ("plan", "explain", "apply")
 
 
@@ -27,7 +27,7 @@ def _program() -> Any:
 
 
 def commands_page() -> str:
-    """The page of commands without subcommands."""
+    """Return the Markdown page of commands without subcommands."""
     tree = _program().commands
     lines = [
         "# Commands",
@@ -56,7 +56,7 @@ def commands_page() -> str:
 
 
 def groups_page() -> str:
-    """The page of commands with subcommands, except the verbs."""
+    """Return the Markdown page of commands with subcommands, except the verbs."""
     tree = _program().commands
     verbs = set(tree["plan"].commands)
     lines = [
@@ -80,7 +80,7 @@ def groups_page() -> str:
 
 
 def verbs_page() -> str:
-    """The page of the verbs of ``plan``, ``explain`` and ``apply``."""
+    """Return the Markdown page of the verbs of ``plan``, ``explain`` and ``apply``."""
     tree = _program().commands
     shared = {tuple(each.opts) for each in _options(tree["plan"].commands["deploy"])}
     extra = [each for each in _options(tree["apply"].commands["deploy"]) if tuple(each.opts) not in shared]
@@ -105,7 +105,7 @@ def verbs_page() -> str:
 
 
 def data_page() -> str:
-    """The page of commands for records, state and rows."""
+    """Return the Markdown page of commands that read or send records, state and rows."""
     lines = [
         "# Commands: data",
         "",
@@ -122,7 +122,7 @@ def data_page() -> str:
 
 
 def daily_page() -> str:
-    """The page of the commands that show the plan of a verb, ask for confirmation, and apply the plan."""
+    """Return the Markdown page of the commands that show a verb's plan, ask for confirmation, and apply the plan."""
     lines = [
         "# Commands: every day",
         "",

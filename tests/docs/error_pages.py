@@ -61,7 +61,7 @@ def _tables(parts: Iterable[str]) -> list[str]:
 
 
 def errors_page() -> str:
-    """The page of the errors of declaring and running a processor."""
+    """Return the Markdown page of errors that declaring or running a processor can raise."""
     lines = [
         "# Errors",
         "",
@@ -82,7 +82,7 @@ def errors_page() -> str:
 
 
 def operating_errors_page() -> str:
-    """The page of the errors of all parts of the product beside the processor."""
+    """Return the Markdown page of all other errors of the product."""
     lines = [
         "# Errors of operating",
         "",
@@ -99,7 +99,7 @@ def operating_errors_page() -> str:
 
 
 def checks_page() -> str:
-    """The page of every check in the asset graph, with its description and its section of the runbook."""
+    """Return the Markdown page of every check in the asset graph, with its description and its runbook section."""
     definitions = build_definitions(load_settings())
     graph = definitions.resolve_asset_graph()
     found: dict[str, tuple[set[str], str, bool]] = {}

@@ -44,7 +44,7 @@ def facts() -> dict[str, list[str]]:
 
 
 def told() -> dict[str, dict[str, str]]:
-    """What the page says of each name, by section and name."""
+    """Return the words with which the page rates each name, "same", "other" or "not here", by section and name."""
     found: dict[str, dict[str, str]] = {}
     sections = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     for heading, text in sections:

@@ -20,12 +20,13 @@ class Result:
     #: Seconds from the fault until the check failed.
     detected_s: float = 0.0
     action: str = "none: the recovery sensor"
-    #: Seconds from the repair action until the check passed again. If recovery needed no action, seconds since the
-    #: check failed.
+    #: Seconds from the repair action until the check passed again. If recovery repaired the fault without an action:
+    #: seconds since the check failed.
     mended_s: float = 0.0
-    #: From the kill of workers until all of their slots have a running process again; 0 where the drill kills none so.
+    #: Seconds from the kill of workers until all of their slots have a running process again. 0 if the drill kills no
+    #: worker.
     back_s: float = 0.0
-    #: So many messages took effect once, none is lost, none doubled.
+    #: The number of messages, of which each took effect exactly once.
     messages: int = 0
     passed: bool = False
 
@@ -38,11 +39,11 @@ class Result:
         self.action = action
 
     def mended(self, seconds: float) -> None:
-        """Record that the check passes again."""
+        """Record the seconds after which the check passed again."""
         self.mended_s = round(seconds, 1)
 
     def came_back(self, seconds: float) -> None:
-        """The killed workers run again."""
+        """Record the seconds after which the killed workers ran again."""
         self.back_s = round(seconds, 1)
 
     def exact(self, messages: int) -> None:
@@ -54,12 +55,13 @@ class Result:
         return json.dumps(asdict(self))
 
 
-#: From this drill on, the seconds are compared with the promise: told, whole, and killed workers back within these.
+#: The number of the first drill whose times are compared with the promise, and the promised maximum in seconds. The
+#: times are: until the check failed, until it passed again, and until killed workers ran again.
 FIRST_PROMISED, PROMISED_S = 30, 60.0
 
 
 def kept(result: Result) -> str:
-    """Whether a drill kept what is promised, in a word of the table."""
+    """The cell of the table that says whether a drill was as fast as promised: "yes", "no" with late times, or "–"."""
     if result.number < FIRST_PROMISED:
         return "–"
     measured = {"told": result.detected_s, "whole": result.mended_s, "back": result.back_s}

@@ -224,7 +224,7 @@ class Exercise:
         self.feeder.flush()
 
     def broken(self) -> None:
-        """Note the time of the fault."""
+        """Record the current time as the time of the fault."""
         self._broke_at = time.time()
 
     def says(self, key: dg.AssetKey, check: str, *words: str) -> str:

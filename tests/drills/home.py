@@ -88,7 +88,7 @@ class Home:
 
     @contextmanager
     def verbs(self) -> Iterator[Verbs]:
-        """The verbs in this process, for preparations that the drill does not test."""
+        """Open the verbs (operator commands) in this process, for preparations that the drill does not test."""
         with open_verbs(self.settings, who="a drill") as opened:
             yield opened
 

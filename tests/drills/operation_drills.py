@@ -231,7 +231,7 @@ def define_newer(it: Exercise) -> str:
 
 @contextmanager
 def heard(number: signal.Signals) -> Iterator[None]:
-    """Processes that start in this block react to this signal, even if the tests were started with `nohup`."""
+    """Let processes that start in this block react to this signal, even if the tests were started with `nohup`."""
     former = signal.signal(number, signal.SIG_DFL)
     try:
         yield
@@ -271,7 +271,7 @@ def all_run_anew(it: Exercise, former: dict[str, int]) -> bool:
 
 
 def recovered_since(it: Exercise, killed_at: float) -> None:
-    """Wait until the check was red about a kill, and is green again; how long that took is noted."""
+    """Wait until the check has reported a kill and passes again. Record the seconds from the kill until then."""
     it.red_since(it.processor_asset, WORKING, killed_at, "SIGKILL")
     it.result.came_back(it.green(it.processor_asset, WORKING, since=killed_at) - killed_at)
 

@@ -55,10 +55,7 @@ class Message:
 
 
 class Refused(Exception):
-    """The model expects the message to fail.
-
-    ``names`` are the error types that the engine may report for the message.
-    """
+    """Raised by the model if it expects the message to fail."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(*names)

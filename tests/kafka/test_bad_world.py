@@ -211,7 +211,7 @@ def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_
 
 @pytest.mark.thorough
 def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_nothing(stream, worker, waiting):
-    """The topic's limit on record size is set so low that no record fits, and is raised again later."""
+    """The changelog topic's limit on record size is set so low that no record fits. Later it is raised again."""
     one, changelog = worker(), changelog_topic(stream.group, "counts")
     stream.feed_numbers(100)
     one.start()

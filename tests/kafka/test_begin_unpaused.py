@@ -1,6 +1,6 @@
 """Partitions that are started one after the other all deliver records.
 
-No pause or resume interrupts a started fetch.
+Starting one partition must not pause and resume others, because that would interrupt their fetches.
 """
 
 import pytest

@@ -68,9 +68,10 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(ow
 
 
 def counted(consumer: Consumer, until: list[int]) -> set[int]:
-    """The different numbers of committed records over all partitions.
+    """Count the committed records of each partition, and return the different counts as a set.
 
-    One number means that each transaction is complete.
+    Each transaction writes to all partitions, so one count means that each transaction is complete or absent
+    everywhere.
     """
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     counts = dict.fromkeys(range(PARTITIONS), 0)

@@ -113,9 +113,9 @@ def of_another_topic(fields: dict[str, Any]) -> None:
 def test_a_checkpoint_that_may_not_be_used_is_refused_with_its_reason_and_replayed_over(
     stream, worker, waiting, tmp_path, damages, words
 ):
-    """Each of the two partitions has a checkpoint with a different fault.
+    """A checkpoint with a fault is refused with its reason, and the changelog is replayed instead.
 
-    Both are refused, and the changelog is replayed.
+    Each of the two partitions has a checkpoint with a different fault.
     """
     one = with_store(worker(), URL=str(tmp_path / "store")).start().wait_running()
     feed(stream, one, waiting, 0, MANY)

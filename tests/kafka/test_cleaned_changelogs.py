@@ -1,4 +1,4 @@
-"""The inspection of a changelog on a real broker, before and after compaction, and while a transaction blocks it."""
+"""The check of a changelog's compaction on a real broker: before and after compaction, and with an open transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo waits on a real broker, until a processor with a repartition topic has no lag, or for new records."""
+"""On a real broker, the demo waits until a processor with a repartition topic has no lag, or for new records."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
         app.stop()
         worker.join(60.0)
     (grouped,) = app.topology().repartitions
-    # After a while, the worker commits past the last markers of its own topic. The markers of this last transaction are
-    # behind the committed offsets.
+    # After a while, the worker commits past the last markers of its own topic. The markers of this last transaction
+    # have higher offsets than the committed ones.
     writer = Producer({"bootstrap.servers": broker, "transactional.id": unique("left")})
     writer.init_transactions(30)
     writer.begin_transaction()
@@ -78,7 +78,10 @@ def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str
     looked = threading.Event()
 
     class Looked(Topics):
-        """Topics that get the missing records at the second read, after the first read found too few."""
+        """A topic client for a topic that is too short at the first read.
+
+        The missing records arrive before the second read.
+        """
 
         def settled_end_offsets(self, topic: str, *args: float, **options: object) -> dict[int, int]:
             ends = super().settled_end_offsets(topic)

@@ -73,7 +73,7 @@ class Membership:
     def _poll(self):
         while not self._stop.is_set():
             self.consumer.poll(1, 0.05)
-            self.name = self.consumer.member_id  # read in the polling thread, as the engine does
+            self.name = self.consumer.member_id  # read the member id in the polling thread, as the engine does
 
     def leave(self):
         if not self._stop.is_set():
@@ -89,9 +89,9 @@ def nothing(partitions):
 @pytest.mark.thorough
 @pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range", "roundrobin"]))
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
-    """Members leave in any order.
+    """When a member leaves, each of its partitions moves to the member that was predicted.
 
-    Each time, their partitions move to the members that were predicted before they left.
+    Members leave in any order.
     """
     topics = [unique("many"), unique("few")]
     for name, partitions in zip(topics, (5, 3), strict=True):
@@ -157,7 +157,10 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
 
 @pytest.mark.thorough
 def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
-    """The owner of a task dies while many windows close and many timers fire at once."""
+    """A standby takes over a task with open windows and timers. Each of their results is sent once.
+
+    The owner of the task dies while many windows close and many timers fire at once.
+    """
     stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
     stream.provision()
     workers = worker("0", home="home-0"), worker("1", home="home-1")
@@ -206,7 +209,10 @@ def feed_timed(stream, messages):
 
 @pytest.mark.thorough
 def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
-    """A standby with old data would bring back a key whose tombstone was already removed by compaction."""
+    """A standby that is older than the retention of tombstones is replayed from the start of its changelog.
+
+    Otherwise it would bring back a key whose tombstone was already removed by compaction.
+    """
     stream.feed_numbers(1000)
     apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
     threads = start(apps)

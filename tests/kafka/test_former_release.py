@@ -43,7 +43,7 @@ def test_a_rolling_deploy_and_its_rollback_between_releases_lose_and_double_noth
     present.start().wait_running()
     waiting(lambda: shares(former, present) == [1, 1], "both releases to have a partition")
     feed(stream, 2, former, present)
-    # each release takes over the state that a killed worker of the other release had
+    # kill a worker of one release: the other release takes over its state
     os.kill(present.process.pid, signal.SIGKILL)
     present.process.wait(30)
     feed(stream, 3, former)

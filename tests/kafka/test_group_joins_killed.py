@@ -64,8 +64,8 @@ class GroupedJoins(OfBacklog):
     def begin(self) -> None:
         super().begin()
         left, right = messages(self.drawn, 3_000, left=True), messages(self.drawn, 3_000, left=False)
-        # Event times are unique. Otherwise, if two right messages in different partitions had equal times, either of
-        # them could be the last.
+        # Make event times unique. If two right messages in different partitions had equal times, the result would not
+        # be defined, because either of them could be the newest.
         right = [each._replace(time_ms=BEGIN_MS + 10 * number) for number, each in enumerate(right)]
         feed(self.stream, left, self.drawn)
         feed(self.stream, right, self.drawn)

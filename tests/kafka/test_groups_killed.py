@@ -34,7 +34,7 @@ class Fed(NamedTuple):
 def messages(drawn: random.Random, partitions: int) -> list[Fed]:
     """A backlog of messages.
 
-    The event times of the last partition are one hour earlier than the others; it is fed first.
+    The last partition is fed first, and its event times are one hour earlier than the others.
     """
     made = []
     for number in range(MESSAGES):

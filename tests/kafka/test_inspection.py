@@ -116,7 +116,7 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     known = inspector.producer_state(own)
     assert known == dataclasses.replace(opened, state="committed")
     assert not inspector.open_of(known.producer_id, places)
-    # once a partition has this producer's marker, it refuses a later marker of an older coordinator
+    # a partition with a marker of this producer refuses a later marker from a coordinator with a lower epoch
     with unverified(broker):
         leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
     assert inspector.open_of(known.producer_id, places) == {Partition(topic, 1)}

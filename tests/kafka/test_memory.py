@@ -13,10 +13,10 @@ from holdfast.infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20
 BOUND = 256 * MIB
-#: What the allocators may keep beyond the limit; docs/memory.md has the measurements.
+#: The memory that allocators may keep in addition to the limit. docs/memory.md has the measurements.
 MARGIN = 32 * MIB
 MESSAGES, KEYS = 300_000, 120_000
-#: Padding in bytes, so that without a limit the run would need half as much memory again as the limit.
+#: Padding of each value, in bytes. With it, a run without a limit would need one and a half times the limit.
 PAD = 1_000
 
 PADDED = """

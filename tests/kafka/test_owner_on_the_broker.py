@@ -64,7 +64,7 @@ def test_a_worker_that_begins_paused_reads_nothing_before_it_is_told_to(
     waiting(lambda: len(two.client.status().tasks) == 1 and len(one.client.status().tasks) == 1, "a task each")
     assert stream.counts() == {}
     assert one.client.status().records["processed"] == two.client.status().records["processed"] == 0
-    # The partitions that the first worker gets back are not read either.
+    # The first worker gets the other partitions back, and does not read them either, because it is still paused.
     assert two.terminate() == 0
     waiting(lambda: len(one.client.status().tasks) == stream.partitions, "both tasks")
     one.wait_running()
@@ -275,9 +275,9 @@ def test_a_store_takes_over_what_another_group_has_built(
     unique: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
-    """A store takes over the state that another group has built.
+    """A store takes over the state that another consumer group has built for it.
 
-    Both are stopped at one offset, and the store is adopted.
+    Worker and other group are stopped at the same input offsets before the takeover.
     """
     one = worker().start().wait_running()
     stream.feed_numbers(100)
@@ -357,7 +357,7 @@ def test_a_changelog_that_was_lost_is_made_anew_from_the_disk(
 
 @pytest.fixture(scope="module")
 def asked(broker: str, unique: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker for all refused requests of the module. None of these requests changes its state."""
+    """One worker, shared by all tests that send refused requests. None of these requests changes its state."""
     folder = tmp_path_factory.mktemp("asked")
     stream = Stream(broker, unique("asked"), folder / "state")
     stream.create_source()

@@ -49,7 +49,7 @@ STORES = ("aircraft", "flown")
 #: Maximum rate of the feed. The feed lasts for about as long as the rounds.
 FLIGHTS_PER_SECOND = 2_000
 SECONDS_PER_ROUND = 8 if "HOLDFAST_KILL_ROUNDS" in os.environ else 5
-#: Share of the kills that wait for a new commit. The other kills come at a random moment of the start.
+#: The share of kills for which the test waits for a new commit. The other kills hit a random moment after the start.
 WORKING_SHARE = 0.75
 #: With several processes: the share of kills that hit all processes at once, and the share after which one process
 #: stays down for a round.
@@ -442,7 +442,7 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        # The worker was killed during a restore, and the folder was not used again. So it is marked as incomplete.
+        # A killed restore left this folder marked as incomplete, and no worker has used it since. It need not match.
         return
     for store in STORES:
         # The folder has no offset, because the worker was killed before the task first ran. The folder was not used

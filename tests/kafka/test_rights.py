@@ -1,6 +1,6 @@
-"""A broker without ACLs for the user.
+"""A user has no ACLs on a broker. Each refusal names the missing ACL.
 
-Each refusal names the missing ACL; with the named ACLs, all operations succeed.
+With the named ACLs, all operations succeed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def user(secured: SecuredBroker, unique: Callable[[str], str], waiting: Callable
 
 @pytest.fixture
 def topic(secured: SecuredBroker, unique: Callable[[str], str]) -> str:
-    """A topic of two partitions with one record. Only the administrator has access to it."""
+    """A topic of two partitions with one record. At first, only the administrator has access to the topic."""
     name = unique("orders")
     admin(secured).create(TopicSpec(name, 2, 1, {"cleanup.policy": "compact"}))
     feed(secured, name, 1)
@@ -115,7 +115,7 @@ REFUSED: list[tuple[str, Callable[[Topics, str], Any], str, str]] = [
 
 @pytest.mark.parametrize(
     ("ask", "operation", "resource"),
-    # one of topics, one that changes a topic, and one of groups
+    # by default, test only three operations: one that reads topics, one that changes a topic, and one that reads groups
     [
         pytest.param(*each, id=name, marks=() if name in {"describe", "alter", "offsets"} else pytest.mark.thorough)
         for name, *each in REFUSED

@@ -79,9 +79,9 @@ def terminate(workers):
 
 
 def has_nothing_to_do_again(stream):
-    """Assert that every output that was ever sent is committed, and belongs to a committed input.
+    """Assert that no input would be processed again. No output was aborted, and each output's input is committed.
 
-    Returns their number.
+    Returns the number of outputs.
     """
     done = committed(stream)
     assert sent(stream, also_aborted=True) == sent(stream, also_aborted=False) == done
@@ -140,9 +140,9 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     [pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")],
 )
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
-    """The open transaction of a killed worker blocks readers of the same partition for a limited time.
+    """The open transaction of a killed worker blocks readers of its partition for a limited time.
 
-    They cannot read a later record of another producer until the transaction ends.
+    Until the transaction ends, readers cannot read later records of another producer.
     """
     one = worker()
     one.environment["TEST_INTERVAL"] = "10"

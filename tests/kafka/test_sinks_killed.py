@@ -1,4 +1,4 @@
-"""kill -9 of workers with a sink: each result reaches the other system, and a repeated result is equal."""
+"""kill -9 of workers with a sink. Each result is written to the other system; a repeated write has equal content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ PER_ROUND = 3_000
 
 
 class Sunk(Scenario):
-    """Counts messages by key, and writes each count to a table outside of Kafka, under the place of its message."""
+    """Counts messages by key.
+
+    A sink writes each count to a SQLite table with the message's topic, partition and offset.
+    """
 
     head = """
 import sqlite3
@@ -65,7 +68,10 @@ class Rows(BatchingSink):
             self.wait(self.has_committed(turn * PER_ROUND), "the messages to be committed")
 
     def more_rows(self) -> Callable[[], bool]:
-        """Whether the table has more rows than now. Then, a part of the input is written, and perhaps not committed."""
+        """Return a condition: the table has more rows than now.
+
+        When it holds, a part of the input has been written, and this part may not be committed yet.
+        """
         before = len(self.rows())
         return lambda: len(self.rows()) > before
 
@@ -90,7 +96,7 @@ class Rows(BatchingSink):
                 key = (record.key or b"").decode()
                 counts[key] += 1
                 wanted.add((self.stream.source, number, record.offset, key, counts[key]))
-        # As a set: a row that was written again is the same row, because its state was undone with its transaction.
+        # Compare as a set. A repeated write has equal rows, because the state was undone with the aborted transaction.
         assert set(self.rows()) == wanted
 
 

@@ -36,7 +36,8 @@ def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
             producer.begin_transaction()
             for key, value, time_ms in rows[first : first + (5 if aborts else 500)]:
                 producer.produce(f"{stream.group}-rows", b'"aborted"' if aborts else value, key, timestamp=time_ms)
-            producer.flush(60)  # without a flush, an abort would drop records that are not sent yet
+            # the client library drops unsent records at an abort, so flush first to get aborted records into the topic
+            producer.flush(60)
             producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
 
 

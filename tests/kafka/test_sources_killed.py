@@ -1,4 +1,7 @@
-"""kill -9 of a worker with a source on a real broker, under load: each message of the source once, and its state."""
+"""kill -9 of a worker with a source on a real broker, under load. Each message of the source is sent once.
+
+The state of the source takes effect together with its messages.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two topics on a real broker.
+"""Two topics are read by one processor.
 
-Java's partitioner wrote one of them, the client library's default partitioner the other.
+Java's partitioner wrote one topic, librdkafka's default partitioner the other.
 """
 
 from __future__ import annotations

@@ -32,9 +32,10 @@ _selected = "test"
 
 
 def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) -> list[Any]:
-    """Return parameters of a test.
+    """Return parameters of a test, of which each tier of the tests runs only a part.
 
-    The first `quick` ones run in every tier, the first `tested` in `make test`, all in thorough.
+    The first `quick` rows run in every tier, the first `tested` rows in `make test`, and all rows in `make
+    test-thorough`.
 
     A row is one value, a tuple of values, or a `pytest.param`. Without `quick`, the first `tested` rows run in every
     tier.
@@ -57,7 +58,7 @@ def named(rows: Iterable[Any], *, thorough: Collection[str] = ()) -> list[Any]:
 
 
 def select(tier: str) -> None:
-    """Say which tier this run has, before tests are imported."""
+    """Record the tier of this run. Must be called before tests are imported, because their parameters depend on it."""
     global _selected
     _selected = tier
 

@@ -15,14 +15,14 @@ from tests.simulation.disk import content_of, files_of
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken
 
-#: The id of a former, deleted changelog topic.
+#: The topic id of a changelog that was deleted. Forged checkpoints belong to this topic.
 FORMER_TOPIC = "former-topic-id"
 
 Look = Callable[[str, Path, dict[bytes, bytes]], None]
 
 
 class CheckpointCheck:
-    """Checks each checkpoint when its manifest appears. It must be complete, and equal its compacted changelog.
+    """Checks each checkpoint when its manifest is written. It must be complete, and equal its compacted changelog.
 
     Args:
         store: The store.
@@ -87,7 +87,7 @@ def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> N
     newest = {name.rpartition("/")[0]: name for name in check.manifests() if name not in store.damaged}
     if newest and random.random() < 0.7:
         manifest = Manifest.decode(store.objects[random.choice(sorted(newest.values()))])
-        # Prefer files with data. Their damage is not noticed when the database is opened, only at a later read.
+        # Prefer data files. RocksDB does not notice their damage when it opens the database, only at a later read.
         names = [file.object for file in manifest.files if file.object in store.objects and file.size > 2]
     if not names:
         return
@@ -105,7 +105,7 @@ def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> N
 
 
 def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, number: int) -> None:
-    """Add a forged checkpoint. It belongs to a deleted changelog of the same name, which had another topic id."""
+    """Add a forged checkpoint. It names the right changelog, but the topic id of a deleted topic of this name."""
     whole = [name for name in check.manifests() if name not in store.damaged and name not in check.forged]
     if not whole:
         return

@@ -36,7 +36,7 @@ _LENGTHS = struct.Struct(">II")
 
 
 class Damage(Enum):
-    """When a damaged database raises DatabaseCorrupt: at its opening, or at a read."""
+    """The moment when a damaged database raises DatabaseCorrupt: when it is opened, or at a read."""
 
     NONE = "none"
     AT_OPEN = "at open"
@@ -110,7 +110,7 @@ class SimulatedDisk:
         return len(self._stored[path].batches)
 
     def in_bulk(self, path: Path) -> bool:
-        """Whether a database is in bulk mode, in which unflushed batches do not survive the process either."""
+        """Whether a database is in bulk mode. In this mode, a killed process also loses its unflushed batches."""
         return self._stored[path].bulk
 
     def sync(self, path: Path) -> None:

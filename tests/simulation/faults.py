@@ -88,7 +88,7 @@ class Faults:
         self._waited = 0
         machines = [*self._world.machines, self._world.operator]
         machine = next((machine for machine in machines if machine.process is process), None)
-        if machine is None:  # this process runs on no machine; the fault waits for a process that does
+        if machine is None:  # no machine runs this process, so the fault waits for another process
             self._faults.insert(0, fault)
             return Step.GO_ON
         self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
@@ -179,7 +179,7 @@ class Faults:
         return Step.GO_ON
 
     def _foreign(self, machine: Machine) -> Step:
-        """A foreign client holds a transaction open on a changelog or the input.
+        """Let a foreign client hold a transaction open on a changelog or the input.
 
         Readers cannot read later records until the transaction ends.
         """
@@ -231,7 +231,7 @@ class Faults:
         return Step.GO_ON
 
     def _wall_clock(self, machine: Machine) -> Step:
-        """The wall clock jumps forward or back by at most 3 s.
+        """Let the wall clock jump forward or back by at most 3 s.
 
         A larger jump would make tombstones seem older than they are. The engine decides by age alone whether a
         tombstone still exists.
@@ -242,7 +242,7 @@ class Faults:
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def _disk_lost(self, machine: Machine) -> Step:
-        """The machine dies and loses its disk; a machine with an empty disk replaces it."""
+        """Let a machine die and lose its disk. A machine with an empty disk replaces it."""
         self._dead(machine, power=False)
         machine.disk.lose()
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0))
@@ -255,7 +255,7 @@ class Faults:
         return Step.GO_ON
 
     def _store_down(self, machine: Machine) -> Step:
-        """The checkpoint store is unreachable, denies access, is full or slow, or its answers get lost."""
+        """Let the checkpoint store fail: it is unreachable, denies access, is full or slow, or loses answers."""
         store = self._world.store
         how = self._random.choice(["away", "no rights", "full", "slow", "answers"])
         if how == "answers":
@@ -290,5 +290,5 @@ class Faults:
         self._world.clock.call_later(seconds, action)
 
     def _pick(self, *bounds: float) -> float:
-        """A random time within 20% of one of the bounds. Each bound is near a timeout of a client or of the broker."""
+        """Draw a duration within 20% of a random bound. Each bound is near a timeout of a client or of the broker."""
         return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

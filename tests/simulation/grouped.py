@@ -135,7 +135,7 @@ class GroupedExpected(Expected):
 
 
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
-    """Messages of a few groups. The event times of two partitions may be hours apart."""
+    """Draw messages of a few groups. The event times of two partitions may be hours apart."""
     if schedule.live:
         return live_workload(schedule)
     random = Random(f"grouped of {schedule.seed}")

@@ -69,7 +69,7 @@ def is_right(value: dict[str, Any]) -> bool:
     return value["n"] % 2 == 1
 
 
-#: The filters of the left and of the right side.
+#: The filters that divide a stream of messages into the left and the right side of the joins.
 WHICH = (is_left, is_right)
 
 

@@ -64,7 +64,7 @@ def joined_workload(schedule: Schedule) -> JoinedWorkload:
 
 @dataclass(slots=True)
 class JoinedExpected(Expected):
-    """The expected result if each message counts once. ``sent`` has the messages that are joined, by partition."""
+    """The expected result if each message counts once. ``sent`` has the messages of both sides, by partition."""
 
     sent: list[list[Sent]] = field(default_factory=list)
 

@@ -22,7 +22,7 @@ from tests.simulation.workload import GROUP, INPUT, OUTPUT, expect
 
 
 class LifecycleJudge:
-    """Compares the simulated installation with its model in plain Python."""
+    """Compares the simulated installation with a model of its expected state in plain Python."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self.world = world

@@ -52,7 +52,7 @@ class Program:
         self.pid = 0
         #: When the process started and ended by the wall clock; ``began_at`` is its start by the monotonic clock.
         self.began = self.ended = self.began_at = 0.0
-        #: Whether the process waits for messages.
+        #: Whether the process is idle: it waits for messages and can be woken by a request.
         self.idle = False
         self.failure: Exception | None = None
 
@@ -334,10 +334,7 @@ class NothingHangs:
 
 
 class OperatorsTime:
-    """Replaces the module ``time`` in modules of the lifecycle.
-
-    It gives virtual time to the process that is running.
-    """
+    """Replaces the module ``time`` in modules of the lifecycle, so that they use the simulation's virtual time."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world

@@ -118,7 +118,7 @@ class Model:
             InvariantBroken: The input's position differs from the position that the clear had to set.
         """
         self.catch_up()
-        # the commit is answered, but its markers are not written yet
+        # Kafka has answered the commit of these offsets, but may not have written its markers yet.
         undecided = self._world.cluster._broker.group(GROUP).pending
         for number in stage.positions.get(INPUT, {}):
             if self._consumed[number] and not undecided:

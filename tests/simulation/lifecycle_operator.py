@@ -75,7 +75,7 @@ class Operator:
     present: Callable[[], Mapping[str, str]] | None = None
     releases_kept = KEPT
 
-    #: Maximum virtual seconds that a request to the broker waits for its answer.
+    #: The maximum number of virtual seconds that a request to the broker waits for its answer.
     request_timeout_s = 20.0
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
@@ -255,8 +255,8 @@ class OperatorsHold(Hold):
         self._world, self._process = world, process
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The clock also renews the hold, at moments when no process may be switched. So the renewal uses the registry
-        # without points.
+        # The clock also renews the hold at moments when the scheduler must not switch processes. So the renewal uses
+        # the registry directly, without the points at which the scheduler can switch.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

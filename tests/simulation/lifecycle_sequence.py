@@ -48,8 +48,8 @@ from tests.simulation.lifecycle_world import LifecycleWorld
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, OUTPUT
 
-#: ``ATTEMPTS``: the number of attempts after which a request counts as stuck. Faults occur only in the first ``FAULTY``
-#: attempts.
+#: ``ATTEMPTS``: after this many attempts a request counts as stuck. Operators and workers are killed only in the first
+#: ``FAULTY`` attempts.
 ATTEMPTS, FAULTY = 14, 4
 #: Virtual seconds within which the workers must consume all input.
 SETTLED_S = 400.0
@@ -62,8 +62,8 @@ class Sequence(LifecycleJudge):
         super().__init__(world)
         self.random = world.random
         self.struck = 0
-        #: Whether a verb has set the input back. A failed message then has one dead letter for each time that it is
-        #: processed.
+        #: Whether a verb has set the input back. Then a failed message may have several dead letters, one for each time
+        #: that it was processed.
         self.rewound = False
 
     def run(self) -> None:
@@ -344,7 +344,10 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal has a temporary cause: sessions of dead workers, or workers that still restore."""
+        """Whether a refusal is temporary.
+
+        Its cause is the session of a dead worker, or a worker that still restores its state.
+        """
         if not isinstance(outcome.plan.verdict, Refused):
             return False
         if isinstance(request, Clear) and self.model.up:
@@ -362,14 +365,14 @@ class Sequence(LifecycleJudge):
         return False
 
     def is_held(self) -> bool:
-        """Whether an apply is still open.
+        """Whether a dead operator still holds an open apply.
 
-        A dead operator holds it, until another operator may close it after a long silence.
+        Another operator may end this apply only after a minute without a heartbeat.
         """
         return bool(self.world.registry.journal.applies(1, open_only=True))
 
     def note(self, request: Request, attempt: int, outcome: Shown) -> None:
-        """Record the outcome for people. Check that a clear deleted exactly as many keys as its plan named."""
+        """Add the outcome to the trace. Check that a clear deleted exactly as many keys as its plan named."""
         verdict = type(outcome.plan.verdict).__name__
         self.told.append(f"{request}: {verdict} {'resumed' * outcome.resumed} after {attempt + 1} tries")
         applied, plan = outcome.applied, outcome.plan

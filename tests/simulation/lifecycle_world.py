@@ -116,11 +116,14 @@ class LifecycleWorld:
         return made
 
     def started(self, program: Program, slot: str, start: Start) -> Application:
-        """The processor that a new process of a program runs."""
+        """Return the application for a new process of a supervised program.
+
+        Subclasses choose the code that it imports.
+        """
         return self.application(slot, start)
 
     def check_start(self, slot: str) -> None:
-        """Called before a worker runs. May raise an error, with which the worker ends."""
+        """Called before a worker runs. A subclass may raise an error here; the worker then ends with it."""
 
     def code(self) -> Code:
         """The code files of the processor's definition."""
@@ -164,7 +167,10 @@ class LifecycleWorld:
         """Called when a worker has a new request. May wake up an idle worker."""
 
     def kill(self, process: SimulatedProcess) -> None:
-        """Kill a process (SIGKILL). Its writes stay on disk, except for unflushed batches in bulk mode."""
+        """Kill a process with SIGKILL. Its writes stay on disk.
+
+        In bulk mode, the process loses its unflushed batches.
+        """
         process.kill()
         bulk = [path for path in self.disk.paths if self.disk._stored[path].holder is process]
         self.disk.release(process)
@@ -237,7 +243,7 @@ class LifecycleWorld:
     # -- the registry ----------------------------------------------------------------------------------------------
 
     def newest_logged(self) -> tuple[int, str] | None:
-        """Return the newest generation in the changelogs with its code version, read like ``world.changelog_meta``."""
+        """Return the newest generation in the changelogs with its code version, as the engine reads them."""
         logs = [changelog_topic(GROUP, store) for store in self.workload.names]
         there = [log for log in logs if log in self.cluster._broker.topics]
         found = [record for log in there for _, record in self.cluster.read(log)]

@@ -33,7 +33,7 @@ from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
 
-#: The number of courses in all, in `make test`, and in one test case.
+#: The number of courses in `make test-thorough`, in `make test`, and in one test case.
 COURSES, TESTED, SHARE = 5_000, 100, 25
 #: The number of test files in ``tests/simulation/courses``.
 FILES = 7
@@ -49,12 +49,12 @@ class Outcome:
     course: Course
     told: tuple[str, ...]
     tail: tuple[str, ...] = ()
-    #: The number of actions named by the status command that were carried out.
+    #: The number of actions that status has named and the runner has carried out.
     acted: int = 0
 
     @property
     def story(self) -> str:
-        """The course's steps, what happened, and which check failed."""
+        """The text of a course: its steps, the trace of events, and the failed check."""
         return "\n".join((*map(str, self.course), "", *self.told, "", self.detail))
 
 
@@ -103,9 +103,10 @@ class OperationRunner:
 
 
 def shares(file: int) -> range:
-    """The first seeds of the shares that a test file of courses runs in `make test-thorough`. Files count from 0.
+    """The first seeds of the shares that one test file of courses runs in `make test-thorough`. Files count from 0.
 
-    `make test` runs the first ``TESTED`` seeds. All files together run the rest of the ``COURSES`` seeds.
+    Each share is one test case. `make test` runs the first ``TESTED`` seeds. All files together run the rest of the
+    ``COURSES`` seeds.
     """
     first, each = TESTED, (COURSES - TESTED) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)

@@ -50,14 +50,15 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: After these points, the operator holds an apply.
+#: At these points, the operator begins to hold an apply (the execution of a plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
-#: Seconds from the last disturbance to the checks. They suffice to report an interrupted apply, and for recovery's
-#: attempts.
+#: Virtual seconds from the last disturbance to the checks. They are enough to report an interrupted apply, and for all
+#: attempts of recovery.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
 #: In most seeds, the quiet period ends after this many seconds if the machine matches the registry.
 CALM_S = 30.0
-#: At most this many actions that status names, one after the other, must repair what a course leaves behind.
+#: The maximum number of actions that may be needed to repair the state after a course. Each action is the one that
+#: status names at that moment.
 ACTIONS_MAX = 4
 
 
@@ -104,7 +105,7 @@ class CourseRun:
 
     @property
     def writes_files(self) -> bool:
-        """Whether a clear of the course writes an undo file."""
+        """Whether a clear of this course writes an undo file (an export of the deleted keys)."""
         return any(isinstance(each, Clear) and each.export for each in self._requests())
 
     def tell(self, text: str) -> None:
@@ -175,7 +176,7 @@ class CourseRun:
                 raise InvariantBroken("undo", f"release {name} is not there; worked: {self.world.worked}")
 
     def check_broken(self) -> None:
-        """Raise what a check has found during the course.
+        """Raise the error that a check has found during the course.
 
         Raises:
             InvariantBroken: A check failed.
@@ -241,7 +242,7 @@ class CourseRun:
                 self.change(step)
 
     def change(self, step: Step) -> None:
-        """Carry out a step that takes no virtual time."""
+        """Carry out a step of the course that takes no virtual time."""
         world = self.world
         self.tell(str(step))
         match step:
@@ -267,7 +268,10 @@ class CourseRun:
                 self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
-        """Start a disturbance later. It ends after ``seconds``, or stays until a person ends it."""
+        """Start a disturbance later.
+
+        It lasts ``seconds``, or until a person ends it if ``seconds`` is ``FOR_EVER_S``.
+        """
         clock = self.world.clock
 
         def begun() -> None:
@@ -298,7 +302,7 @@ class CourseRun:
         world.clock.call_later(step.later_s, begin)
 
     def feed(self, share: float) -> None:
-        """Produce this share of the remaining input of each partition."""
+        """Produce this share of the remaining input of each partition, at once."""
         for number, messages in enumerate(self.world.workload.messages):
             sent = self.world.sent[number]
             self.world.feed(number, sent + round((len(messages) - sent) * share))

@@ -35,7 +35,7 @@ from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 #: The name of the project's own module of Dagster definitions, and its source when it is intact or broken.
 MODULE = "course_assets"
 WHOLE_MODULE, BROKEN_MODULE = "import holdfast\n\ndefs = holdfast.definitions()\n", "import nothing_of_this_name\n"
-#: The number of runs of each kind. It is larger than the number that may run at the same time.
+#: The number of endless runs of each kind. It is larger than the number of runs that may run at the same time.
 CHECKS, VERBS, LONG, DRY = 6, 6, 4, 12
 _QUEUED, _STARTED = dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED
 _ORIGIN = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin(host="127.0.0.1", port=1), "holdfast")
@@ -95,7 +95,7 @@ class Queue:
         self._open.close()
 
     def _next(self) -> list[str]:
-        """The ids of the runs that Dagster's daemon would start now."""
+        """Return the ids of the runs that Dagster's daemon would start now."""
         instance = self._instance
         assert instance is not None
         daemon = QueuedRunCoordinatorDaemon(interval_seconds=1)
@@ -112,7 +112,7 @@ class Queue:
 
 
 def _of_other_kinds(processor: str) -> Iterator[dg.DagsterRun]:
-    """At least one run of each other kind: the project's runs, runs in a pool, short and long verbs, and dry runs."""
+    """Return runs of each other kind: the project's runs, runs in a pool, short and long verbs, and dry runs."""
     yield from (_run("observe", {}, {}) for _ in range(CHECKS))
     yield from (_run("of_a_pool", {}, {}, pool) for pool in ("spark", "deploys") for _ in range(2))
     yield from (_verb("compact_stores", processor if number == 0 else f"c{number}") for number in range(VERBS))

@@ -56,7 +56,8 @@ from tests.simulation.operation_steps import (
 )
 from tests.simulation.workload import GROUP
 
-#: Points at which an operator is ended. Some are listed twice, because an apply is half done there.
+#: Points at which an operator's process is killed or interrupted. Points in the middle of an apply are listed twice, so
+#: that they are drawn more often.
 AIMS = (
     *OPERATORS_AIMS,
     "deployer.apply",
@@ -70,13 +71,13 @@ AIMS = (
     "registry.",
 )
 SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
-#: Where a tick of the recovery sensor is ended, and one of the webhook's sensor.
+#: By sensor, the points at which one of its ticks is ended: `tick` is the recovery sensor, `hook` the webhook's sensor.
 TICKS_AIMS = {
     "tick": ("", "", "registry.", "registry.open_incident", "http:", "deployer."),
     "hook": ("", "", "registry.", "webhook", "dagster."),
 }
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
-#: Points at which an operator has a worker clear state.
+#: Points at which an operator waits for a worker that clears state.
 CLEARING = ("http:/state/clear:before", "http:/state/clear:after", "http:/maintenance")
 #: Points at which a change of workers is half done.
 HALF = ("deployer.start_program:after", "deployer.stop_program:before", "deployer.stop_program:after", "deployer.apply")
@@ -103,7 +104,7 @@ def draw_course(seed: int) -> Course:
         if random.random() < 0.7:
             steps.append(Wait(random.choice([0.5, 5.0, 20.0, 62.0])))
     if random.random() < 0.4:
-        # an operator on another machine counts as gone only after a minute of silence
+        # after 62 s, an operator on another machine counts as gone, because it has sent no heartbeat for a minute
         steps += [Wait(62.0), Abandon()]
     steps = _draw_more(Random(f"more of course {seed}"), steps)
     steps = _draw_of_dagster(Random(f"dagster of course {seed}"), steps)
@@ -115,7 +116,10 @@ def draw_course(seed: int) -> Course:
 
 
 def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a tick of a sensor that ends at one of its calls; drawn apart, too."""
+    """Sometimes inserts steps that end a sensor's tick at one of its calls.
+
+    The separate random generator leaves all other choices of the seed unchanged.
+    """
     for _ in range(3):
         if random.random() < 0.1:
             who, signal = random.choice(["tick", "hook"]), random.choice(SIGNALS)
@@ -125,7 +129,10 @@ def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with a verb that operators seldom need, and what makes it needed; drawn apart, too."""
+    """Sometimes inserts a rarely used verb, after a step that makes this verb necessary.
+
+    The separate random generator leaves all other choices of the seed unchanged.
+    """
     drawn, at = random.random(), random.randint(1, len(steps))
     end = _draw_end(random, AIMS) if random.random() < 0.6 else None
     if drawn < 0.03:
@@ -142,7 +149,7 @@ def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
     """Sometimes inserts a pause or a version that does not start, or appends a change that ends half done.
 
-    Its own random generator leaves other draws unchanged.
+    The separate random generator leaves all other choices of the seed unchanged.
     """
     if random.random() < 0.15:
         steps.insert(random.randint(1, len(steps)), Pause(random.choice(["0", "0", "1"])))
@@ -200,7 +207,7 @@ def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts a deploy whose proof hangs, or in whose proof no message runs."""
+    """Sometimes inserts a deploy whose proof (trial run) hangs, or whose proof processes no message."""
     if random.random() < 0.07:
         at, version = random.randint(1, len(steps)), random.choice([HANGS, HANGS, MUTE, MUTE, MUTE])
         end = _draw_end(random, AIMS) if random.random() < 0.3 else None
@@ -212,7 +219,7 @@ def _draw_beyond(random: Random) -> list[Step]:
     """A scale-down or stop whose operator ends after recording the change, but before stopping the other workers."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     if random.random() < 0.4:
-        # the recorded time of the stop lies hours ahead
+        # the wall clock is six hours ahead, so the recorded time of the stop is in the future
         ahead = SetClock(21_600.0, 40.0)
         return [ahead, Ask(Stop(GROUP), End(signal, "deployer.stop_program:before", begun=True)), Wait(62.0), Abandon()]
     end = End(signal, "deployer.remove_all:before", begun=True)
@@ -226,7 +233,7 @@ def has_letters(seed: int) -> bool:
 
 
 def _draw_hindered(random: Random) -> list[Step]:
-    """A change that ends half done, followed by a disturbance that keeps its resume command from helping alone."""
+    """A change that ends half done, and a disturbance after it. The resume command alone cannot repair both."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     request = random.choice([Deploy(GROUP), Restart(GROUP), Restore(GROUP)])
     lasts = random.choice([Silent("supervisor", 0.5, FOR_EVER_S), Intrude(0.0, FOR_EVER_S)])
@@ -273,7 +280,10 @@ def _draw_surprise(random: Random) -> list[Step]:
 
 
 def _draw_verb(random: Random) -> list[Step]:
-    """An operator's verb, with changes before it, faults during it, and an abandon or a second request after it."""
+    """An operator's verb with changes before it and faults during it.
+
+    It may be followed by an abandon or a second request.
+    """
     first, second = (
         Ask(_draw_request(random), _draw_end(random, AIMS) if random.random() < share else None) for share in (0.8, 0.4)
     )

@@ -1,6 +1,6 @@
 """The checks after a course: if the machine differs from the registry, status must be red and name a repairing action.
 
-What is compared is read from the simulated machine itself, never from what status reports.
+The checks read the simulated machine directly, and never trust what status reports about it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from tests.simulation.workload import GROUP
 
 #: Matches a command in a text; the match ends before the first word that cannot belong to a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
-#: Phrases of actions: a version of the definition to return to, and a command for another installation.
+#: A phrase in actions that names a version of the definition to return to, and one for a command in another
+#: installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
-#: The first words of a refused proof's action: a person corrects the definition and repeats the command.
+#: The first words of the action after a refused proof (trial run). A person must correct the definition, then repeat
+#: the command.
 _CORRECT = "Correct the definition, then: "
 #: The last words of the sentence about a paused worker.
 PAUSED = "is paused"
@@ -41,14 +43,14 @@ _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snap
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the machine differs from the registry (``apart``), and what status answers."""
+    """How the machine differs from the registry (``apart``), and the answer of `holdfast status`."""
 
     apart: tuple[str, ...]
     answer: Answer
 
     @property
     def action(self) -> str:
-        """The action that status names; empty if it names none."""
+        """The action that `holdfast status` names; empty if it names none."""
         return next((each.action for each in of_processor(GROUP, self.answer)), "")
 
 
@@ -98,7 +100,7 @@ def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]
 
 
 def programs(world: OperationWorld) -> list[Any]:
-    """The supervisor's programs."""
+    """The status of each of the supervisor's programs."""
     return list(world.programs.values())
 
 
@@ -133,9 +135,9 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """Slots that recovery should have started.
+    """The slots that do not run although recovery should have started them, as a text. Empty if there is none.
 
-    Slots that an apply holds, or for which a person was asked, are left out.
+    Not listed are slots that an apply holds, or for which an incident asks a person.
     """
     registry = world.registry
     record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
@@ -162,7 +164,8 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
         InvariantBroken: The action is refused or fails.
     """
     failed, action = "", verdict.action
-    world.broken_slots.clear()  # a person who reads the status repairs the machine's configuration, too
+    # a person who reads the action repairs the worker's configuration before running the command
+    world.broken_slots.clear()
     if (version := _FORMER.search(action)) is not None:
         world.define(version.group(1))
     if _THERE in action:
@@ -211,7 +214,7 @@ def run(person: Person, words: list[str]) -> None:
 
 
 class _Refused(HoldfastError):
-    """A command is refused."""
+    """Raised if a command line is refused."""
 
 
 def request_of(words: list[str]) -> Request:
@@ -236,7 +239,7 @@ def request_of(words: list[str]) -> Request:
 
 
 def act(world: OperationWorld, work: Callable[[Person], Any], what: str) -> None:
-    """Run a person's work in its own process, without disturbances.
+    """Run the work of an operator in a separate simulated process, without disturbances.
 
     Raises:
         HoldfastError: The work fails.

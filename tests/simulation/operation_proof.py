@@ -26,10 +26,9 @@ from tests.simulation.workload import GROUP, OUTPUT
 if TYPE_CHECKING:
     from tests.simulation.operation_world import OperationWorld, Person
 
-#: Virtual seconds that a run of a version takes. A hanging version takes no longer, because no other process acts
-#: meanwhile.
+#: The virtual seconds of a trial run. A hanging version takes no longer, because no other process acts during the run.
 TAKES_S = 2.0
-#: Observed hangs: the name of the process that ran the proof, and the release that hung.
+#: The hangs that proofs have observed, as (name of the process that ran the proof, release that hung).
 Hung = set[tuple[str, str]]
 
 

@@ -128,7 +128,7 @@ class Sensor:
             run.process = self._world.simulation.start(run.name, work)
 
     def _run(self, process: SimulatedProcess, number: int, name: str) -> None:
-        """Does the work of the job ``orchestration.jobs.recover_processor``."""
+        """Do the work of a recovery run, as the job ``orchestration.jobs.recover_processor`` does."""
         try:
             process.sleep(LAUNCH_S)
             person = Person(self._world, process)

@@ -27,7 +27,7 @@ class End:
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points count only from the begin of an operator's apply. Most points before it belong to planning.
+    #: Whether points are counted only after the operator's apply has begun. Most points before that belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The worker of a slot, a recovery run, or a tick of a sensor (`tick`, `hook`) is ended at a point."""
+    """A process gets a signal at a point: a worker, a recovery run (`run`), or a sensor's tick (`tick`, `hook`)."""
 
     who: str
     end: End
@@ -69,14 +69,14 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """This share of the remaining input is produced."""
+    """Produce this share of the remaining input."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """This share of the remaining input is produced at the first point whose name starts with ``aim``."""
+    """Produce this share of the remaining input at the first point whose name starts with ``aim``."""
 
     share: float
     aim: str
@@ -84,14 +84,14 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The course waits for this many virtual seconds."""
+    """Let this many virtual seconds pass."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """The project's files get this version. Another revision of the same version changes only the second file."""
+    """Write this version into the project's files. A new revision of the same version changes only the second file."""
 
     version: str
     revision: int = 0
@@ -99,7 +99,7 @@ class Define:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The broker or the supervisor answers nothing for ``seconds``, starting ``later_s`` seconds from now."""
+    """Let the broker or the supervisor answer nothing for ``seconds``, starting ``later_s`` seconds from now."""
 
     who: Literal["broker", "supervisor"]
     later_s: float
@@ -145,17 +145,17 @@ class SetClock:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """The first recovery run of each incident is deleted from Dagster."""
+    """Delete the first recovery run of each incident from Dagster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The plan of the open apply is replaced with one that another version of Holdfast wrote."""
+    """Replace the plan of the open apply with one that another version of Holdfast wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupy:
-    """Dagster's queue is filled with runs of every other kind, which never end."""
+    """Fill Dagster's queue with runs of every other kind, which never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +167,17 @@ class BreakModule:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Somebody changes the configuration of a changelog: it would delete state."""
+    """Change a changelog's cleanup policy to `delete`, as another program might. Kafka would then delete state."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRegistry:
-    """A backup of the registry is made."""
+    """Copy the registry, as a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRegistry:
-    """The backup takes the registry's place, once no command, run or tick is under way."""
+    """Replace the registry by its backup, as soon as no command, recovery run or sensor tick is running."""
 
 
 Step = (

@@ -1,7 +1,10 @@
-"""The sensor ``notifications`` of a course of operation: what reaches the webhook, how often, and whether it is over.
+"""The simulated sensor ``notifications``, which posts messages about incidents and states to a webhook.
 
-A tick takes no time: it reads the registry and what the workers say of themselves, and posts. It may end at each of its
-calls. It draws nothing, so a course runs on as it does without a webhook.
+Checks which messages reach the webhook, how often, and whether the end of a state is reported.
+
+A tick (one run of the sensor) takes no virtual time. It reads the registry and the workers' statuses, and posts
+messages. A signal may end it at each of its calls. It draws no random numbers, so a course runs in the same way with
+and without the webhook.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from tests.simulation.workload import GROUP
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
 
-#: Within so many seconds a state that needs a person is told, and its end.
+#: Seconds within which a state that needs a person is reported, and seconds within which its end is reported.
 PROMISED_S = 60.0
 REPEAT = timedelta(hours=24)
 
 
 class Watcher:
-    """The process of one tick, in which no time goes by."""
+    """The process in which one tick of the sensor runs. No virtual time passes in this process."""
 
     ended = crashed = frozen = False
 
@@ -41,11 +44,11 @@ class Watcher:
         self.name, self._world, self._interrupted = name, world, False
 
     def point(self, name: str) -> None:
-        """A call of the tick.
+        """Pass a point before or after a call of the tick. A signal may end the tick here.
 
         Raises:
             Crashed: The tick is killed here.
-            KeyboardInterrupt: It is interrupted here.
+            KeyboardInterrupt: The tick is interrupted here.
         """
         if any(strike(self, name) for strike in list(self._world.strikes)):  # type: ignore[arg-type]
             raise Crashed
@@ -53,15 +56,15 @@ class Watcher:
             raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
-        """No time goes by."""
+        """Return at once, because no virtual time passes in a tick."""
 
     def interrupt(self) -> None:
-        """SIGINT: the next call is the last one."""
+        """Interrupt the tick, as SIGINT does: the next call raises KeyboardInterrupt."""
         self._interrupted = True
 
 
 class DirectClient(SimulatedClient):
-    """A client whose worker answers at once, in the middle of whatever it does."""
+    """A client whose requests a worker answers at once, because no virtual time may pass in a tick."""
 
     def _done_by(
         self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
@@ -70,9 +73,10 @@ class DirectClient(SimulatedClient):
 
 
 class WatchingPerson(Person):
-    """Who reads what a tick reads."""
+    """The simulated program with which a tick reads the registry, the workers' statuses and the broker."""
 
-    #: No time goes by in a tick, so a request to a broker that is down fails at once.
+    #: The timeout of requests to the broker. It is 0, because no time passes in a tick: if the broker is down, a
+    #: request fails at once.
     request_timeout_s = 0.0
 
     def _client(self, processor: str, slot: str) -> SimulatedClient:
@@ -80,16 +84,16 @@ class WatchingPerson(Person):
 
 
 class Webhook:
-    """The sensor, its cursor in Dagster's storage, and what the webhook has accepted."""
+    """The simulated sensor, its cursor (which Dagster stores in production), and the messages that were accepted."""
 
     def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
         self._world, self._tell, self._ticks = world, tell, 0
         self._cursor = Cursor(Outbox(), 0)
-        #: By id, what was accepted; an id that comes twice is one message (``Idempotency-Key``).
+        #: The accepted messages by id. A repeated id counts as one message, as with the header ``Idempotency-Key``.
         self.received: dict[str, Notification] = {}
 
     def begin(self) -> None:
-        """Tick from now on."""
+        """Start the sensor's ticks."""
         self._world.clock.call_later(NOTIFY_EVERY_S, self._due)
 
     def _due(self) -> None:
@@ -102,7 +106,7 @@ class Webhook:
             self._tell(f"webhook: tick {self._ticks} ended early")
 
     def _tick(self, person: Person) -> None:
-        """As ``orchestration.sensors.webhook``."""
+        """Run one tick, as ``orchestration.sensors.webhook`` does."""
         registry, states, lags = person.acting.registry, self._cursor.states, self._cursor.lags
         known = {each.id: each for each in (*registry.incidents(INCIDENTS_MAX), *registry.open_incidents())}
         found = [each for number in sorted(known) for each in webhook_messages.of_incident(known[number])]
@@ -145,7 +149,7 @@ class Webhook:
         return Answer(200, "")
 
     def lasting(self) -> dict[str, str]:
-        """The actions of the states that were told and are not over, by the id of their first message."""
+        """Return the actions of the reported states that have not ended, by the id of the state's first message."""
         found: dict[str, str] = {}
         for each in self.received.values():
             if each.event == "state.needs":
@@ -180,7 +184,8 @@ class Webhook:
             is_told = closed.event == "incident.failed" and closed.id in self.received
             return "" if is_told and not lasting else f"incident {incident.id}: {said}"
         if not answer.action:
-            return ""  # it ends by itself, within limits that a course does not reach
+            # without an action, the state ends by itself, or is reported after a limit that no course reaches
+            return ""
         return "" if list(lasting.values()) == [answer.action] else said
 
 

@@ -94,7 +94,8 @@ class OperationWorld(LifecycleWorld):
         self.slots = ("0", "1")
         #: The virtual time until which the supervisor answers nothing.
         self.silent_until = 0.0
-        #: Virtual seconds that a worker without messages sleeps. They are long, because most of a course is quiet.
+        #: The virtual seconds that a worker without messages sleeps. The value is large, so that quiet courses run
+        #: fast.
         self.idle_s = 0.5
         #: The virtual time at which each recovery run began.
         self.run_began: dict[str, float] = {}
@@ -110,12 +111,14 @@ class OperationWorld(LifecycleWorld):
         #: The versions that the last worker of each slot has imported.
         self.imported: dict[str, Imported] = {}
         self._strangers: list[Member] = []
-        #: Which process has seen which release hang in its proof while the running release does not hang.
+        #: Hangs in proofs (trial runs), as (process that ran the proof, release). The running release did not hang
+        #: there.
         self.hung: Hung = set()
-        #: A backup of the registry, and the registries that one replaced: who had one open keeps it.
+        #: A backup of the registry, and the registries that were replaced by it. Processes that had opened them keep
+        #: them.
         self._backup: Path | None = None
         self._former: list[Registry] = []
-        #: Since when a worker of another installation is in the group, in virtual seconds; None without one.
+        #: The virtual time at which a worker of another installation joined the group; None if no such worker is in it.
         self.shared_since: float | None = None
 
     # -- the definition --------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class OperationWorld(LifecycleWorld):
         sleep = process.sleep
 
         def sleep_longer(seconds: float) -> None:
-            # a request that came since the worker's last look is answered after its usual pause
+            # keep the usual short pause if a request has arrived since the worker's last check
             worker = program.worker
             program.idle = IDLE_S <= seconds < self.idle_s and not (worker is not None and worker.requests)
             try:
@@ -182,7 +185,7 @@ class OperationWorld(LifecycleWorld):
             program.process._wake()
 
     def _check_launch(self) -> None:
-        """Check that recovery starts no worker beside one of another installation that joined before the run."""
+        """Check that recovery starts no worker if a worker of another installation joined before the run began."""
         run = self._actor()
         if run is None or not run.name.startswith("run") or self.shared_since is None:
             return
@@ -190,8 +193,8 @@ class OperationWorld(LifecycleWorld):
             self.broken = InvariantBroken("beside", f"{run.name} started a worker beside {STRANGER}")
 
     def join_stranger(self) -> None:
-        """A worker of another installation joins the group and takes its share of the partitions."""
-        if not self.network.brokers_up:  # joining needs a broker
+        """Let a worker of another installation join the group. It takes its share of the partitions."""
+        if not self.network.brokers_up:  # a member can only join while a broker is up
             self.clock.call_later(0.5, self.join_stranger)
             return
         group = self.cluster._broker.group(GROUP)
@@ -203,7 +206,8 @@ class OperationWorld(LifecycleWorld):
         def poll() -> None:
             for number, member in enumerate(self._strangers):
                 if member not in group.members:
-                    # its session ended while the broker was away, so earlier questions about the group did not show it
+                    # the member's session ended while the broker was away; until it joins again, the group does not
+                    # list it
                     self._strangers[number] = group.join(member.process, (INPUT,), STRANGER)
                     self.shared_since = self.clock.monotonic()
                 elif group.preparing and not member.joined:
@@ -214,7 +218,7 @@ class OperationWorld(LifecycleWorld):
         poll()
 
     def leave_strangers(self) -> None:
-        """The workers of the other installation leave the group."""
+        """Let the workers of the other installation leave the consumer group."""
         for each in self._strangers:
             self.cluster._broker.group(GROUP).leave(each)
         self._strangers.clear()
@@ -244,16 +248,16 @@ class OperationWorld(LifecycleWorld):
                 self.kill(program.process)
 
     def copy_of_registry(self) -> None:
-        """A backup of the registry is made."""
+        """Copy the registry, as a backup."""
         self._backup = self.copy_registry()
 
     def put_registry_back(self) -> bool:
-        """The backup takes the registry's place; False if there is none."""
+        """Replace the registry by its backup. Returns False if no backup exists."""
         if self._backup is None:
             return False
         self._former.append(self.registry)
         self.replace_registry(self._backup)
-        self.worked.clear()  # it lacks releases that worked since
+        self.worked.clear()  # the backup lacks the releases that have worked since it was made
         return True
 
     @property
@@ -263,7 +267,7 @@ class OperationWorld(LifecycleWorld):
         return all(each.name.startswith("w") for each in living)
 
     def drift(self) -> None:
-        """Somebody changes the configuration of a changelog: it would delete state."""
+        """Change a changelog's cleanup policy to `delete`, as another program might. Kafka would then delete state."""
         name = changelog_topic(GROUP, self.workload.names[0])
         if name in self.cluster._broker.topics:
             self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
@@ -290,7 +294,10 @@ class OperationWorld(LifecycleWorld):
         return None if found is None else self.clock.monotonic() - found.began_at
 
     def asked_of(self, folder: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
-        """Command and environment of a program. The simulated supervisor has no files to read them from."""
+        """Return command and environment of a program.
+
+        The simulated supervisor has no files from which to read them.
+        """
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
@@ -298,7 +305,8 @@ class OperationWorld(LifecycleWorld):
         """The present virtual time, in the form that the registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
-    # -- processes and the people who run them -----------------------------------------------------------------------
+    # -- simulated processes, and the commands that they run
+    # --------------------------------------------------------------
 
     def operator(self, process: SimulatedProcess) -> Person:
         return Person(self, process)
@@ -349,9 +357,9 @@ class _Machine:
 
 
 class Person(Operator):
-    """One run of a command, of a sensor tick or of recovery: the counterpart of ``orchestration.verbs``."""
+    """One run of a command, a sensor tick or recovery. In production, ``orchestration.verbs`` does this work."""
 
-    #: The number of kept releases; it is so small that each deploy prunes.
+    #: The number of releases that are kept. With this small number, each deploy deletes old releases.
     releases_kept = 1
 
     def __init__(self, world: OperationWorld, process: SimulatedProcess) -> None:

@@ -39,7 +39,7 @@ class Others:
         self.intruders = 0
 
     def call_at_their_times(self) -> None:
-        """Schedule all actions at the times that the schedule gives."""
+        """Schedule each action at the time that the simulation's schedule gives for it."""
         world, schedule = self._world, self._world.schedule
         # A worker may create a deleted output topic again. Its configuration then accepts all timestamps.
         deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]
@@ -68,7 +68,7 @@ class Others:
         return True
 
     def clear(self) -> None:
-        """An operator stops all processes. When no process is left, the operator clears all state."""
+        """Stop all processes, as an operator does. When no process is left, clear all state."""
         if self.busy:
             return
         self.cleared = self._world.operator.wanted = True

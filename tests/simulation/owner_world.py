@@ -206,7 +206,7 @@ class OwnerWorld(World):
 
 
 def owner_schedule(seed: int, **chosen: Any) -> Schedule:
-    """Return the schedule of a seed. Its faults leave time for every command to be done."""
+    """Return the schedule of a seed with fewer faults, so that every command can be done in time."""
     return replace(plain_schedule(seed), **chosen)
 
 
@@ -326,7 +326,7 @@ def draw_adoption(
         world.cluster.produce(shadow, value, key, partition=partition)
 
     for key in [key_prefix(b"gone") + b"total", *content]:
-        if random.random() < 0.5:  # this value is later overwritten or deleted
+        if random.random() < 0.5:  # first write another value, which the next record of this key overwrites or deletes
             send(key, encode_value(-1, 0))
             send(META_KEY, ChangelogMeta({INPUT: 1}, 1, "").encode())
     send(key_prefix(b"gone") + b"total", None)
@@ -363,7 +363,7 @@ def _do(
     if number is not None:
         world.pause()
     world.command(partition, command)
-    world.rest(1.0)  # time for the command's transaction markers to be written
+    world.rest(1.0)  # wait until the command's transaction markers are written
     world.forget(partition, stores, cleared)
     if number is not None:
         world.rewound(partition, number)

@@ -153,8 +153,8 @@ def _generation_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "refusal", lambda self, member_id, generation: None)
 
 
-#: Whether the running simulated process reads uncommitted records. It is a context variable, because processes switch
-#: within a call.
+#: Whether the running simulated process reads uncommitted records. A context variable keeps the value for each process,
+#: because the scheduler switches processes within a call.
 _UNCOMMITTED: ContextVar[bool] = ContextVar("uncommitted", default=False)
 
 

@@ -70,7 +70,10 @@ def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_are_counted(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the run key is the number of existing runs, so Dagster drops a request after a run was deleted."""
+    """The bug: the run key is the number of existing runs.
+
+    After a run was deleted, Dagster drops a request as a repeated one.
+    """
     patch.setattr(tick, "next_key", lambda incident, keys: f"incident-{incident.id}-{len(list(keys)) + 1}")
 
 

@@ -14,12 +14,12 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 
 
 def too_far(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore reads rows behind the committed offset, which are not processed yet."""
+    """The bug: a restore reads rows after the committed offset, which are not processed yet."""
     patch.setattr(restore, "bisect_left", lambda offsets, end: len(offsets))
 
 
 def put_aside(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restore makes a row of a record that processing had discarded."""
+    """The bug: a restore makes a table row of a record that processing had sent to the dead-letter topic."""
     real = source_rows.deserializer
 
     def lenient(name: str) -> Callable[[bytes], Any]:

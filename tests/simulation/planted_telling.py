@@ -1,4 +1,7 @@
-"""Bugs to plant in what tells people: each a patch that the model of operation has to notice at the webhook."""
+"""Bugs that tests plant in the messages of the webhook sensor. Each is a patch.
+
+The checks of the simulated webhook (``operation_webhook``) must detect each of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from holdfast.processors.lifecycle.recovery.webhook_messages import Need
 
 
 def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """States of this kind have no message."""
+    """The bug: no message reports states of this kind."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = state_messages.need_of
@@ -29,7 +32,7 @@ def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _told_at_each_tick(patch: pytest.MonkeyPatch) -> None:
-    """A state that lasts counts as a new one at each tick."""
+    """The bug: a state that lasts is reported as a new state at each tick of the sensor."""
     original = state_messages.follow
 
     def follow(known: Any, needs: Any, unread: Any, now: Any) -> Any:
@@ -42,7 +45,7 @@ def _told_at_each_tick(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_over(patch: pytest.MonkeyPatch) -> None:
-    """The end of a state has no message."""
+    """The bug: no message reports the end of a state."""
     original = state_messages.messages_of
     patch.setattr(
         state_messages, "messages_of", lambda *given: [each for each in original(*given) if each.event != "state.over"]
@@ -50,12 +53,12 @@ def _never_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def _clock_is_trusted(patch: pytest.MonkeyPatch) -> None:
-    """A state that began while the clock was ahead is told when that time has come."""
+    """The bug: a state that began while the clock was ahead is reported only when its recorded time has come."""
     patch.setattr(state_messages, "is_ahead", lambda moment, now: False)
 
 
 def _first_action_stays(patch: pytest.MonkeyPatch) -> None:
-    """A state whose action changes is not told again."""
+    """The bug: if the action of a state changes, the new action is not reported."""
     original = state_messages.follow
 
     def follow(*given: Any) -> Any:
@@ -66,13 +69,13 @@ def _first_action_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _failed_is_silent(patch: pytest.MonkeyPatch) -> None:
-    """An incident whose recovery stopped has no message."""
+    """The bug: no message reports an incident whose recovery has given up."""
     original = webhook_messages.of_incident
     patch.setattr(webhook_messages, "of_incident", lambda incident: original(incident)[:1])
 
 
 def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
-    """The command of an interrupted apply is its verb with the processor alone."""
+    """The bug: the command of an interrupted apply lacks all arguments after verb and processor."""
     original = way_on.command_of
     patch.setattr(way_on, "command_of", lambda request: " ".join(original(request).split()[:4]))
 

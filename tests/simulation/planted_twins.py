@@ -1,6 +1,6 @@
-"""Bugs that the model of operation can't see, each with the tests that have to fail with it.
+"""Bugs that the simulation of operation cannot detect. Each of them has a unit test that must fail with the bug.
 
-python -m tests.simulation.planted_twins       a line of JSON: by bug, whether its tests pass without it, and with it
+python -m tests.simulation.planted_twins       prints JSON: by bug, whether its test passes without and with the bug
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A bug, and a test that it makes fail."""
+    """A bug: the patch that plants it, and the test that must fail with it."""
 
     name: str
     test: str
@@ -214,10 +214,11 @@ TWINS: tuple[Twin, ...] = (
 
 
 def main() -> None:
-    """Run the tests of each bug without it and with it, and print what came of it."""
+    """Run each bug's test without and with the bug, and print the results as JSON."""
     found = {}
     for twin in TWINS:
-        without = _passes(twin.test)  # its module is imported before the bug is there
+        # run first without the bug, so that the test's module is already imported when the bug is planted
+        without = _passes(twin.test)
         with pytest.MonkeyPatch.context() as patch:
             twin.plant(patch)
             found[twin.name] = without, _passes(twin.test)

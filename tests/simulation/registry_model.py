@@ -147,7 +147,7 @@ class Actor:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # raised here if the actor had not started yet
+        with suppress(Killed):  # the error is raised here if the actor's greenlet has not started yet
             self._greenlet.throw(Killed)
 
     def point(self) -> None:
@@ -335,7 +335,7 @@ class Model:
                         actor.hold.check()
 
     def _finish(self) -> None:
-        """Check that a last actor can end every open apply and incident."""
+        """Check that one more actor, without faults, can end every open apply and incident."""
 
         def live(actor: Actor) -> None:
             self._abandon(actor)

@@ -38,7 +38,7 @@ class Kind(Enum):
     STORE_FORGED = "checkpoint of a former topic"
 
 
-#: The relative frequency of each kind of fault.
+#: The relative frequency with which each kind of fault is drawn.
 WEIGHTS: dict[Kind, int] = {
     Kind.CRASH: 30,
     Kind.CRASH_ALL: 4,
@@ -88,7 +88,7 @@ AIMS = (
     None,
     None,
 )
-#: If its own point does not come within this many points, a fault occurs at any point.
+#: If the fault's own point is not passed within this many points, the fault occurs at any point.
 AIM_PATIENCE = 300
 
 

@@ -22,7 +22,7 @@ SLOTS_STORE, SLOTS, EVERY_MS = f"{INPUT}-schedules", "slots", 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledWorkload(Workload):
-    """Functions of messages, one schedule for each task and one for the processor.
+    """A workload with functions of messages, one schedule for each task, and one schedule for the processor.
 
     No schedule may skip a scheduled time.
     """

@@ -1,4 +1,4 @@
-"""Counts of messages that do not arrive go with their task, when a second worker joins and when the first leaves."""
+"""A worker counts the messages that fail. The counts move with their task when a worker joins or leaves the group."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.simulation.workload import GROUP, expect
 from tests.simulation.world import Machine, World
 
 PATIENCE_S = 120.0
-#: Its workload has messages that fail in both partitions, before and after the middle.
+#: With this seed, messages of both partitions fail, before and after the middle of the input.
 SEED = 8
 
 
 def counts(machine: Machine) -> dict[str, int]:
-    """By task that a worker runs, how many messages it has counted."""
+    """Return the number of failed messages that a machine's worker has counted, by running task."""
     worker = machine.app._worker if machine.app is not None else None
     tasks = [] if worker is None else worker.assignment.tasks
     return {each.name: each.arrivals.counts().total for each in tasks if each.phase is TaskPhase.RUNNING}

@@ -1,4 +1,7 @@
-"""Runs courses of operation (``tests.simulation.operation``), and checks that they detect planted bugs."""
+"""Runs courses of operation: random sequences of operators' commands, failures and recovery.
+
+Also checks that the courses detect planted bugs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each bug that only a test of a part can see makes that test fail: all of them in one process beside this one."""
+"""Each planted bug that only a unit test can detect makes this test fail.
+
+One separate process runs all bugs with their tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, tuple[bool, bool]]:
-    """By bug, whether its tests passed without it, and with it."""
+    """By bug, whether its test passed without the bug, and with it."""
     command = [sys.executable, "-m", "tests.simulation.planted_twins"]
     ran = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -43,7 +43,7 @@ def timed_seeds() -> Iterator[SeedRunner]:
 
 @pytest.fixture(scope="module")
 def seen() -> Counter[str]:
-    """The number of times that each fault struck, over all seeds of this run."""
+    """The number of times that each kind of fault has occurred, over all seeds of this run."""
     return Counter()
 
 
@@ -189,10 +189,10 @@ def test_the_seeds_have_each_kind_of_window_and_timer() -> None:
 
 @pytest.mark.slow
 def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columnar windows take at least 75% of the messages of each seed that has only a window.
+    """In each seed that has only a window, the engine computes at least 75% of the messages in columns.
 
-    It cannot be 100%: messages ahead of the clock, and those after them in a slice, are taken one by one. A seed may
-    have only ten messages.
+    It cannot be 100%. Messages ahead of the clock, and messages after them in a batch, are computed one by one. A seed
+    may have only ten messages.
     """
     taken = set[tuple[object, int]]()
     former = WindowedStream.take
@@ -215,7 +215,7 @@ def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypa
 
 @pytest.mark.slow
 def test_every_kind_of_fault_strikes_in_some_of_a_hundred_schedules(seeds: SeedRunner, seen: Counter[str]) -> None:
-    if {kind.value for kind in Kind} != set(seen):  # this test runs alone, or with few of this file's other tests
+    if {kind.value for kind in Kind} != set(seen):  # skip the check if only few of this file's tests have run before it
         for seed in range(100):
             seen.update(seeds.run(seed).struck)
     assert {kind.value for kind in Kind} == set(seen)

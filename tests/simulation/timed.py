@@ -24,15 +24,15 @@ from tests.oracles.window_rules import Shape
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 
-#: The branches. The name of a branch is also the name of its store.
+#: The branches of the topology (window, sessions, timers, alarms). A branch's name is also the name of its store.
 WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"
 BRANCHES = (WINDOWS, SESSIONS, TIMERS, ALARMS)
 #: The first event time, in milliseconds. It is long before the start of the simulation's clock.
 FIRST_MS = 1_690_000_000_000
-#: The step at which a message raises an error: before all branches, or behind them.
+#: The step at which a message raises an error: before all branches, or after them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
-#: The share of workloads that have only a window.
+#: The share of seeds whose processor has only a window.
 BARE = 0.2
 TIMER_NAMES = ("x", "y", "a/b", "")
 

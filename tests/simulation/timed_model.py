@@ -131,8 +131,8 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
     held = {place: (made["count"]["n"], made["sum"]["total"]) for place, made in windows.items()}
     everything = {**model.open, **model.closed}
     lasts = model.shape.grace + model.shape.retention
-    # With closing by key, a window closes after its message, and stays at least until its retention ends. Both ways of
-    # closing remove windows only in a later commit.
+    # With closing by key, a window closes after its message, and stays at least until its retention ends. With both
+    # strategies, windows are removed only in a later commit.
     for place, amounts in everything.items():
         if place in model.open or place[2] + lasts > model.time:
             assert held.pop(place, None) == (len(amounts), sum(amounts)), place
@@ -180,6 +180,6 @@ def check_timers(model: timing.Model, state: State, *, settled: bool = True) -> 
     live = {place: value for place, (value, end, _) in model.values.items() if end > model.time}
     ended = {place: value for place, (value, *_) in model.values.items() if place not in live}
     assert live.items() <= values.items() <= (live if settled else {**live, **ended}).items()
-    # The engine's own records: two for each value, two for each timer, and one for stream time.
+    # The number of the engine's own records: two for each value, two for each timer, and one for stream time.
     own = sum(name.startswith(RESERVED) for _, name in state)
     assert own == 2 * len(values) + 2 * len(model.timers) + ((OWN_KEY, CLOCK_OF_STORE) in state)

@@ -48,7 +48,7 @@ class TimedCheck(FinalCheck):
         return self._all_done
 
     def _changelogs(self) -> list[object]:
-        """A value that changes whenever the result of `_waiting` may change."""
+        """Return a value that changes whenever the result of `_waiting` may change: the state of all changelog logs."""
         logs = [self._cluster._broker.log(place) for store in self._workload.names for place in self._places(store)]
         return [(log, log.end, log.last_stable) for log in logs]
 

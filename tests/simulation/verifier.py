@@ -1,10 +1,12 @@
-"""The invariants of a simulation, checked from outside: from the cluster's logs and the bytes on the disks.
+"""The invariants of a simulation. The checks read the cluster's logs and the bytes on the disks, not the engine.
 
-databases     every database equals the committed changelog, compacted up to the offset that the database names outputs
-read_committed consumers see each message's results exactly once, and right dead letters  each message that raises
-becomes exactly one dead letter state         committed changelog = plain fold of the input = the database of an owner =
-a restore from nothing offsets       the group has committed the whole input liveness      after all faults are healed,
-everything is processed in bounded time exits         a processor stops only for reasons that the schedule gives it
+- databases: each database equals the committed changelog, compacted up to the offset that the database names.
+- outputs: read_committed consumers see each result exactly once, and each result is right.
+- dead letters: each message that raises an error becomes exactly one dead letter.
+- state: the committed changelog equals a plain Python fold of the input, the owner's database, and a full restore.
+- offsets: the group has committed the whole input.
+- liveness: after all faults are healed, everything is processed in bounded time.
+- exits: a processor stops only for reasons that the schedule gives it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Work
 
 
 class InvariantBroken(Exception):
-    """An invariant of a simulation does not hold."""
+    """Raised if an invariant of a simulation does not hold."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -60,7 +62,10 @@ class History:
         self._records = {place: of for place, of in self._records.items() if place.topic != self._topics[store]}
 
     def observe(self) -> None:
-        """Record what is committed now. Call it before anything is compacted."""
+        """Record all records that are committed now.
+
+        Call it before each compaction, because compaction removes records.
+        """
         for store, topic in self._topics.items():
             topic_id = self.topic_id(store)
             for place in self._cluster._broker.partitions_of(topic) if topic_id is not None else ():
@@ -103,7 +108,7 @@ class History:
         return max((offset for offset, (key, _) in records.items() if key != META_KEY), default=-1)
 
     def values(self, partition: Partition, key: bytes, first: int = 0) -> set[bytes | None]:
-        """Return every value that was committed for a key at this offset or later."""
+        """Return every value that was committed for a key at this changelog offset or later."""
         records = self._records.get(partition, {})
         return {value for offset, (seen, value) in records.items() if seen == key and offset >= first}
 
@@ -119,8 +124,8 @@ class _Snapshot:
 class DatabaseCheck:
     """Checks that a database contains only committed data.
 
-    A database may contain a commit that consumers do not see yet, because its markers are not written, or because it
-    lies behind an open transaction. Such databases are checked again at the end.
+    A database may contain a commit that consumers do not see yet, because its markers are not written, or because its
+    offsets are after an open transaction. Such databases are checked again at the end.
 
     Args:
         history: The committed records.
@@ -136,7 +141,7 @@ class DatabaseCheck:
         self._waiting: list[_Snapshot] = []
 
     def look(self, slot: str, path: Path, content: Content) -> None:
-        """Check the current content of a database."""
+        """Check that the current content of a database was committed."""
         raw = content.get(META_KEY)
         meta = None if raw is None else TaskMeta.decode(raw)
         snapshot = _Snapshot(f"{slot}/{path.name}", _partition_of(path), content, meta)

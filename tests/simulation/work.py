@@ -35,7 +35,7 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
         dead_letters=schedule.dead_letters,
     )
     inputs = (INPUT, SECOND)[: schedule.inputs]
-    # A generator of its own, so that the other draws of a seed do not change.
+    # This draw has its own random generator, so that the other draws of a seed do not change.
     codecs = Random(f"codecs of {schedule.seed}").choices(("json", "msgpack", "typed"), (3, 1, 2), k=2)
     workload = replace(dated(workload, schedule.past), inputs=inputs, form=schedule.form, codecs=(codecs[0], codecs[1]))
     if schedule.regroups_at:

@@ -31,16 +31,16 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"
-#: The configuration of a topic that accepts any timestamp in the future.
+#: The configuration of a topic that accepts timestamps in the future without a limit.
 ANY_TIME_AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-#: The fault of a message whose timestamp lies ``AHEAD_S`` seconds in the future.
+#: The kind of a message whose timestamp lies ``AHEAD_S`` seconds in the future. Such a message fails.
 AHEAD, AHEAD_S = "ahead", 30 * 86_400.0
-#: The fault of a message of 1970 whose timestamp the output topic refuses, and this timestamp.
+#: The kind of a message of 1970 that fails, because the output topic refuses its timestamp ``PAST_MS``.
 PAST, PAST_MS = "past", 1
-#: The fault of a message whose output the serializer or client refuses.
+#: The kind of a message that fails, because the serializer or the client refuses its output.
 UNWRITABLE = "unwritable"
 STORES = ("first", "second")
-#: A store that both inputs feed, so that their tasks are joined; only one of two versions has it.
+#: A store that both inputs feed. One of the two versions has this store, so its tasks read both inputs.
 JOINT = "joint"
 
 #: Identifies one output: (partition, number of the message, stage).

@@ -97,7 +97,7 @@ class World:
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
         self.cluster.assignor = schedule.assignor
         self.workload = workload_of(schedule, self.random)
-        #: Whether the joined version is deployed, and the topic id of its changelog at the last deployment.
+        #: Whether the version with a store of both inputs is deployed, and the topic id of that store's changelog.
         self.joined = False
         self._begun_with = ""
         slots = ["m0", "m0", "m2"] if schedule.twins else ["m0", "m1", "m2"]
@@ -166,7 +166,7 @@ class World:
         self.cluster.create_topic(topic, self.schedule.partitions, config)
 
     def application(self, machine: Machine) -> Application:
-        """The processor that a machine starts."""
+        """Return the application that a machine's next worker runs."""
         app = self.workload.application(
             joined=machine.joined,
             state_dir=self._folder / machine.name if self.schedule.twins else self._folder,
@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # give `_until` an event for which it can wait
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` needs a later event to wait for
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -333,7 +333,7 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Whether a marker is left out; never while foreign transactions are open, as nothing would end these."""
+        """Whether a marker is left out; never if a foreign transaction is open, because nothing would end it."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
@@ -359,7 +359,7 @@ class World:
                 self.compact(Partition(topic, number))
         if self.random.random() < 0.8:
             self.store.refuses = "it is away"
-        if self.schedule.standby_replicas:  # the machine is a standby for a while, before it takes over all tasks
+        if self.schedule.standby_replicas:  # let the machine be a standby for a while, before it takes over all tasks
             absent.wanted = True
             absent.start()
             until = self.clock.monotonic() + 8.0
@@ -397,12 +397,15 @@ class World:
         ]
 
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
-        """Whether each partition has a running task and no rebalance runs, as a stop in one leaves copies unmarked."""
+        """Whether each partition has a running task and no rebalance runs.
+
+        A stop in a rebalance would leave unmarked copies.
+        """
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:
             return False
-        if any(member.given is not None for member in group.members):  # a member that does not know its partitions yet
+        if any(member.given is not None for member in group.members):  # a member must still learn its partitions
             return False
         groups = 2 if self.schedule.grouped or (self.workload.apart and not self.joined) else 1
         groups += getattr(self.workload, "joins", False)
@@ -458,8 +461,7 @@ class World:
     def _until_settled(self, final: FinalCheck) -> None:
         # Behind group_by, each record may have its own commit, and a worker waits for the markers of each commit.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers still write watermarks, so partitions may never rest all at once. Each is checked separately, as
-        # long as the owners stay the same.
+        # Idle workers write watermarks. So check each partition separately, as long as the owners stay the same.
         everywhere = set(range(self.schedule.partitions))
         moving, known = set(everywhere), list[tuple[str, str]]()
 
@@ -476,7 +478,7 @@ class World:
         try:
             self._until(settled, RECOVERY_S + waits_s, "liveness")
         except InvariantBroken:
-            if not final.settled():  # the error about a missing output is more precise
+            if not final.settled():  # check outputs first, because the error about a missing output is more precise
                 final.check_outputs()
             raise
 

@@ -61,7 +61,7 @@ class SharedJvm:
         if cls.session is not None:
             try:
                 cls.session.sql("SELECT 1").collect()
-            except Exception:  # the JVM died, or a test stopped it
+            except Exception:  # the query failed, because the JVM died or a test stopped it
                 cls.stop()
         if cls.session is None:
             cls.session = spark_session(settings, app_name="tests")

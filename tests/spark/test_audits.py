@@ -117,7 +117,7 @@ def test_a_published_snapshot_says_where_it_is_and_is_what_the_changelog_folds_t
     changelog.write(1, [(b"c", {"x": [1, None]})])
     changelog.snapshot()
     changelog.write(0, [(b"a", 3), (b"gone", None)])
-    published = changelog.snapshot().manifest  # an incremental snapshot, so the table has deletion vectors
+    published = changelog.snapshot().manifest  # this snapshot is incremental, so the table has deletion vectors
     table = tabled(spark_settings, changelog.processor, "s")
     assert (table.manifest, table.untouched) == (published, True)
     changelog.write(0, [(b"a", 4)])  # the changelog continues, but the audit compares at the table's offsets

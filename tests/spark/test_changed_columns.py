@@ -126,7 +126,10 @@ def test_of_two_runs_that_change_the_columns_one_publishes(changed: Any) -> None
 
 @pytest.mark.thorough
 def test_a_commit_of_another_run_meanwhile_is_kept(changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance tags, compacts and expires during a snapshot. The columns are changed again on top of its commits."""
+    """Maintenance tags, compacts and expires versions of the table during a snapshot.
+
+    The change of columns is done again on top of these commits, so that the commits stay.
+    """
     seal, sealed = steps.seal, []
 
     def tagged(work: steps.Work, measured: Any) -> None:

@@ -1,4 +1,7 @@
-"""A real Spark records a class archive, and the next one uses it, over Spark Connect and in the same process."""
+"""The JVM of a real Spark records a class data archive. The next JVM uses the archive.
+
+Tested over Spark Connect and in the same process.
+"""
 
 import subprocess
 from pathlib import Path

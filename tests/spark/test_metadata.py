@@ -32,7 +32,7 @@ def test_versions_branches_tags_and_properties_are_those_that_spark_says(changel
     changelog.snapshot()
     versions.new_branch(spark, table, "0123456789abcdef", version=first.version)
     versions.set_tag(spark, table, "by-another", first.version)
-    # compressed metadata files, and a property whose value contains quotes
+    # The table has compressed metadata files, and a property whose value contains quotes.
     properties = """'write.metadata.compression-codec'='gzip', 'quoted'='so "so"'"""
     spark.sql(f"ALTER TABLE {quoted(table)} SET TBLPROPERTIES ({properties})")
     for name in (table, history_name(changelog.processor, "s")):

@@ -49,7 +49,10 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
 
 
 def changes_columns(driver):
-    """A column that is recreated with another type is swapped in by an update of the session's catalog."""
+    """Write values of two types, so that a column is recreated with another type.
+
+    The column is exchanged by an update of the table's row in the catalog of the Spark session.
+    """
     for value, kind in ((1, "bigint"), ("text", "string")):
         driver.do("write", partition=0, entries=[[str(value), {"n": value}]])
         made = driver.do("inferred")["answer"]

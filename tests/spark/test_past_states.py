@@ -89,7 +89,10 @@ def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> Non
 @pytest.mark.thorough
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(changelog: Changelog, kept: bool) -> None:
-    """``kept`` is False for snapshots of older releases, which did not record the time of the latest checkpoint."""
+    """A past version is not built on a snapshot whose latest checkpoint is after the requested time.
+
+    ``kept`` is False for snapshots of older releases, which did not record the time of the latest checkpoint.
+    """
     changelog.write(0, [(b"a", 1)])
     changelog.write(1, [(b"b", 1)])
     first = changelog.snapshot()

@@ -60,7 +60,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     files = s3fs.S3FileSystem(**s3.options())
     files.pipe(f"{folder}/data/leftover.parquet", b"of a run that is writing now, or that died")
     tags = {"keep_snapshots": 1, "keep_snapshots_days": 0, "keep_times_days": 0}
-    # validation would refuse 0 for these settings
+    # use `model_construct`, because validation would refuse 0 for these settings
     keep = MaintenanceSettings.model_construct(**tags, keep_versions_hours=0, compact_every=3, leftovers_hours=24)
     later = datetime.now(UTC) + timedelta(hours=1)
     done = {each.table: each for each in maintain_store(remote.spark, remote.processor, "s", keep, later)}

@@ -284,7 +284,10 @@ def test_two_runs_of_one_plan_commit_once(changelog):
 
 @pytest.mark.thorough
 def test_a_run_that_another_one_overtook_before_its_audit_is_told_so(changelog):
-    """The audit compares the run's branch with the version that it started from, so the branch itself passes."""
+    """A slow run is told that another run has published before the slow run's audit.
+
+    The audit compares the slow run's branch only with the version from which it started, so the branch itself passes.
+    """
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()
     changelog.write(0, [(b"a", 2)])

@@ -124,7 +124,8 @@ def mounted(broker, unique, tmp_path):
 def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mounted):
     driver, folder, shell = mounted
     driver.do("plan", name="second")
-    # mounted over the original, in which files are open for writing
+    # Mount the folder read-only over itself. The original cannot be remounted, because files in it are open for
+    # writing.
     shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     told = driver.do("snapshot", name="second")["error"]
     assert told["type"] == "WarehouseFailed", told
@@ -154,7 +155,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2", "c": "4"}
 
 
-# of the table: before anything, written, published
+# Kill the driver after this number of commits to the table: before any commit, after the write, after the publish.
 @pytest.mark.thorough
 @pytest.mark.parametrize("commits", [*(pytest.param(number, marks=pytest.mark.thorough) for number in (0, 2)), 3])
 def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_path, session_for):

@@ -96,7 +96,11 @@ class Shifted(BaseModel):
 def test_a_column_that_sql_reads_from_the_name_of_another_field_is_not_published(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fingerprints agree, because the same SQL parsed both sides. Only the model itself shows the difference."""
+    """A column that SQL reads from the name of another field must not be published.
+
+    The same wrong SQL parsed table and expectation, so their fingerprints agree. Only reading with the model shows the
+    error.
+    """
 
     def with_the_own_name(name: str, field: Any, config: Any) -> tuple[str, ...]:
         return (field.alias, name)
@@ -143,7 +147,10 @@ def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.Mo
 def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the base has no fingerprint of typed columns, its rows are compared once with their own JSON."""
+    """The base snapshot is from an older version and has no fingerprint of typed columns.
+
+    In this case, the audit compares all rows once with their own JSON.
+    """
     changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
     snapshot(changelog)
     changelog.write(0, [(b"two", {"flights": 3})])
@@ -165,7 +172,10 @@ def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
 def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quarantine(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unreadable values stay in quarantine as long as their branch may belong to a live run."""
+    """Unreadable values of an unpublished snapshot stay in quarantine while their branch may belong to a live run.
+
+    Afterwards maintenance deletes them.
+    """
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     published = snapshot(changelog).manifest.snapshot_id
     changelog.write(0, [(b"odd", {"flights": "four"}), (b"strange", {"flights": []})])
@@ -183,7 +193,10 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
 
 @pytest.mark.thorough
 def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
-    """The other attempt read all rows, because the columns changed meanwhile, and it ended without a publish."""
+    """Maintenance deletes the quarantined values of an unpublished attempt, and keeps those of the published attempt.
+
+    The other attempt read all rows, because the columns had changed, and it ended without a publish.
+    """
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     snapshot(changelog)
     changelog.write(0, [(b"one", {"flights": "four"})])

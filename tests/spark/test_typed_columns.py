@@ -253,7 +253,7 @@ def test_the_pages_tell_windows_that_are_closed_and_the_timers_of_a_store(spark)
     made = WindowAggregation({"orders": Count(), "total": Sum("amount")})
     start, hour = 1_700_000_000_000, 3_600_000
     window = made.folded(None, {"amount": 4}, start)
-    there = [  # rows that alternate between partition 0 and partition 1
+    there = [  # the rows belong alternately to partition 0 and partition 1
         *((window, window_key(start, start + hour)), (window, window_key(start, start + hour))),
         *(({"format": 1, "time": start + hour}, CLOCK), ({"format": 1, "time": start + hour - 1}, CLOCK)),
     ]

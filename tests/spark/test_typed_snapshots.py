@@ -61,7 +61,10 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
 
 @pytest.mark.thorough
 def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(changelog: Any) -> None:
-    """A producer that sends nanoseconds instead of milliseconds must not stop the snapshots of a store."""
+    """An event time before 1970 is kept. A time that no timestamp column can hold goes to quarantine.
+
+    A producer that sends nanoseconds instead of milliseconds must not stop the snapshots of a store.
+    """
     spark, schema = changelog.spark, schema_of(Flights)
     times = {b"old": -86_400_000, b"first": -62_135_596_800_000, b"last": 253_402_300_799_999}
     strange = {b"nanoseconds": 1_700_000_000_000_000_000, b"before": -62_135_596_800_001, b"least": -(2**63)}
@@ -116,7 +119,10 @@ def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(chang
 
 @pytest.mark.thorough
 def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(changelog: Any) -> None:
-    """The recreated column is the last column of the table, and a row's fingerprint depends on the column order."""
+    """An incremental snapshot correctly changes rows of a table in which a column was recreated.
+
+    The recreated column is the last column of the table, and a row's fingerprint depends on the column order.
+    """
 
     def snapshot() -> Any:
         shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
@@ -146,7 +152,10 @@ def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(chang
 def test_an_object_that_does_not_change_has_what_a_full_snapshot_gives_it(
     changelog: Any, before: Any, after: Any, columns: dict[str, str | None]
 ) -> None:
-    """Without columns for fields, the column of whole values also has objects, as JSON text."""
+    """An object that does not change has the same typed columns as after a full snapshot.
+
+    If the table has no columns for fields, the column of whole values also has objects, as JSON text.
+    """
 
     def snapshot(**options: Any) -> Any:
         shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
@@ -203,7 +212,10 @@ def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog
 
 @pytest.mark.thorough
 def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> None:
-    """Each name has its own column, whichever came first; inside an object such names stay JSON text."""
+    """Top-level fields whose names differ only in case have separate columns, whichever field came first.
+
+    Fields inside an object whose names differ only in case stay JSON text.
+    """
     spark = changelog.spark
     steps_of_it = [
         [(b"a", {"X": 1, "deep": {"y": 1}})],
@@ -230,7 +242,10 @@ def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> Non
 
 @pytest.mark.thorough
 def test_objects_whose_names_differ_in_case_only_have_columns_apart_though_their_types_agree(changelog: Any) -> None:
-    """Two objects of one snapshot whose names differ only in case are different kinds, even if a value is null."""
+    """Two objects of one snapshot have fields whose names differ only in case. Each name has its own column.
+
+    This also holds if a value is null, or if both fields have the same type.
+    """
     for entries in (
         [(b"a", {"x": 1}), (b"b", {"X": 2})],
         [(b"c", {"y": None, "z": []}), (b"d", {"Y": -1.25, "z": None})],

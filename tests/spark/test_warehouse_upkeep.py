@@ -157,7 +157,8 @@ def test_upkeep_keeps_what_tags_lead_to_and_nothing_else(spark, spark_settings, 
     assert commits_since_compaction(spark, table) == 4
     done = {each.table: each.numbers() for each in maintain_store(spark, processor, "s", keep, later)}
     numbers = done[table]
-    assert numbers["tags_dropped"] == 3  # two of four tags, and the branch that was never published
+    # maintenance drops two of the four tags, and the branch that was never published
+    assert numbers["tags_dropped"] == 3
     assert numbers["versions_expired"] == 2
     assert numbers["files_compacted"] > numbers["files_written"] > 0
     assert numbers["files_deleted"] > 0

@@ -1,4 +1,4 @@
-"""A process that a test leaves behind is found, because it knows the run's folder, and is killed."""
+"""A process that a test leaves behind is found by the run's folder in its command or environment, and is killed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.tidy.test_code import PROJECT
 
 #: The table of all verbs, each with the class of its requests.
 TABLE: dict[str, type] = {str(each.__struct_config__.tag): each for each in get_args(Request)}
-#: Verbs without a job: two are materialisations of an asset, one is only a terminal command.
+#: Verbs without a Dagster job. Two of them are materialisations of an asset, one is only a terminal command.
 WITHOUT_JOB = {Provision, Deploy, PutBack}
 
 

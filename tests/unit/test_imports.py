@@ -1,4 +1,7 @@
-"""What a start imports: the command line must answer at once, and workers need no Dagster, Spark or databases."""
+"""The modules that a start imports. The command line must answer at once.
+
+Workers need no Dagster, Spark or databases.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ STARTS = [
     pytest.param(COMMAND.format(["--version"]), ANSWERS, id="--version"),
     pytest.param("from holdfast import Application; ", DECLARES, id="Application"),
     pytest.param("from holdfast import Application; Application().topology; ", DECLARES, id="Application()"),
-    # what a worker has imported before it processes input, without its commands and its HTTP server
+    # the imports of a worker before it processes input, without its commands and its HTTP server
     pytest.param(
         "import holdfast.processors.__main__, holdfast.processors.engine.runtime.loop, "
         "holdfast.processors.engine.state.rocksdb, holdfast.infra.kafka.cluster; ",

@@ -25,7 +25,7 @@ STATUSES = ("QUEUED", "STARTING", "STARTED")
 STRIKES: tuple[tuple[Victim, Fault], ...] = tuple(
     (victim, fault) for victim in ("operator", *VICTIMS) for fault in get_args(Fault)
 )
-#: The number of heartbeats during the apply of a verb. Verbs that are missing here have many.
+#: The number of heartbeats during the apply of a verb. Applies of all other verbs send many heartbeats.
 SIGNS: Mapping[Verb, int] = {"provision": 4, "compact": 4, "clear key": 6, "clear partition": 6}
 KEYS = 6
 PARTITIONS = 2

@@ -40,7 +40,7 @@ FINISHED = tuple(
 
 
 class NotQuiet(AssertionError):
-    """The round did not become quiet in time."""
+    """Raised if a command, run or incident of a round is still open when the time limit of the round has passed."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass
 class Round:
-    """The progress of one round."""
+    """The state of a round while it is played."""
 
     here: Installation
     draw: Draw
@@ -180,7 +180,7 @@ class Round:
             try:
                 for answer in admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, at)]).values():
                     answer.result(10)
-            except Exception as busy:  # the group still has a member for a moment
+            except Exception as busy:  # for a moment after its end, the worker is still a group member
                 self.said.append(f"offsets not reset yet: {busy}")
                 return False
             return True

@@ -52,7 +52,7 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     second = project.running_version()
     assert second != first
 
-    project.path.write_text("raise ValueError('typing')")  # the present code can no longer be imported
+    project.path.write_text("raise ValueError('typing')")  # the user's present code can no longer be imported
     sys.modules.pop(project.module, None)
     assert answered(["rollback", name], "n") == (3, True)
     assert project.running_version() == second

@@ -166,7 +166,7 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
 
 
 def proof_of(registry: Registry, processor: str, version: str) -> str:
-    """Return the recorded proof result of the version that is running."""
+    """Return the result that the proof (trial run before the deploy) of the running version has recorded."""
     working = registry.releases.working(processor)
     assert working is not None
     assert working.code_version == version

@@ -32,7 +32,8 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # The changelog now exists and names the store. So a restart needs no flag, even with an empty disk.
+    # The new store's changelog now exists and has records of this store. So a restart needs no flag to start the store
+    # empty, even with an empty disk.
     with project.verbs() as verbs:
         from holdfast.processors.lifecycle.plans.requests import Stop
 
@@ -68,7 +69,7 @@ def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
 
-    # The store is declared again. Its old content lacks the input that was processed meanwhile.
+    # The store is declared again. Its old content lacks the input that was processed while it was not declared.
     project.write(HEAD, TWO_STORES)
     plan = project.plan()
     assert isinstance(plan.verdict, Refused)

@@ -66,7 +66,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def on_site(
     request: pytest.FixtureRequest, site: Site, stream_class: Any, unique: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Any]:
-    """A stream on the proxied broker, with its topics. ``through`` is the same stream with the proxy's address.
+    """Yield a stream with its topics on the proxied broker.
+
+    ``stream.through`` is the same stream with the proxy's address.
 
     The fixture's parameter is the number of partitions.
     """

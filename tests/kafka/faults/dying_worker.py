@@ -58,7 +58,7 @@ class DyingProducer(EngineProducer):
 
 
 class DyingPlainProducer(EngineProducer):
-    """The producer of outputs at at-least-once; it is flushed before the producer of the changelogs."""
+    """The producer of the outputs with at-least-once. The worker flushes it before the producer of the changelogs."""
 
     fuse: Fuse
 
@@ -74,7 +74,7 @@ class DyingMember(GroupConsumer):
     fuse: Fuse
 
     def poll(self, records_max, timeout_s):
-        """Poll small batches, so that the worker makes as many commits as the test counts on."""
+        """Poll at most 100 records, so that the worker makes at least as many commits as the test needs."""
         return super().poll(min(records_max, 100), timeout_s)
 
 

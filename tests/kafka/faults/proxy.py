@@ -31,10 +31,10 @@ class Fate(Enum):
 
 @dataclass
 class Rule:
-    """The fault for the n-th request of one kind; counting starts at 1 when the rule is added.
+    """The fault that hits the n-th request of one kind. The count starts at 1 when the rule is added.
 
     With ``cut``, the proxy closes the client's connection at once. Otherwise the connection stays open without an
-    answer. If only the reply is lost, the connection breaks when the reply arrives.
+    answer. If only the reply is lost, the proxy closes the connection when the reply arrives.
     """
 
     api_key: int
@@ -56,7 +56,7 @@ class Rule:
 
 
 class KafkaProxy:
-    """A proxy on a free port. The broker sets ``upstream`` to its own port when it is configured."""
+    """A proxy on a free port. The broker's configuration sets ``upstream`` to the broker's own port."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -154,7 +154,8 @@ class _Connection:
     def _call(self, rule: Rule) -> None:
         try:
             rule.call()
-        except BaseException as failure:  # forward the request all the same: a stuck proxy would hide the cause
+        # forward the request although the test's function failed, because a stuck proxy would hide the error
+        except BaseException as failure:
             self._proxy.failures.append(failure)
 
     def _send_late(self, rule: Rule, frame: bytes) -> None:

@@ -8,8 +8,8 @@ from tests.kafka.faults.dying_worker import STEPS, STEPS_AT_LEAST_ONCE, count_an
 from tests.kafka.faults.verification import finish, verify, verify_at_least_once
 from tests.mechanics.tiers import variants
 
-#: The more difficult start for each step. Before the commit it is a cold start, which restores all state. After the
-#: commit it is a warm start, because local state is older than the commit or half-written.
+#: Each step is tested with its more difficult start. A kill before the commit: a cold start, which restores all state.
+#: A kill after the commit: a warm start, because local state is older than the commit or half-written.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]
 
 HARDEST = ("between offsets and commit", "between commit and local write")
@@ -18,8 +18,8 @@ HARDEST = ("between offsets and commit", "between commit and local write")
 def each_step() -> list[object]:
     hardest = [(step, start == "cold") for step, start in zip(STEPS, EITHER, strict=True)]
     easier = [(step, not cold) for step, cold in hardest]
-    # The simulation in `make test` covers every step. On a real broker, steps that depend on Kafka or on the disk run
-    # first.
+    # The simulation in `make test` covers every step. On a real broker, `make test` runs only the steps that depend
+    # most on Kafka or on the disk, so sort these first.
     first = sorted(hardest, key=lambda row: row[0] not in HARDEST)
     rows = [pytest.param(step, cold, id=f"{step}-{'cold' if cold else 'warm'}") for step, cold in first + easier]
     return variants(rows, tested=len(HARDEST))

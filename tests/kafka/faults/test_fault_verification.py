@@ -41,7 +41,7 @@ def change_the_database(stream, count=9):
 
 
 def lose_an_output(stream):
-    """Count the message in the changelog and in the database, but send no output."""
+    """Change changelog and database as if one more message had been counted, but send no output for it."""
     lose_a_message(stream)
     change_the_changelog(stream)
     change_the_database(stream, 11)

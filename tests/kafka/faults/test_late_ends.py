@@ -15,10 +15,14 @@ QUICK = {"transaction.timeout.ms": 4000}
 
 
 def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
-    """The client library silently resends EndTxn, so a late EndTxn must meet another producer epoch."""
+    """An EndTxn request that arrives late must not end the transaction that is open at that moment.
+
+    The client library silently resends EndTxn. The late request therefore has an older producer epoch than the open
+    transaction.
+    """
     on_site.feed_numbers(2000)
     late = site.proxy.on(END_TXN, Fate.HOLD, nth=3)
-    # At this moment, the next transaction has sent its records, but not yet its offsets.
+    # Release the held EndTxn when the next transaction has sent its records, but not yet its offsets.
     meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=lambda: arrive(late))
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert meets.struck.is_set()
@@ -30,9 +34,10 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
 
 @pytest.mark.thorough
 def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
-    """A request with offsets gets no answer, so its transaction is aborted and retried.
+    """A late request with offsets must not set the group back.
 
-    The late offsets arrive during the next transaction.
+    The request gets no answer, so its transaction is aborted and retried. The request arrives during the next
+    transaction.
     """
     # all messages are in one partition, so that late offsets would overwrite newer offsets
     on_site.feed([(b"k", b"1")] * 6000)
@@ -90,7 +95,10 @@ def committed(stream):
 
 
 def began_at(worker):
-    """The sum of the committed offsets at which each task of a worker first ran."""
+    """Return the sum of the committed offsets from which a worker's tasks started.
+
+    For each task, the first start counts.
+    """
     began = {}
     for line in worker.log.read_text().splitlines():
         if "task runs" in line:

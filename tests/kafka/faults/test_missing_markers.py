@@ -35,9 +35,9 @@ def committed_so_far(stream):
 def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
     own_broker, monkeypatch, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    # This broker restarts with its former registration, like a broker that Holdfast does not start. At first it still
-    # has its former leaders, so it completes ending transactions and aborts those that timed out. Then it has no
-    # leaders, so it writes no marker.
+    # Let the broker restart with its former registration, as a broker that Holdfast does not start. At first the broker
+    # still believes that it leads its former partitions. So it completes ending transactions and aborts those that
+    # timed out. Then it has no partitions to lead, so it writes no marker.
     monkeypatch.setattr(type(own_broker), "_decides_alone", False)
     monkeypatch.setitem(HASTE, "transaction.abort.timed.out.transaction.cleanup.interval.ms", 20)
     address = own_broker.address
@@ -62,7 +62,7 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
                 return bool(open_transactions(stream.topics, [stream.sink]))
 
             one.waiting(met_open, "a transaction to be open")
-            # Wait for a random time within a series of commits, because no condition can describe such a moment.
+            # Wait for a random time, so that the kill hits a random moment within a series of commits.
             time.sleep(chance.uniform(0.0, 0.3))
             os.kill(own_broker.address.pid, signal.SIGKILL)
             waiting(lambda: own_broker.running() is None, "the broker to be gone")

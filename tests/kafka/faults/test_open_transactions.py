@@ -63,9 +63,9 @@ def held(stream, waiting):
 
 @pytest.fixture
 def told_ends(monkeypatch):
-    """Return the end offsets that the restore of each partition reads.
+    """Return by partition the end offsets after which the restore polled again.
 
-    After these offsets are known, the restore has polled again.
+    A second poll shows that the restore did not stop at these end offsets.
     """
     seen, polled_on = {}, {}
     poll = ChangelogConsumer.poll
@@ -135,7 +135,7 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     changelog = changelog_topic(stream.group, "counts")
     stable = stream.topics.end_offsets(changelog, committed=True)
     ends = stream.topics.end_offsets(changelog, committed=False)
-    # The unread rest begins with the marker of the last commit before the open transaction.
+    # The unread records begin with the marker of the last commit before the open transaction.
     left = [ends[number] - stable[number] + 1 for number in sorted(ends)]
     one = worker("0").start()
     waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")

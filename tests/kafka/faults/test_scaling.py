@@ -1,4 +1,4 @@
-"""Workers join and leave the group under load and during restores: no message is lost or doubled."""
+"""Workers join and leave the group under load and during restores: no message is lost or counted twice."""
 
 import threading
 from collections import Counter
@@ -85,7 +85,7 @@ def running(worker):
 
 
 def is_half_restored(app):
-    """Whether a restore of this worker has read some of its records, but not all of them."""
+    """Whether a restore of this worker has read at least 500 records, but not all of them."""
     worker = app._worker
     restores = [] if worker is None else list(worker.assignment.restoring.values())
     return any(_has_half(each) for each in restores)
@@ -96,7 +96,7 @@ def _has_half(task_restore):
 
 
 def _stopping(step, goes_on):
-    """Wrap ``Restorer.step``: restores pause half-way until the event ``goes_on`` is set."""
+    """Wrap ``Restorer.step`` so that each restore pauses half-way until the event ``goes_on`` is set."""
 
     def stopping(restorer, timeout_s):
         if not goes_on.is_set() and any(_has_half(each) for each in restorer.active.values()):

@@ -76,9 +76,9 @@ def freezing(value, state):
     ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
-    """A worker is frozen inside the user's function.
+    """A worker that is frozen inside the user's function changes nothing when it continues.
 
-    At the first message, the worker has sent nothing. At the last message, it has sent all outputs of earlier messages.
+    It freezes at the first message, when it has sent nothing, or at the last one, when it has sent all earlier outputs.
     """
     workers = partial(workers, guarantee=guarantee)
     on_site.feed_numbers(1000)

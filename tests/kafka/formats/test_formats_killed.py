@@ -24,7 +24,7 @@ COUNT, KEYS = 6_000, 20
 
 
 class Counted(Scenario):
-    """The topology outputs each order with the number of orders of its key so far."""
+    """The processor counts the orders of each key, and outputs each order with its count."""
 
     head = f"""
 import json

@@ -111,8 +111,9 @@ def test_a_message_of_another_type_or_index_is_a_dead_letter(shop: Shop) -> None
     bad = [
         bill,  # these bytes would also parse as an order
         item,
-        good[:5] + b"\x02\x28" + good[6:],  # its message index 20 does not exist
-        good[:5] + b"\x04\x00\x12" + good[6:],  # its message index 0 exists, but has no nested message 9
+        good[:5] + b"\x02\x28" + good[6:],  # the payload names message index 20, which does not exist
+        # the payload names message index 0, which exists, and a nested message 9, which does not
+        good[:5] + b"\x04\x00\x12" + good[6:],
         good[:5],
         good + b"\xff",
     ]

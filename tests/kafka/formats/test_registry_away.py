@@ -172,11 +172,12 @@ def test_what_the_registry_does_not_know_goes_to_the_dead_letters_as_it_came(sho
     number = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "n", "type": "number"}
     other = shop.client.register_schema(shop.topic("json"), Schema(json.dumps(number), "JSON"))
     bad = [
-        b"\x00" + (2_000_000).to_bytes(4, "big") + good[5:],  # refers to a schema id that is not registered
-        b"\x00\xff\xff\xff\xff" + good[5:],  # refers to a negative schema id, which no registry uses
-        b"\x01" + bytes(16) + good[5:],  # refers to a schema GUID that is not registered
-        b"\x07" + good[1:],  # begins with an unknown magic byte
-        b"\x00" + other.to_bytes(4, "big") + good[5:],  # refers to a schema of another format
+        # this message refers to a schema id that is not registered
+        b"\x00" + (2_000_000).to_bytes(4, "big") + good[5:],
+        b"\x00\xff\xff\xff\xff" + good[5:],  # this message refers to a negative schema id, which no registry uses
+        b"\x01" + bytes(16) + good[5:],  # this message refers to a schema GUID that is not registered
+        b"\x07" + good[1:],  # this message begins with an unknown magic byte
+        b"\x00" + other.to_bytes(4, "big") + good[5:],  # this message refers to a schema of another format
         good[:-3],
         b"",
         b"{}",

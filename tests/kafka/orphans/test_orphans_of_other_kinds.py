@@ -83,7 +83,10 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker holds the slot. No process opens the state that was set aside beside the worker's task."""
+    """State that was moved aside is deleted although a worker holds the slot.
+
+    No process opens the state that was moved aside. The state beside it, which the worker uses, is not deleted.
+    """
     orphan = Orphan("state", str(left.state), left.group, "it was set aside", 1, aside=True)
     thing = kinds.thing_of("state", str(left.state), left.settings, left.topics)
     (left.state.parent / "lock").write_text(f"{os.getpid()}\n")

@@ -229,9 +229,9 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
 
 
 def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
-    """Kill the apply at each stage once, after the stage took effect and before it is recorded.
+    """Kill the restore once in each stage: after the stage took effect, and before it is recorded.
 
-    Also kill it in mid-load.
+    The restore is also killed once while it sends rows to the changelogs.
     """
     execution = operated.verbs._execution
     send = Loader.send
@@ -319,7 +319,8 @@ def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
     snapshot(operated, raw='{"version": 1, "snapshot_id"')
     assert "there is no snapshot" in refusal(operated, at="no-such-tag").sentence
     unreadable = operated.verbs.plan(Restore(operated.group, at="latest"))
-    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest snapshot with a readable manifest
+    # the plan uses this snapshot, the newest with a readable manifest
+    assert damaged.snapshot_id in unreadable.verdict.sentence
     files = list((operated.settings.paths.warehouse / "data").rglob("*.parquet"))
     for file in files:
         file.unlink()

@@ -37,7 +37,7 @@ PARTITIONS = 6
 
 @pytest.fixture
 def wide(operated: Operated) -> Operated:
-    """The processor with six partitions."""
+    """A running processor whose input topic has six partitions."""
     admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for made in admin.create_partitions([NewPartitions(f"{operated.group}-in", PARTITIONS)]).values():
         made.result(30)
@@ -46,7 +46,7 @@ def wide(operated: Operated) -> Operated:
 
 
 class Feed:
-    """Sends messages during the block; ``sent`` counts them by key."""
+    """Sends messages while its block runs. ``sent`` counts the messages by key."""
 
     def __init__(self, operated: Operated) -> None:
         self.sent: Counter[str] = Counter()
@@ -106,7 +106,10 @@ def outputs(operated: Operated) -> Counter[str]:
 
 
 class Silence:
-    """Watches the group's commits, and prints the longest time for which a partition with input had no commit."""
+    """Watches the group's commits.
+
+    `during` prints the longest time for which a partition had no new committed offset.
+    """
 
     def __init__(self, operated: Operated) -> None:
         self._operated = operated
@@ -126,7 +129,7 @@ class Silence:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Watch commits during the block, and print the longest time for which a partition had no commit."""
+        """Watch commits during the block. Afterwards print the longest time for which a partition had no commit."""
         began, self._longest = time.monotonic(), 0.0
         yield
         print(f"{what}: {time.monotonic() - began:.1f} s, a partition was silent for up to {self._longest:.1f} s")
@@ -228,7 +231,12 @@ def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
 
 
 def _clear_all_but_one_stage(wide: Operated) -> None:
-    """Clear all keys although the command is killed: no verb but the named one is refused for longer than that."""
+    """Clear all keys with a command that is killed after each stage.
+
+    Until the clear is resumed, other verbs are refused.
+
+    After the resume, a restart is accepted again.
+    """
     clear = wide.verbs.plan(Clear(wide.group))
     struck: set[str] = set()
     with pytest.raises(Killed):

@@ -313,7 +313,7 @@ def widen(operated: Operated) -> None:
 
 
 def lose(operated: Operated) -> None:
-    """Delete the changelog."""
+    """Delete the changelog topic of the processor's store."""
     operated.topics.delete(operated.changelog)
 
 

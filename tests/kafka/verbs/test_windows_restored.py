@@ -1,4 +1,7 @@
-"""Stream time is part of the state. A restore sets it to the snapshot's; a backfill keeps the store's."""
+"""Stream time is part of the state of a window store.
+
+A restore sets it to the stream time of the snapshot. A backfill does not change it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     at_snapshot = stream_time_s(operated)
     assert at_snapshot is not None
     assert (T + 2 * MINUTE) / 1000 <= at_snapshot < (T + 3 * MINUTE) / 1000
-    # With stream time in the third minute, the first message is late and the second is not.
+    # Stream time is in the third minute: the message of minute 0 is late, the message of minute 2 is not.
     feed(operated, 0, 2, 5)
     live = {0: KEYS, 1: KEYS, 2: 2 * KEYS}
     operated.wait_for(lambda: sent(operated) == live, "the third minute to be closed")
@@ -48,7 +51,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     operated.do(Backfill(group, "minutes", source="topic"))
     assert stored(operated) == ended
     assert stream_time_s(operated) == time_s
-    feed(operated, 2, 6)  # the first message is late
+    feed(operated, 2, 6)  # the message of minute 2 is late, because the backfill kept the stream time
     operated.wait_for(lambda: sent(operated)[5], "the next minute to be closed")
     operated.processed(8 * KEYS)
     operated.wait_for(lambda: sent(operated) == {**again, 5: KEYS}, "the next minute to be closed for all keys")

@@ -1,4 +1,7 @@
-"""Runs random sequences of operators' commands and failures, file 2 of 7; `make test-thorough` spreads the files."""
+"""Runs random sequences of operators' commands and failures, part 2 of 7.
+
+There are seven files, so that `make test-thorough` runs them on several cores.
+"""
 
 from __future__ import annotations
 

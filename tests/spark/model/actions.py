@@ -155,7 +155,7 @@ class Actions:
     ) -> None:
         """Take a snapshot of the newest checkpoints.
 
-        If the checkpoints are ``sure`` to be fresh, it must not be refused.
+        With ``sure``, the checkpoints are fresh, so the product must not refuse the snapshot.
         """
         life = self.life
         try:
@@ -248,7 +248,7 @@ class Actions:
     def maintain(self, age: float, keep: Any, dies_at: int | None, tag: bool) -> None:
         life = self.life
         life.clock.advance(age)
-        if tag:  # the time tag of a store without newer changes
+        if tag:  # the newest snapshot gets the time tag, because the store has no newer changes
             life.tag_time()
         seen = life.tables.seen(STORE)
         if seen is None:

@@ -1,8 +1,9 @@
 """Checks the promises (invariants) after each step of a modelled store, in plain Python on rows read by pyiceberg.
 
-table      the branch main equals the store's content at the offsets of its newest snapshot history    it has each
-change once, and folds to the content of every snapshot's tag typed      each typed column equals the field in the
-value's JSON tags       every tag can be read, and shows the content that it names
+- table: the branch main equals the store's content at the offsets of its newest snapshot.
+- history: it has each change once, and folding its rows gives the content of every snapshot's tag.
+- typed: each typed column equals the field in the value's JSON.
+- tags: every tag can be read, and shows the content that it names.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 #: 2026-03-02, which is in the past on all machines.
 BEGIN = 1_772_409_600.0
-#: How far this clock moves per second of the machine's clock. It is so little that no commit reaches the next mark.
+#: How far this clock moves per second of the machine's clock. The factor is so small that all commits between two calls
+#: of ``advance`` get nearly the same time.
 _SLOWER = 1e-6
 
 

@@ -43,7 +43,10 @@ def small_spark(home: Path) -> Settings:
 
 
 def world_on(settings: Settings, spark: Any, edges: seams.Seams, *, few_lives: bool = False) -> World:
-    """The world on a session, with a second session for the runs beside."""
+    """Make the objects that all lives (action sequences) share on this Spark session.
+
+    A second session is for concurrent runs.
+    """
     other = spark.newSession()
     for session in (spark, other):
         for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
@@ -53,13 +56,16 @@ def world_on(settings: Settings, spark: Any, edges: seams.Seams, *, few_lives: b
 
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """In a thorough run, a JVM of its own: it is made for many lives. Two lives use the JVM of the other files."""
+    """The shared objects of the model's lives. A thorough run has many lives, so it starts a separate JVM.
+
+    Other runs have two lives, and use the JVM of the other test files.
+    """
     memory = Path("/dev/shm")
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     many = request.config.getoption("--tier") == "thorough"
     if many:
-        SharedJvm.stop()  # it has other properties
+        SharedJvm.stop()  # stop the shared JVM, because the model's JVM needs other Spark properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         settings = small_spark(Path(folder))
         try:

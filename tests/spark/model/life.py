@@ -84,7 +84,7 @@ class Life:
     #: ``unsure``.
     newest: str | None = None
     unsure: set[str] = field(default_factory=set)
-    #: For the tag of a time partition: the moment that the tag shows, or the snapshot id.
+    #: By the tag of a time partition: the moment whose state the tag shows, or the id of the tagged snapshot.
     times: dict[str, float | str] = field(default_factory=dict)
     #: Whether main's columns are those of its newest snapshot, because no other run has changed them since.
     shape_known: bool = True

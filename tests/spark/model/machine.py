@@ -23,9 +23,9 @@ from tests.spark.model.life import Life, World
 #: Number of lives (action sequences) per test case, and of cases per file. Each file may run in another test process,
 #: with its own JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: Lives of the case in `make test`.
+#: The number of lives (action sequences) in the test case of `make test`.
 SHORT = 2
-#: Seconds that a case may take; a life takes seven of CPU.
+#: Timeout of a case, in seconds. A life takes seven seconds of CPU.
 PATIENCE_S = 3600
 
 
@@ -151,8 +151,8 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
         report_multiple_bugs=False,
     )
     with suppress(Ended, Flaky), pytest.MonkeyPatch.context() as patch:
-        # Half of the lives would repeat others except for one value. That finds little here, where each life takes
-        # seconds.
+        # Switch off hypothesis's mutations. They would make half of the lives repetitions of other lives with one
+        # changed value. Such lives find few bugs, and each takes seconds.
         patch.setattr(ConjectureRunner, "generate_mutations_from", lambda self, data: None, raising=False)
         run_state_machine_as_test(seed(number)(Machine), settings=limits)
     return Machine.failures

@@ -20,6 +20,9 @@ def test_tables_are_what_the_model_says_whatever_happens(world: World, number: i
 
 @pytest.mark.thorough
 def test_lives_find_a_planted_bug(world: World) -> None:
-    """This bug is found quickly, so it can run in this file's JVM. `test_planted_in_warehouse.py` plants all bugs."""
+    """The model finds a planted bug. This one is found quickly, so the test can run in this file's JVM.
+
+    `test_planted_in_warehouse.py` plants all bugs.
+    """
     bug = next(each for each in BUGS if each.name == "9: any event time is made a timestamp")
     assert bug.failures(world)

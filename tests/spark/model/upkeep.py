@@ -55,7 +55,7 @@ def _dead(branch: str, now: float, keep: MaintenanceSettings) -> bool:
 
 
 def check_upkeep(life: Life, before: Seen, kept: set[str], *, exactly: bool) -> None:
-    """Check that all names in ``kept`` exist after maintenance. With ``exactly``, no other name may exist."""
+    """Check that all tags and branches in ``kept`` exist after maintenance. With ``exactly``, no others may exist."""
     after = life.tables.seen(STORE)
     assert after is not None
     names = {*after.tags, *after.branches}

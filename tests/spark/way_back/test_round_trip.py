@@ -102,7 +102,7 @@ def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_
     operated.processed(KEYS * 18)
     assert operated.logged() == counted(18, but=7)
 
-    again = snapshot(session, operated)  # a snapshot of the recreated changelog
+    again = snapshot(session, operated)  # take a snapshot of the recreated changelog
     assert again.rows == KEYS
     operated.do(Restore(operated.group, at=f"snap-{full.snapshot_id}"))
     operated.processed(KEYS * 18)

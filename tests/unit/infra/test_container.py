@@ -110,7 +110,7 @@ def test_prometheus_reads_the_targets_that_the_platform_writes(tmp_path: Path) -
     paths = Paths(tmp_path)
     paths.run.mkdir()
     (paths.run / "fleet-0.json").write_text(json.dumps({"pid": 1, "url": "http://127.0.0.1:4711", "token": "x"}))
-    (paths.run / "routes-0.json").write_text("{")  # a worker that is just writing its file
+    (paths.run / "routes-0.json").write_text("{")  # incomplete JSON: the worker is still writing this file
     follow(paths, lambda: True)
     written = paths.run / "scrape-targets.json"
     assert json.loads(written.read_text()) == [{"targets": ["127.0.0.1:4711"]}]

@@ -15,7 +15,7 @@ from holdfast.infra.installation import EXTRAS, ExtraMissing, missing_in, naming
 
 PROJECT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-#: Module to distribution, for modules whose distribution has another name.
+#: Maps a module to its distribution, for modules whose distribution has another name.
 DISTRIBUTION = {
     "yaml": "pyyaml",
     "markdown_it": "markdown-it-py",
@@ -92,7 +92,7 @@ def test_the_line_is_pip_for_a_wheel_and_set_up_in_a_checkout(monkeypatch: pytes
 
 
 def test_a_command_that_needs_several_extras_names_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the core alone, `holdfast up` named one missing extra at a time."""
+    """Without extras, `holdfast up` once named only the first missing extra, and the next extra at the next start."""
     monkeypatch.setattr(installation, "CHECKOUT", None)
     installation.check_extras("operate", "columns")
     for module in ("sqlalchemy", "supervisor", "numpy"):

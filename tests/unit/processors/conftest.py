@@ -54,7 +54,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]
 
 @pytest.fixture
 def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
-    """The folder of one test."""
+    """The folder of one test. It is in memory if there is enough memory."""
     if in_memory is None:
         yield tmp_path
         return

@@ -240,7 +240,7 @@ def test_a_frozen_supervisor_is_not_replaced(
         os.kill(pid, signal.SIGCONT)
     monkeypatch.undo()
     assert supervisor.start() == pid
-    # what the calls left half done is done when they are repeated
+    # The calls above that failed had done a part of their work. Repeat them: they must now do the rest.
     spec = program(paths, SLEEP)
     assert not supervisor.differs(spec)
     supervisor.apply(spec)
@@ -249,7 +249,7 @@ def test_a_frozen_supervisor_is_not_replaced(
 
 
 def calls_of(supervisor: Supervisord, paths: Paths) -> list[Callable[[], object]]:
-    """Each call that waits for an answer of the supervisor."""
+    """Return all methods that wait for an answer of the supervisor, as calls without arguments."""
     return [
         supervisor.running,
         supervisor.programs,
@@ -264,7 +264,10 @@ def calls_of(supervisor: Supervisord, paths: Paths) -> list[Callable[[], object]
 
 
 def test_each_call_of_a_deployer_is_asked_of_a_frozen_supervisor(supervisor: Supervisord, paths: Paths) -> None:
-    """A method that is added needs its bound, too; these three wait for no answer, or have a test of their own."""
+    """Fails if `Supervisord` gets a method that `calls_of` does not test against a frozen supervisor.
+
+    The four exceptions wait for no answer, or have a test of their own.
+    """
     names = {name for name in vars(Supervisord) if not name.startswith("_")}
     asked = {word for ask in calls_of(supervisor, paths) for word in [*ask.__code__.co_names, ask.__name__]}
     assert names - asked == {"start", "stop", "differs", "pid"}

@@ -84,7 +84,7 @@ def test_a_changed_secret_is_noticed_by_its_digest_and_never_shown() -> None:
 def test_secrets_that_were_recorded_without_a_digest_are_not_compared() -> None:
     """Secrets that were recorded without a digest are not compared.
 
-    A former version of Holdfast recorded secrets so.
+    A former version of Holdfast recorded secrets in this way.
     """
     rotated = {**THERE, "HOLDFAST_KAFKA__CLIENT_CONFIG": '{"sasl.password": "rotated"}'}
     assert differences(recorded_of(THERE), recorded_of(rotated, b"key")) == ()

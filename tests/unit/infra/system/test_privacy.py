@@ -112,7 +112,7 @@ def test_what_may_not_be_changed_is_told(home: Path, monkeypatch: pytest.MonkeyP
     real = Path.chmod
 
     def refusing(path: Path, mode: int) -> None:
-        # stands for a file of another user; the tests may run as root, which may change all files
+        # This file takes the role of a file of another user. The tests may run as root, which may change all files.
         if path.name == "registry.db":
             raise PermissionError(1, "Operation not permitted")
         real(path, mode)

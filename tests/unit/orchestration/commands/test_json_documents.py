@@ -29,7 +29,7 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 WITH_JSON = [words for words, command in leaves(loaded(app)) if any(each.name == "as_json" for each in command.params)]
-#: These commands serve, follow a file, or print a schema or nothing.
+#: Commands without a JSON document: they run a server, follow a file, or print a schema or nothing.
 WITHOUT_JSON = {"demo", "webserver", "daemon", "logs", "run", "schema"}
 
 

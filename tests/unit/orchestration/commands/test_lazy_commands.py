@@ -21,7 +21,7 @@ from holdfast.infra.sample_data.flights import flights_of
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.lazy import LazyCommand, loaded
 
-#: What only some commands need, and what makes a command slow: libraries, and Holdfast's engine.
+#: These modules make a command's start slow, and only some commands need them: Holdfast's engine, and libraries.
 ENGINE = (
     "holdfast.processors.application",
     "holdfast.processors.engine.dataframe",
@@ -31,12 +31,12 @@ DATABASE = ("sqlalchemy",)
 KAFKA = ("confluent_kafka", "kafka")
 WORKERS = ("httpx", "supervisor")
 SETTINGS = ("pydantic_settings", "structlog", "msgspec")
-#: No daily command needs these: libraries for migrations, for other databases, for state, for Dagster, for Spark.
+#: No everyday command may import these libraries: migrations, other databases, state, Dagster, Spark.
 NEVER = (
     *("alembic", "mako", "sqlalchemy.dialects.postgresql", "rocksdict", "numpy", "pandas", "pyarrow"),
     *("pyiceberg", "pyspark", "dagster", "watchfiles", "prometheus_client", "holdfast.processors.proof"),
 )
-#: Command line -> modules that it must not import; modules below them count, too.
+#: Command line -> modules that it must not import. A listed package includes its submodules.
 NOT_IMPORTED = {
     "--version": ("rich", *ENGINE, *DATABASE, *KAFKA, *WORKERS, *SETTINGS, *NEVER),
     "--help": (*ENGINE, *DATABASE, *KAFKA, *WORKERS, *SETTINGS, *NEVER),

@@ -34,7 +34,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def named_commands() -> Iterator[tuple[str, str]]:
-    """Place and words of each `holdfast` command that a string shows in backticks."""
+    """Yield each `holdfast` command that a string in the code shows in backticks, as (file and line, words)."""
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.py")):
             for line, text in texts(ast.parse(path.read_text())):
@@ -53,8 +53,8 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("place", "words"), [pytest.param(*each, id=" ".join(each)) for each in named_commands()])
 def test_a_named_command_can_be_typed(place: str, words: str) -> None:
-    # Of two inserted values in a row, the second stands for options. A value directly behind a word is a part of the
-    # word. Any other value is a name or a number.
+    # Replace inserted values by words that can be parsed. Of two inserted values in a row, the second stands for
+    # options. A value directly behind a word is a part of the word. Any other value is a name or a number.
     typed = re.sub(rf"(?<!scale ){VALUE} {VALUE}", VALUE, words.replace(f"--from {VALUE}", "--from topic"))
     typed = re.sub(rf"(?<=\w){VALUE}", "", typed)
     typed = re.sub(rf"\b({VALUE}|N)\b", "1", typed)

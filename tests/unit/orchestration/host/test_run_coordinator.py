@@ -153,7 +153,10 @@ def test_no_verb_has_a_pool() -> None:
 
 
 def test_recovery_stop_and_dry_runs_start_while_every_queue_and_pool_is_full(instance: dg.DagsterInstance) -> None:
-    """Endless runs fill every other queue and pool, also of this processor, and more runs wait in front."""
+    """Recovery, stop, rollback and a dry run start, although all other queues and pools are full of endless runs.
+
+    One of the endless runs changes the same processor.
+    """
     acting = {"processor": "fleet", "dry_run": False}
 
     def full() -> list[dg.DagsterRun]:
@@ -180,7 +183,7 @@ def test_recovery_stop_and_dry_runs_start_while_every_queue_and_pool_is_full(ins
 
 
 def of_lane(lane: str, count: int) -> list[dg.DagsterRun]:
-    """Runs of other processors in the lane of recovery, or in the one of dry runs, stop and rollback."""
+    """Return runs of other processors in one queue lane: "recovery", or "urgent" (dry runs, stop and rollback)."""
     if lane == "recovery":
         return [run_of(RECOVERY, processor=f"r{number}") for number in range(count)]
     return [run_of("backfill_store", processor=f"u{number}", dry_run=True) for number in range(count)]
@@ -190,7 +193,7 @@ def of_lane(lane: str, count: int) -> list[dg.DagsterRun]:
 def test_a_full_lane_of_urgent_runs_keeps_no_recovery_waiting_nor_the_other_way_round(
     instance: dg.DagsterInstance, full: str
 ) -> None:
-    """Recoveries of other processors, and dry runs, that do not end; of each lane, more wait before."""
+    """If one of the two lanes (recovery, urgent) is full, a run of the other lane still starts at once."""
     queue = instance.get_concurrency_config().run_queue_config
     assert queue is not None
     limits = {str(each["value"]): each["limit"] for each in queue.tag_concurrency_limits}
@@ -208,7 +211,10 @@ def test_a_full_lane_of_urgent_runs_keeps_no_recovery_waiting_nor_the_other_way_
 
 
 def test_recovery_begins_within_the_time_that_the_documentation_promises(instance: dg.DagsterInstance) -> None:
-    """The longest ways of a kill: to the tick that sees it, through the queue, to the run's process."""
+    """The longest delay from a kill to the start of its recovery is within the time that docs/recovery.md promises.
+
+    The delay is the wait for the sensor's tick, then for the queue, then for the start of the run's process.
+    """
     coordinator = instance.run_coordinator
     assert isinstance(coordinator, ProcessorRunCoordinator)
     tick_s = RECOVERY_EVERY_S + sensor_daemon.MIN_INTERVAL_LOOP_TIME
@@ -237,7 +243,10 @@ def test_runs_that_wait_for_a_pool_keep_no_others_waiting(instance: dg.DagsterIn
 
 
 def test_runs_are_launched_side_by_side(instance: dg.DagsterInstance) -> None:
-    """A launch waits until its run has recorded its process. Recoveries of other processors must not wait for that."""
+    """Runs are launched in parallel. A launch waits until its run has recorded its process.
+
+    Recoveries of other processors must not wait for that.
+    """
     coordinator = instance.run_coordinator
     assert isinstance(coordinator, ProcessorRunCoordinator)
     assert (coordinator.dequeue_use_threads, coordinator.dequeue_num_workers) == (True, 4)

@@ -1,4 +1,7 @@
-"""What a killed proof left is pruned; a proof that runs keeps its folder, and so do releases."""
+"""The folder of a killed proof (a trial run before a deploy) is deleted.
+
+Folders of running proofs and of releases are kept.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An output topic does not accept the time of a message. The message fails alone by the failure policy.
+"""An output topic does not accept the timestamp of a message. Only this message fails, by the failure policy.
 
-This needs only one transaction.
+The failure is found and handled within one transaction.
 """
 
 from typing import Any
@@ -113,7 +113,10 @@ def with_brokers_ahead(monkeypatch: pytest.MonkeyPatch, cluster: InMemoryCluster
 def test_a_worker_whose_clock_is_a_month_behind_processes_all_the_same(
     monkeypatch: pytest.MonkeyPatch, columns: bool, stamp: str
 ) -> None:
-    """The worker learns the brokers' time from its inputs."""
+    """A worker whose clock is a month behind processes its messages.
+
+    It learns the brokers' time from its inputs.
+    """
     month_ms = 30 * 24 * HOUR_MS
     cluster = InMemoryCluster()
     cluster.create_topic("in", config={"message.timestamp.type": stamp})
@@ -142,7 +145,7 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
 
 
 def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages behind a message that ran twice are read again. By then, the schema registry may be unreachable."""
+    """Messages after a message that ran twice are read again. By then, the schema registry may be unreachable."""
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)

@@ -72,7 +72,7 @@ class Installation:
 
     @property
     def world(self) -> World:
-        """The ports to this installation."""
+        """The ports through which the lifecycle code uses this installation."""
         return World(self, lambda _, slot: self.answer(slot), self.registry, self.paths, lambda: self.now)  # type: ignore[arg-type]
 
     @property

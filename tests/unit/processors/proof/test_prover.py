@@ -1,4 +1,7 @@
-"""A proof in real processes on given messages: code that hangs, missing state, and that no file holds the messages."""
+"""A proof runs a new version on given messages in a real process, before it is deployed.
+
+Tests code that hangs, state that cannot be read, and that no file contains the messages.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ STAGE = ProveVersion("", "v2", "new", "former", "v1", ("orders",), 100)
 
 
 class Topics:
-    """A topic with two partitions; partition 0 has committed input."""
+    """A topic with two partitions. The group has committed offset 3 of partition 0."""
 
     def describe(self, names: Any) -> dict[str, TopicFacts]:
         return {name: TopicFacts(name, name, 2, 1, {}) for name in names}
@@ -81,7 +84,7 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
 
 
 def prover_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> Prover:
-    """A prover of releases with these definitions, with one message and without state."""
+    """A prover for releases with these definitions. It reads one message, and no state."""
     message = Message(1, b"ann", b'"SECRET"', 1_700_000_000_000)
     read = lambda topics, topic, number, start, end: [message] if end else []  # noqa: E731
     monkeypatch.setattr(gathering, "messages_of", read)
@@ -142,7 +145,7 @@ def test_messages_lie_in_no_file_that_has_a_name(prover: Prover, tmp_path: Path)
     assert not (tmp_path / "scratch").exists()
 
 
-#: It writes a file of its own, tells where, and hangs.
+#: A version that writes a file, reports its process id and the folder's mode, and then hangs.
 WRITES = HANGS.replace(
     "    while value:",
     """
@@ -156,7 +159,7 @@ WRITES = HANGS.replace(
     told.with_name("new").replace(told)
     while value:""",
 )
-#: An operator, in a process of its own that the test can kill.
+#: An operator in a separate process that the test can kill.
 OPERATOR = """
 import sys
 from pathlib import Path
@@ -167,7 +170,7 @@ here.operate(Path(sys.argv[1]))
 
 
 def operate(folder: Path) -> None:
-    """Prove a version that writes and hangs."""
+    """Start a proof of the version that writes a file and hangs."""
     with pytest.MonkeyPatch.context() as patch:
         prover_in(folder, patch, new=WRITES, former=WORKS)("bank", STAGE, lambda text: None)
 
@@ -189,7 +192,7 @@ def test_a_killed_proof_leaves_no_process_and_its_files_are_private_and_removed(
     assert mode == "700"
     assert wait_until(lambda: start_mark(int(pid)) != mark, 30.0), "the version's process lives on"
     assert (scratch / "kept" / "mine").read_text() == "SECRET", "nobody was there to remove it"
-    # the next proof, as the apply that is repeated makes it
+    # run the next proof, as a repeated apply does
     said = prover_in(tmp_path, monkeypatch, new=WORKS, former=WORKS)("bank", STAGE, lambda text: None).text
     assert "none failed" in said
     assert not scratch.exists()
@@ -213,7 +216,7 @@ def test_state_that_could_not_be_had_is_not_proven_with_the_reason(prover: Prove
 
 
 class Killed(BaseException):
-    """What ends this process."""
+    """Raised in place of a kill: the process ends here."""
 
 
 def test_what_a_killed_proof_left_is_deleted_by_the_next_one_and_no_other_user_reads_it(

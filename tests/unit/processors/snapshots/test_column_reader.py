@@ -34,7 +34,7 @@ class ByName(Shifted):
 
 class Chosen(BaseModel):
     new: int | None = Field(None, validation_alias=AliasChoices("new", "old", AliasPath("in", "new")))
-    key: str = ""  # its column is named key_
+    key: str = ""  # the column of this field is named key_
 
 
 class Outer(BaseModel):
@@ -43,7 +43,7 @@ class Outer(BaseModel):
     one: Shifted | None = None
     many: list[Shifted] = []
     named: dict[str, Shifted | None] = {}
-    # its column holds the stored value, not the validated one
+    # the column of this field holds the stored value, not the validated one
     doubled: Annotated[int, AfterValidator(lambda n: n * 2)] = 0
     note: Any = None
 

@@ -1,4 +1,4 @@
-"""The moments for which the history can return the state."""
+"""The range of past times for which the history table can return the state of a store."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

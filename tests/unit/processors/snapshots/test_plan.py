@@ -74,7 +74,8 @@ def log(*ends: int, starts: tuple[int, ...] = (), **fields: Any) -> ChangelogNow
     return replace(ChangelogNow("p-s-changelog", "id-1", parts, DAY, HOUR), **fields)
 
 
-#: Offsets 100 and 200 are published. The owner's checkpoint is at 150 and 200, and the changelog ends at 180 and 260.
+#: The table has the changelog up to offsets 100 and 200 of the two partitions. The owner's checkpoint is at 150 and
+#: 200, and the changelog ends at 180 and 260.
 FACTS = SnapshotFacts(
     processor="p",
     store="s",

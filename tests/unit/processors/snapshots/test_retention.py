@@ -1,4 +1,7 @@
-"""Expiry of tags. Old tags beyond the newest expire, but never the last tag, and never tags of other programs."""
+"""Old tags expire, except the newest tags that are always kept.
+
+The last tag, and tags of other programs, never expire.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -47,7 +50,10 @@ def test_other_references_have_their_own_time(name, days, gone):
 
 
 def test_the_tag_of_a_time_is_as_old_as_its_time_where_the_store_was_quiet():
-    """Nothing was committed for a year, so today's tag points to a version that is a year old."""
+    """The age of a tag for a past time is counted from that time, not from the version to which the tag points.
+
+    Nothing was committed for a year, so today's tag points to a version that is a year old.
+    """
     today, old = reference("at-2026-11-20", 365), reference("at-2025-11-20", 365)
     assert expired_references([today, old], KEPT, NOW) == ("at-2025-11-20",)
 

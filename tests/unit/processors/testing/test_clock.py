@@ -1,4 +1,4 @@
-"""The virtual clock of the in-memory cluster."""
+"""Tests the virtual clock of the in-memory cluster."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_cleaning_keeps_the_latest_of_a_key_below_the_last_stable_offset() -> No
 def test_deletes_and_markers_go_only_when_told_so() -> None:
     log = history()
     log.compact(drop_tombstones=False)
-    assert log.read(0, 1000, committed=True)[1] == 8  # the position is behind the marker at 7
+    assert log.read(0, 1000, committed=True)[1] == 8  # the position is after the marker at 7
     log.compact(drop_tombstones=True)
     assert seen(log) == [(6, b"a", b"2")]
     assert (log.start, log.end, log.last_stable) == (0, 10, 8)

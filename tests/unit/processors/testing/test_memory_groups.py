@@ -196,7 +196,10 @@ def test_a_forced_rebalance_is_a_new_generation(world: World) -> None:
 
 
 def test_what_was_given_but_never_taken_is_void_after_the_next_rebalance_began() -> None:
-    """An eager member that did not poll between two rebalances rejoins without partitions, as in Kafka's protocol."""
+    """A partition that was assigned but not taken is lost at the next rebalance.
+
+    An eager member that did not poll between two rebalances rejoins without partitions, as in Kafka's protocol.
+    """
     world = World()
     first = world.reader("first")
     world.turn(first)

@@ -22,7 +22,7 @@ INPUT = Partition("in", 0)
 
 
 class Fates(Network):
-    """Decides what happens to the next request of each name: delivered, delayed or lost."""
+    """Decides for the next request of each name whether it is delivered, delayed or lost."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -162,7 +162,10 @@ def test_dagsters_processes_read_the_project_file_and_workers_do_not(
 def test_down_ends_a_broker_where_java_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under load, a Java that is there may not answer in time. A stop needs the broker's process only."""
+    """`holdfast down` stops the broker by its process id, so it must work even if Java is not found.
+
+    On a busy machine, the search for Java may time out although Java is installed.
+    """
 
     def no_java() -> None:
         raise NoJava("No Java.", action="None.")

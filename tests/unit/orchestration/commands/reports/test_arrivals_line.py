@@ -1,4 +1,4 @@
-"""`holdfast status` prints how many messages do not arrive, why the newest one did not, and the command about it."""
+"""`holdfast status` prints the number of unprocessed messages, the reason of the newest one, and the command to run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 
 def printed(installation: Installation, arrivals: TaskArrivals) -> tuple[str, dict[str, Any]]:
-    """What status prints about a worker with these counts, and its row."""
+    """Return the text of `holdfast status` for a worker with these counts, and the processor's row as in its JSON."""
     source = installation.world.statuses(NAME, "0")
 
     class Counted:

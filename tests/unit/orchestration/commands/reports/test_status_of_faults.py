@@ -1,4 +1,4 @@
-"""`holdfast status` where processors can not be read: each is one red line, and the others are as they are."""
+"""`holdfast status` shows each processor that cannot be read as one red line, and all other processors as usual."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.requests import INSTALLATION
 from tests.unit.processors.lifecycle.in_memory import ELSEWHERE
 
-#: What asking for a processor may end with: an error of ours, and what nobody expected.
+#: By processor name: the error that is raised when `holdfast status` reads this processor. The first is an error of
+#: Holdfast, the others are unexpected.
 FAULTS: dict[str, Exception] = {
     "registry-locked": RegistryUnavailable("The registry is locked.", action="End the process that holds it."),
     "endpoint-is-no-json": ValueError("its endpoint is no JSON"),
@@ -53,7 +54,7 @@ def status(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]
 
 
 def reasons_of(document: Any) -> dict[str, tuple[str, str]]:
-    """The processor of each red reason: the sentence and the action."""
+    """Return the red reasons of the JSON output, as processor -> (sentence, recommended action)."""
     red = [each for each in document["reasons"] if each["colour"] == "red"]
     return {each["subject"].removeprefix("processor "): (each["reason"], each["action"]) for each in red}
 
@@ -87,7 +88,7 @@ def test_each_processor_that_cannot_be_read_is_one_red_line(
 def test_a_record_that_cannot_be_read_is_an_error_with_an_action(
     registry: Registry, status: Callable[..., tuple[int, Any]], column: str, value: str
 ) -> None:
-    """Written by hand, or by a disk that fails. The sensors of recovery and webhook report the same error."""
+    """A record of the registry is invalid, for example after a manual edit or a disk fault."""
     with registry.database.engine.begin() as connection:
         text = sa.text(f"UPDATE deployments SET {column} = :value WHERE processor = :name")
         connection.execute(text, {"value": value, "name": WORKS})

@@ -1,6 +1,6 @@
-"""Aggregations on columns give the same bytes as one message at a time.
+"""Aggregations on columns (whole batches) give the same bytes as aggregations of one message at a time.
 
-Otherwise they leave the messages to that path.
+A batch that columns cannot process exactly is processed one message at a time.
 """
 
 import json

@@ -103,7 +103,7 @@ def test_an_aggregator_and_a_collector_in_each_kind_of_window(cluster: InMemoryC
 
     for at, value in ((0, 2), (20, 5)):
         send(cluster, at, value)
-    cluster.run(build(place))  # the next run finds the state of this one
+    cluster.run(build(place))  # the next run continues from the state that this run stores
     send(cluster, 10, 3)
     cluster.run(build(place))
     made = [json.loads(record.value or b"") for _, record in cluster.read("out")]

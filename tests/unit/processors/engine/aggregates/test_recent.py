@@ -103,7 +103,7 @@ def test_an_average_over_time_as_in_plain_python(cluster: InMemoryCluster) -> No
         wanted.append(pytest.approx(sum(prices) / len(prices)))
     app = build(lambda frame: frame.moving_average("price", over=timedelta(milliseconds=over), into="mean"))
     found = []
-    for first in range(0, 300, 60):  # each part starts on a new disk
+    for first in range(0, 300, 60):  # process each part of the messages on a new, empty disk
         found += [each["mean"] for each in run(cluster, app, *messages[first : first + 60])]
     assert found == wanted
 

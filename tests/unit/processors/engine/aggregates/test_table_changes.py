@@ -86,7 +86,8 @@ def test_each_change_of_a_row_takes_the_former_one_out_of_its_group() -> None:
 
 
 def test_a_change_that_changes_no_group_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purge, "PURGE_EVERY_S", float("inf"))  # otherwise processed records may be deleted in time
+    # switch off the purge, which could delete processed records before the test reads them
+    monkeypatch.setattr(purge, "PURGE_EVERY_S", float("inf"))
     world = World()
     for row in [order("open", 1), order("open", 1), {**order("open", 1), "note": "x"}, None, None]:
         world(b"1", row)
@@ -363,7 +364,10 @@ def test_a_stream_is_joined_with_the_groups() -> None:
     ],
 )
 def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | None) -> None:
-    """The table also keeps the former row, so that row and group agree. A row without the field belongs to no group."""
+    """A row that cannot be grouped fails completely: neither the group nor the table changes, so both agree.
+
+    A row without the grouping field is no error. It belongs to no group.
+    """
     world = World()
     world(b"1", order("open", 1))
     world(b"1", row)
@@ -383,9 +387,9 @@ def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | No
     "options", [{}, {"dead_letter_topic": "dead"}, {"on_processing_error": lambda error, message, log: True}]
 )
 def test_a_change_of_a_group_that_fails_stops_the_worker_until_a_corrected_version_takes_it(options: Any) -> None:
-    """Without the failed change, the group would stay wrong.
+    """Such a change cannot be skipped, because the group would stay wrong.
 
-    An equal row is not sent again, but is subtracted later.
+    The table would not send the row again, but would subtract it later.
     """
 
     def summed(corrected: bool) -> Application:
@@ -434,6 +438,6 @@ def test_a_total_that_no_float_can_hold_stops_the_worker() -> None:
         world(key, order("open", 1.5e308))
     with pytest.raises(ProcessingFailed, match="the total of its group is one that no float can hold") as stopped:
         world.cluster.run(counted(application(dead_letter_topic="dead")))
-    # No corrected function helps here, and no dead letter either.
+    # Neither a corrected function nor a dead letter solves this case.
     assert "build all state again" in stopped.value.action
     assert "dead_letter_topic" not in stopped.value.action

@@ -13,7 +13,7 @@ from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 
 class Keeper:
-    """The method of a keeper that deletes a fetched checkpoint."""
+    """Implements only the method of a checkpoint keeper that deletes a downloaded checkpoint."""
 
     def __init__(self, databases):
         self._databases = databases

@@ -1,4 +1,7 @@
-"""The keeper takes a worker's checkpoints, retries after errors, and reports. Disk and store are simulated."""
+"""The keeper, a part of the worker that uploads checkpoints, retries after errors and reports.
+
+Its disk and its store are simulated.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A backfill replaces a store while more windows and timers are due than one commit sends.
+"""A backfill replaces a store at a moment when many windows and timers are due.
 
-Each result is sent once.
+One commit cannot send all their results. Each result must still be sent once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_what_is_due_at_the_cut_over_is_sent_once(
 def test_a_time_that_the_clock_reaches_during_the_cut_over_sends_each_result_once(
     tmp_path: Path, reached_by: str
 ) -> None:
-    """The owner stays paused.
+    """The worker that owns the store stays paused while the store is rebuilt.
 
     The rebuild ends before or after the worker's clock reaches the time of the second message.
     """

@@ -106,7 +106,7 @@ def test_a_store_that_was_cleared_is_put_back_and_goes_on(kind: str, chosen: dic
     assert left == {} if "all" in chosen else 0 < len(left) < len(before)
     put_back(made, app(), "w", cleared["lines"])
     assert stored(made, app(), "w") == before
-    # set the twin's clock equally, for timers on the worker's clock
+    # Set the clock of the second cluster (the twin) to the same time, because timers use the worker's clock.
     twin.advance(made.clock.time() - twin.clock.time())
     for each in (made, twin):
         feed(each, AFTER)

@@ -105,7 +105,10 @@ def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
 
 
 def test_messages_that_come_during_a_clear_are_in_the_file_or_in_the_store(cluster: InMemoryCluster) -> None:
-    """The worker is not paused. A message that it counts between the export and the deletes must not be lost."""
+    """A worker that is not paused counts messages between the export and the deletes of a clear.
+
+    Each of these messages must be in the undo file or in the store.
+    """
     app, told = counting(), dict[str, int]()
 
     def errand(worker: Owner, ticket: Ticket) -> Work:

@@ -120,9 +120,9 @@ def test_a_checkpoint_has_windows_and_time(
         process.frozen = True
         process.sleep(60)
         if name == "first":
-            send(cluster, (b"b", 5_000), (b"a", 20_000))  # the first message is late
+            send(cluster, (b"b", 5_000), (b"a", 20_000))  # the message of key b is late
     assert results(cluster) == [(b"a", 0, 1), (b"b", 0, 1), (b"a", 10_000, 1)]
-    # written to stderr once logging is configured
+    # the log line is on stderr once logging is configured, otherwise on stdout
     assert "state begins with a checkpoint" in "".join(capsys.readouterr())
 
 

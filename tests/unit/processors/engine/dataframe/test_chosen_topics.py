@@ -39,7 +39,7 @@ def test_each_message_goes_to_the_topic_that_the_function_returns() -> None:
     sdf = sdf.to_topic(lambda value, key, timestamp, headers: [low, high, late][value["n"] % 3])
     sdf["n"] = sdf["n"] + 100  # a later step changes the value; the outputs above must not change
     sdf.to_topic(app.topic("rest"))
-    low, high = app.topic("low"), app.topic("high")  # declared after the step that uses them
+    low, high = app.topic("low"), app.topic("high")  # the topics are declared after the step that uses them
     late = app.topic("late")
     cluster.run(app)
     assert [each[1] for each in sent(cluster, "low")] == [0, 3, 6]

@@ -152,12 +152,15 @@ def test_a_partition_that_is_an_hour_behind_makes_no_message_late(stop_after: in
 
 @pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(partitions: int) -> None:
-    """With a backlog behind ``group_by``, newer watermarks are already in the topic, but not read yet."""
+    """The order of a backlog behind ``group_by`` respects watermarks that tasks wrote before a restart.
+
+    The topic already contains newer watermarks, which are not read yet.
+    """
     cluster = InMemoryCluster(clock=VirtualClock(1e9))
     cluster.create_topic("flights", partitions=2)
 
     def windows(seconds: float = 0.0) -> Application:
-        """Windows behind the repartition topic. There, each message takes this many seconds."""
+        """Windows behind the repartition topic. The processing of each message takes this many seconds."""
         app = application(commit_every=5)
         by_carrier = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions)
         takes_long = by_carrier.update(lambda _: cluster.clock.advance_to(cluster.clock.monotonic() + seconds))
@@ -191,8 +194,9 @@ def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
     process = Counting(cluster.clock)
     windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=3.0)
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
-    messages = 2 * sum(fed.values())  # each message counts before the topic and behind it
-    silent_s = 3.0 + 3 * IDLE_S  # time until all windows are closed, and then until the run ends
+    # each message counts twice: when it is written to the repartition topic, and when it is read from there
+    messages = 2 * sum(fed.values())
+    silent_s = 3.0 + 3 * IDLE_S  # the seconds until all windows are closed, plus the seconds until the run ends
     assert messages // 12 <= process.commits <= messages // 12 + 8 + silent_s / REPEAT_S
 
 
@@ -210,7 +214,10 @@ def counted() -> dict[str, Any]:
 
 @pytest.mark.parametrize("stop_after", variants([13, 0]))
 def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
-    """After 13 messages, some messages in the repartition topic are not processed yet."""
+    """The state is cleared and the input is read again while the repartition topic still has unprocessed messages.
+
+    Each message must still count once.
+    """
     app, cluster = totals(commit_every=4), world()
     cluster.run(app, count=stop_after)
     cluster.clear_state(totals(), rewind="earliest")
@@ -221,11 +228,14 @@ def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
 
 
 class Killed(BaseException):
-    """Raised in place of a kill: the process ends."""
+    """Raised in place of a kill. The simulated process ends here."""
 
 
 class Dying(InlineProcess):
-    """A process that is killed at a point that it has passed ``after`` times. It does not leave its group in order."""
+    """A process that is killed at the named point, after it has passed this point ``after`` times.
+
+    The killed process does not leave its consumer group.
+    """
 
     def __init__(self, clock: VirtualClock, at: str, after: int) -> None:
         super().__init__(clock)
@@ -242,7 +252,10 @@ class Dying(InlineProcess):
 def test_a_kill_between_messages_and_offsets_groups_nothing_twice_at_least_once(
     use_changelog_topics: bool, tmp_path: Path
 ) -> None:
-    """Even without changelogs, the repartition topic and the offsets are written in one transaction."""
+    """At-least-once: a kill between the repartition messages and the offsets must not repeat messages.
+
+    Even without changelogs, the repartition topic and the offsets are written in one transaction.
+    """
 
     def build() -> Application:
         app = application(processing_guarantee="at-least-once", use_changelog_topics=use_changelog_topics)
@@ -272,7 +285,7 @@ def test_timers_before_a_group_without_changelogs_are_refused() -> None:
     with pytest.raises(HoldfastError, match=r"'seen' has .*, and messages of its task go to p-carrier-repartition"):
         build(use_changelog_topics=False).topology()
     cluster = world()
-    cluster.run(build(use_changelog_topics=True))  # declare it as the error recommends
+    cluster.run(build(use_changelog_topics=True))  # change the declaration as the error recommends
     assert newest(cluster) == counted()
 
 

@@ -1,4 +1,4 @@
-"""A store without a name belongs to one stream, independent of other streams.
+"""A store without a name belongs to one stream. Other streams do not share it.
 
 Two streams share a store only if both name it.
 """

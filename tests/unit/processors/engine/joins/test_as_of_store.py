@@ -1,6 +1,6 @@
-"""The store of an as-of join.
+"""The store of an as-of join. The newest right messages of a key share one record.
 
-A key's newest right messages share one record, older ones are in sealed records. All expire.
+Older messages are in further (sealed) records. All messages expire.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def test_memory_is_that_of_the_rows_that_are_there() -> None:
     told = tables.told()["planes"]
     content = sum(sys.getsizeof(key) + sys.getsizeof(row) for key, row in rows.items())
     assert told["rows"] == 101
-    # a dict that once had more keys is larger
+    # a dict that has shrunk still uses the memory of its largest size
     assert content + sys.getsizeof(rows) <= told["bytes"] <= content + 20_000
 
 

@@ -120,7 +120,8 @@ def test_a_late_message_finds_what_is_older_than_the_times_in_memory() -> None:
 
     feed(cluster, "r", (1_000, 1), (2_000, 2))
     run()
-    # This worker keeps the times of the key from 499 s on in memory, and drops times that are a second older.
+    # This worker first reads at 500 s. So it has the key's times from 499 s on in memory, because it keeps an
+    # additional second. Later it drops times that are too old for new reads.
     feed(cluster, "r", *((500_000 + each * 1_000, 0) for each in range(dated_values.TRIM_FROM + 9)), (502_000, 3))
     feed(cluster, "l", (600_000, 0), (2_000, 4), (502_000, 5), (1_000, 6))
     run()

@@ -117,8 +117,8 @@ def lived(
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
-        # One time must have several records, and times must be dropped from memory: those before the floor, all except
-        # the last, or all except those of one key.
+        # Small limits, so that one time has several records, and that times are dropped from memory. Depending on the
+        # draw, the dropped times are those before the floor, all except the last, or all except those of one key.
         patch.setattr(joins, "TOGETHER_BYTES", random.choice([1, 40, 1_024]))
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
@@ -164,9 +164,10 @@ def check_interval(seed: int, tmp_path: Path) -> None:
         if name[:2] in ("l/", "r/"):
             is_sent = how in ("left" if name[0] == "l" else "right", "outer")
             assert len(made) == 1 or not is_sent or all(has for _, has in made)
-            held.setdefault((key, name[:17]), []).extend(made)  # all values of one time, in the order of their numbers
+            # collect all values of one time in the order of their numbers
+            held.setdefault((key, name[:17]), []).extend(made)
     for (left, key), kept in model.kept.items():
-        # whether the store must record which messages were matched
+        # In these joins, the store must record which messages of this side were matched.
         tells = how in ("left" if left else "right", "outer")
         for time_ms in {each.time_ms for each in kept}:
             stored = held.pop((key, f"{'l' if left else 'r'}/{time_ms:015d}"))

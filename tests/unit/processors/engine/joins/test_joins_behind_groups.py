@@ -192,7 +192,7 @@ def check_asof(seed: int, tmp_path: Path) -> None:
     grace, tables = random.choice([1, 100, 10_000]), random.random() < 0.5
 
     def join(left: Any, right: Any) -> Any:
-        if tables:  # a joined table whose result no stream reads
+        if tables:  # add a join of tables whose result no stream reads
             left.to_table("lefts").join(right.to_table("rights"), "outer", both, "tables")
         return left.join_asof(right, how, both, grace, tolerance_ms=tolerance)
 
@@ -361,7 +361,7 @@ def test_two_branches_of_one_grouping_are_refused_and_two_groupings_are_exact(hi
     assert "name='k-right'" in refused.value.action
     app = Application("localhost:9092", consumer_group="g", auto_offset_reset="earliest")
     own_side(app.dataframe(app.topic("t")), history=history, twice=True).to_topic(app.topic("out"))
-    for partition in (2, 1, 0):  # the youngest messages reach the repartition topic first
+    for partition in (2, 1, 0):  # send the partitions in reverse, so that the youngest messages are grouped first
         for number in range(partition, 30, 3):
             value = json.dumps({"k": "a", "n": number}).encode()
             cluster.produce("t", value, b"x", partition=partition, timestamp_ms=now - 90_000 + number)

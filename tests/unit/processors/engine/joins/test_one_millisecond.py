@@ -217,7 +217,7 @@ def test_a_query_shows_no_message_of_a_time_that_is_over(
     feed(cluster, "l", *(str(number) * 4 * SIZE for number in range(3)))
     feed(cluster, "l", "later", at=NOON + HOUR)
     cluster.run(app)
-    assert len(kept(cluster, app)[0]) == 4  # expired, but not removed yet
+    assert len(kept(cluster, app)[0]) == 4  # all four values are expired, but not removed from the store yet
     shown: list[str] = []
 
     def errand(worker: Any, ticket: Any) -> Any:

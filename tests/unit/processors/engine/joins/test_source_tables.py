@@ -93,7 +93,7 @@ def check(seed: int, folder: Path) -> None:
                 live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random)
             live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), None)
     assert repr([json.loads(each.value or b"") for _, each in cluster.read("out")]) == repr(expected)
-    for key in (b"a", b"new"):  # rows behind the committed offset must not be restored
+    for key in (b"a", b"new"):  # rows after the committed offset must not be restored
         cluster.produce("r", b'"later"', key, timestamp_ms=at + 10)
     wanted = {key: encode_value(value, time_ms) for key, (value, time_ms) in rows.items()}
     assert held(cluster, app, folder / "lost") == dict(

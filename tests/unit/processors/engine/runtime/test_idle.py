@@ -1,6 +1,6 @@
-"""Windows of silent inputs close once without a next message, even if the commit fails.
+"""Windows of silent inputs close once, without a further message. The commit that closes them moves no offset.
 
-That commit moves no offset.
+This also holds if the first attempt of the commit fails.
 """
 
 from __future__ import annotations

@@ -97,4 +97,4 @@ def test_a_rival_that_was_seen_long_ago_does_not_count(cluster: InMemoryCluster)
         with pytest.raises(OwnershipLost):
             one.fenced()
         cluster.clock.advance_to(cluster.clock.monotonic() + RIVAL_COUNTS_S)
-        one.committer._fenced_in_a_row = 0  # as if the worker had committed meanwhile
+        one.committer._fenced_in_a_row = 0  # simulate that the worker has committed in the meantime

@@ -52,7 +52,7 @@ def counts(cluster: InMemoryCluster) -> dict[str, Any]:
 
 
 class Asking(InlineProcess):
-    """A shadow that gets one bound after the other while it runs."""
+    """A shadow (a program that rebuilds a store) that gets new end offsets (bounds) while it runs."""
 
     def __init__(self, cluster: InMemoryCluster, app: Application, bounds: list[Mapping[int, int]]) -> None:
         super().__init__(cluster.clock)

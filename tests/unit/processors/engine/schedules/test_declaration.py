@@ -1,4 +1,7 @@
-"""Wrong declarations of schedules are refused at once with the line to write. Correct ones are in the topology."""
+"""Wrong declarations of schedules are refused at once, with the line to write.
+
+Correct declarations are in the topology.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def generator(slot: Any) -> Any:
 
 
 async def awaited(slot: Any) -> None:
-    """A coroutine function, which no schedule awaits."""
+    """A coroutine function. A schedule would call it without `await`."""
 
 
 def test_a_schedule_is_a_part_of_the_topology() -> None:

@@ -157,7 +157,7 @@ def test_other_slots_begin_with_the_new_version(cluster: InMemoryCluster) -> Non
     began = cluster.clock.time() - BEGAN_MS / 1000 - 16
     # no slot of the 3 s schedule from the time before it was declared
     assert all(at > began for at in slots(cluster)[1:])
-    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy does not change the slots
+    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy for missed slots does not change the slots
     assert cluster.state(build(), "in-schedules")[OWN_KEY, f"{SCHEDULES}report"]["upto"] // 1000 % 3 == 0
 
 
@@ -175,7 +175,7 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    # the state has exactly these calls of the schedule's function
+    # the output's call number shows that the state counts exactly these calls
     assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))
     assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10
@@ -215,7 +215,7 @@ def test_a_failed_slot_is_put_aside_and_its_writes_are_undone(cluster: InMemoryC
     assert headers["holdfast.schedule"] == b"broken"
     assert headers["holdfast.kind"] == b"schedule"
     assert headers["holdfast.error"] == b"at slot"
-    assert slots(cluster) == []  # outputs of this call are not sent
+    assert slots(cluster) == []  # a failed call of the schedule's function sends no outputs
     kept = cluster.state(failing(), "in-schedules")
     assert [place for place in kept if place[0] != OWN_KEY] == []
     assert kept[OWN_KEY, f"{SCHEDULES}broken"]["fired"] == 2

@@ -78,7 +78,7 @@ def test_latest_and_count_are_those_of_the_slots_one_by_one(seed: int) -> None:
     random = Random(seed)
     zone, expression = random.choice(ZONES), random.choice(EXPRESSIONS)
     times: Times = Cron.of(expression, zone) if seed % 4 else Every.of(random.randrange(100, 3 * DAY_MS))
-    # in a month in which some time zone changes its clock
+    # Start in a month in which many time zones change their clocks.
     begin = ms(zone, 2025, random.choice([3, 4, 9, 10, 11]), 1) + random.randrange(30 * DAY_MS)
     end, slots = begin + 4 * DAY_MS, []
     if isinstance(times, Every):

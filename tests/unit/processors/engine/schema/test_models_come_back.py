@@ -171,7 +171,7 @@ def test_a_value_that_would_come_back_otherwise_is_refused_where_it_is_set(model
 def test_a_number_that_json_can_not_hold_is_refused(number: float) -> None:
     with pytest.raises(StateValueInvalid, match="could not be read again at x"):
         stored(Plain, changed(Plain, x=number))
-    # instances of this type always come back, so only the JSON encoder refuses the number
+    # instances of this type are always read back equal, so only the JSON encoder refuses the number
     with pytest.raises(ValueNotStorable, match="JSON"):
         stored(Measured, Measured(x=number))
 

@@ -1,4 +1,4 @@
-"""Only checkpoints that no task needs are removed, even if several workers write to one folder."""
+"""Only checkpoints that no task needs are removed from a folder, even if several workers write to it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""A worker's status. An input that is read to its end has no lag. An input for which others wait is named."""
+"""The inputs in a worker's status: an input that is read to its end has no lag.
+
+If the order of event times makes inputs wait for another input, the status names that input.
+"""
 
 from __future__ import annotations
 

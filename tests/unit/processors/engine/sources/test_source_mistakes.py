@@ -28,7 +28,7 @@ def application(**options: Any) -> Application:
 
 class Quiet(Source):
     def run(self) -> None:
-        """Produces nothing."""
+        """Does not produce any message."""
 
 
 class Unnamed(Quiet):
@@ -42,7 +42,7 @@ class Idle(Source):
 
 class Awaited(Source):
     async def run(self) -> None:  # type: ignore[override]
-        """Its call only makes a coroutine."""
+        """An async `run`, which is a mistake: a call only makes a coroutine, and nothing runs."""
 
 
 class Yielding(Source):
@@ -115,7 +115,7 @@ def test_a_store_of_a_source_is_of_no_step() -> None:
 def test_a_source_that_does_not_run_produces_nothing(call: Callable[[Any], Any]) -> None:
     class Kept(StatefulSource):
         def run(self) -> None:
-            """Produces nothing."""
+            """Does not produce any message."""
 
     source = Kept("kept")
     application().add_source(source)
@@ -179,7 +179,10 @@ def test_a_flush_ends_by_its_timeout_and_the_messages_stay() -> None:
 
 
 def test_a_source_that_is_added_later_names_what_lets_its_store_begin() -> None:
-    """The state of a source does not follow from the input, so a backfill could not build it."""
+    """If a source is added later, the error names the action with which its new store can start empty.
+
+    The state of a source does not follow from the input, so a backfill could not build it.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     cluster.produce("in", b"1", b"k")

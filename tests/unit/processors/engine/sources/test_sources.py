@@ -1,4 +1,7 @@
-"""Sources in the cluster in memory: each message and each state once, over kills, aborts, errors, stops and clears."""
+"""Sources on the in-memory cluster. Each message and each state change of a source takes effect once.
+
+The tests use kills, aborted transactions, errors, stops and clears of the state.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ ENDED = {"sent": 10, "ended": True, "format": 1}
 
 
 class Numbers(StatefulSource):
-    """Produces the numbers up to ``end``; units of three, of which the state has the next number."""
+    """Produces the numbers up to ``end``, and commits after every third number. Its state holds the next number."""
 
     def __init__(self, end: int = 10, name: str = "numbers", **given: Any) -> None:
         super().__init__(name, **given)
@@ -171,7 +174,8 @@ def test_a_source_that_never_ends_is_stopped_with_its_worker() -> None:
     cluster = InMemoryCluster()
     cluster.run(build(Endless("endless")), count=7)
     assert results(cluster) == [1, 2, 3, 4, 5, 6, 7]
-    assert numbers(cluster, "source__endless") == list(range(1, ended[0] + 1))  # what it produced at last is sent, too
+    # the numbers that the source produced after the stop request are sent, too
+    assert numbers(cluster, "source__endless") == list(range(1, ended[0] + 1))
     assert told == [False]
 
 
@@ -266,7 +270,7 @@ def test_state_has_the_methods_of_states() -> None:
             state, kept = self.state, {"files": ["a"]}
             found.append((state.get("kept"), state.exists("kept"), state.items(), state.keys(reverse=True)))
             state.set("kept", kept)
-            kept["files"].append("b")  # the state has a copy
+            kept["files"].append("b")  # the state keeps a copy of the value, so this change must not reach it
             state.set_bytes("raw", b"\xff")
             state.set("gone", 1)
             self.flush()
@@ -295,7 +299,8 @@ def test_a_source_without_a_stream_fills_its_topic() -> None:
     cluster.create_topic("given", partitions=3)
     cluster.run(app)
     assert sorted(numbers(cluster, "given")) == list(range(10))
-    assert len({number for number, _ in cluster.read("given")}) > 1  # the key decides the partition
+    # the message key decides the partition, so several partitions have messages
+    assert len({number for number, _ in cluster.read("given")}) > 1
 
 
 def test_several_sources_fill_one_topic() -> None:

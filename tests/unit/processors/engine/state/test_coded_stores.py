@@ -133,7 +133,7 @@ def test_counters_and_lists_have_the_codec_of_their_store(cluster: InMemoryClust
 
 def test_decimals_are_incremented_exactly_and_not_mixed_with_floats(cluster: InMemoryCluster) -> None:
     def work(value: Any, state: Any) -> Any:
-        state.increment("n")  # a whole number
+        state.increment("n")  # the counter starts as an integer
         state.increment("n", Decimal("0.1"))
         return str(state.increment("n", 0.5 if value["float"] else Decimal("0.2")))
 
@@ -142,7 +142,7 @@ def test_decimals_are_incremented_exactly_and_not_mixed_with_floats(cluster: InM
     assert "a Decimal or a whole number for a Decimal" in error
     results, [error] = run(cluster, build(work), {"float": False})
     assert results == []
-    assert "Decimal" in error  # JSON would not return it
+    assert "Decimal" in error  # the JSON codec refuses a Decimal, because it would not read it back as one
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_value_that_does_not_come_back_fails_its_message_and_changes_nothing(c
         ("typed", [Kind.ONE], "an enum comes back only through a model"),
         ("typed", deep, "is nested more than 100 levels deep"),
         ("msgpack", deep, "is nested more than 100 levels deep"),
-        ("typed", {"blob": b"x" * 10_000_000}, "bytes"),  # larger than a record of the changelog may be
+        ("typed", {"blob": b"x" * 10_000_000}, "bytes"),  # the value is larger than a record of the changelog may be
     ):
         results, [error] = run(cluster, build(setting(value), codec=codec))
         assert results == []

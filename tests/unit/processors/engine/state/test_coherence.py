@@ -64,7 +64,10 @@ def test_an_old_copy_is_set_aside_where_others_went_on_with_a_new_changelog():
 
 @pytest.mark.parametrize("order", ["as", "sa"])
 def test_the_base_of_a_reseed_is_set_aside_only_where_the_group_went_on_without_it(order):
-    """Both changelogs were created again. Store `a` was being written to its new changelog when the worker died."""
+    """Local state that cannot be continued is moved aside only if the group has committed later offsets without it.
+
+    Both changelogs were created again. The worker died while it was writing store `a` to its new changelog.
+    """
     log = "p-s-changelog"
     at = {"s": StoreOffset(log, "old", 40, {"in": 7}), "a": StoreOffset(log, RESEEDING, 0, {"in": 7})}
     base = TaskMeta(inputs={"in": 7}, stores=at, complete_at=1000.0, restoring=True)

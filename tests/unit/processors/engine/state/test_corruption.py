@@ -231,7 +231,7 @@ def test_an_identity_that_is_not_ours_is_refused_and_kept(tmp_path: Path, found:
     StateFolder(tmp_path, "group", "0").release()
     identity = tmp_path / "group" / "0" / "identity.json"
     identity.write_text(found)
-    for _ in range(2):  # twice, because each refused start must release the folder
+    for _ in range(2):  # start twice, because each refused start must release the folder
         with pytest.raises(StateFolderForeign, match="expected|belongs to") as foreign:
             StateFolder(tmp_path, "group", "0")
         assert foreign.value.exit_code == 64

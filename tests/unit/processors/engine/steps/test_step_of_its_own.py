@@ -1,6 +1,6 @@
-"""A new kind of step is one class.
+"""A new kind of step (here a join) is added as one class, without a change of general modules.
 
-No general module knows the class, and the class contains everything that it needs.
+The class contains everything that the step needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 
 
 class Offer:
-    """The declaration of a join with the best offer so far."""
+    """The declaration of a join. The join finds the best offer that has arrived so far."""
 
 
 class Offers(Step):
@@ -64,7 +64,7 @@ def shown(value: Any, best: Any) -> str:
 
 
 def join_best(left: StreamingDataFrame, right: StreamingDataFrame, text: Any = shown) -> StreamingDataFrame:
-    """What a user would call as a method of a stream."""
+    """Declare the join, as a method of a stream would do it for users."""
     join, store = Offer(), "best"
     right._in_place(Node("update", Offers(join), store))
     return left._then(Node("apply", Best(join, text), store))

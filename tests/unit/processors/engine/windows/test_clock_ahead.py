@@ -1,4 +1,7 @@
-"""Keys with messages that are dated ahead of the worker's clock. Such a time counts when the clock has reached it."""
+"""Messages of some keys are dated ahead of the worker's clock.
+
+Their times do not count before the clock has reached them.
+"""
 
 from __future__ import annotations
 
@@ -111,9 +114,9 @@ def test_a_message_of_a_key_is_late_once_the_clock_has_reached_the_time_that_was
 
 
 def check(seed: int, tmp_path: Path) -> None:
-    """Each key is in order, but its times are ahead of the worker's clock, equal or behind.
+    """Compare runs with random kills with the expected results.
 
-    The worker is killed at random.
+    The messages of each key are in order. Their times are before, at or ahead of the worker's clock.
     """
     random, (cluster, _) = Random(seed), world()
     kind = random.choice(list(KINDS))

@@ -67,7 +67,8 @@ def check(seed: int, tmp_path: Path) -> None:
     for (key, name), made in cluster.state(app, "w").items():
         if name.startswith("n/"):
             kept[key] = kept.get(key, 0) + len(made)
-    # The store keeps the messages of one window, and other messages in the same chunk.
+    # The store keeps the messages of one window. It also keeps other messages of the same chunk (a record with several
+    # messages).
     assert all(messages <= shape.count + max(8, shape.count // 16) for messages in kept.values())
 
 

@@ -152,13 +152,13 @@ def test_the_newest_result_of_a_key_is_sent_at_most_so_often(cluster: InMemoryCl
         send(cluster, at, value)
     cluster.run(app)
     assert results(cluster) == [(0, 1)]
-    send(cluster, 100, 0, b"other")  # now the time is over, although the key has no new message
+    send(cluster, 100, 0, b"other")  # this message moves the time on, so the held result of the first key is sent
     cluster.run(app)
     assert results(cluster) == [(0, 1), (0, 0), (0, 15)]
     send(cluster, 150, 16)
     cluster.run(app)
     assert results(cluster)[3:] == []
-    send(cluster, 400, 32)  # the result that was held back is sent first
+    send(cluster, 400, 32)  # this message sends the result that was held back, then its own result
     cluster.run(app)
     assert results(cluster)[3:] == [(0, 31), (0, 63)]
     send(cluster, 1_000, 0, b"other")

@@ -108,7 +108,7 @@ def test_windows_of_a_key_that_comes_no_more_are_sent_and_leave_when_their_reten
         send(cluster, at, key=b"quiet")
     send(cluster, 2_000, key=b"never-counts-as-late")
     cluster.run(app)
-    send(cluster, 3, key=b"late")  # late by stream time, so the store gets no record of this key
+    send(cluster, 3, key=b"late")  # this message is late by stream time, so the store gets no record of its key
     for at in (4_000, 4_001):
         send(cluster, at, key=b"other")
     cluster.run(app)

@@ -183,7 +183,8 @@ def test_the_worker_clock_set_back_an_hour_closes_nothing_twice_and_opens_nothin
         send(cluster, at)
     cluster.run(app)
     cluster.clock.skew_s -= 3_600
-    for at in (now - 100, now - 40, now + 3):  # the first message is late, the last one is ahead of the clock
+    # the message at now - 100 is late, the message at now + 3 is ahead of the clock
+    for at in (now - 100, now - 40, now + 3):
         send(cluster, at)
     cluster.run(app)
     assert results(cluster) == [(now - 100, now - 99, 1)]

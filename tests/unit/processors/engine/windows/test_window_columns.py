@@ -73,7 +73,8 @@ class Drawn:
         random = self.random
         at = max(1, number // random.choice([1, 1, 2]) - random.choice([0, 0, 0, 3, 30, 90]))
         if random.random() < 0.02:
-            at = 100_000_000 + random.randint(-50, 3_000_000)  # around the worker's clock, or ahead of it
+            # some messages are dated around the worker's clock, or ahead of it
+            at = 100_000_000 + random.randint(-50, 3_000_000)
         amount: Any = random.choice([random.random(), random.randrange(9), 0.1, -0.0])
         value: Any = {"v": amount, "u": random.choice(["x", "é", 1, None, 2.5])}
         raw: bytes | None = json.dumps(value).encode()
@@ -268,7 +269,8 @@ def test_rows_of_closed_windows_and_rows_above_the_memory_limit_are_forgotten() 
     held.keep(held.computed(keys, [b"{}"] * 3_000, [19 * 60_000] * 3_000))
     commit(state)
     assert held._index == {19 * 60_000: {}}
-    again = held.computed(keys[:1], [b"{}"], [19 * 60_000])  # read again from the database
+    # the window is read from the database again, because memory no longer has it
+    again = held.computed(keys[:1], [b"{}"], [19 * 60_000])
     assert json.loads(again.results[0])["value"] == 2
 
 

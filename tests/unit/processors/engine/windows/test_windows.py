@@ -403,7 +403,7 @@ def test_a_restart_on_a_new_disk_decides_as_the_worker_before_it(cluster: InMemo
     for at in (0, 15_000):
         send(cluster, at)
     cluster.run(app)
-    for at in (5_000, 16_000, 20_000):  # the first message is late
+    for at in (5_000, 16_000, 20_000):  # the message at 5,000 is late
         send(cluster, at)
     cluster.run(app)
     assert [made["value"] for made in values(cluster)] == [1, 2]

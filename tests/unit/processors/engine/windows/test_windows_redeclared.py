@@ -57,10 +57,10 @@ def test_a_longer_grace_opens_no_closed_window_again(
         send(cluster, at)
     cluster.run(of(kind, closing, 0, final=final))
     before = results(cluster)
-    send(cluster, 4)  # late for the closed window, but within the new grace
+    send(cluster, 4)  # this message is late for the closed window, but within the new grace
     cluster.run(of(kind, closing, 1_000, final=final))
     assert results(cluster) == before
-    send(cluster, 3_000)  # closes the windows that are open
+    send(cluster, 3_000)  # this message closes the open windows
     cluster.run(of(kind, closing, 1_000, final=final))
     assert {start: value for start, _, value in results(cluster)}[before[0][0]] == 1
 

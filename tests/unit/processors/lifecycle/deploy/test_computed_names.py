@@ -1,4 +1,7 @@
-"""What the source of a definition does not tell is named in the plan; what it tells is copied."""
+"""A plan lists the imports and files that the release copy may lack, because their names are computed at run time.
+
+Modules and files with fixed names are copied.
+"""
 
 from __future__ import annotations
 

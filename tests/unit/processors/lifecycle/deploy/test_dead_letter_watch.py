@@ -1,4 +1,4 @@
-"""Decides from worker statuses alone whether a new version sends too many messages to the dead-letter topic."""
+"""A deploy decides from the workers' statuses alone whether the new version sends too many dead letters."""
 
 from __future__ import annotations
 

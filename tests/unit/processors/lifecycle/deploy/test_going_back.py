@@ -130,7 +130,10 @@ def environment_in(stage: Any, slot: str) -> dict[str, str]:
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery and scale may run with other settings. The workers that they start keep the deployed settings."""
+    """Workers that recovery or scale start later keep the settings of the deployment.
+
+    The process that runs recovery or scale may have other settings.
+    """
     stage.acts({"version": "v1", "partitions": ONE})
     place = dict(stage.rollout.environment)
     deployed = {**place, "HOLDFAST_MEMORY_MAX_MB": "512", "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": "here:1"}
@@ -173,7 +176,7 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     assert "HOLDFAST_SERVING__TOKEN was another secret, deployed is a secret" not in beside.text
     assert "a-secret-of-now" not in beside.text
 
-    # a deploy takes the present settings, and restores the former ones when it fails
+    # a deploy uses the present settings, and restores the former settings if it fails
     stage.acts({"exit": 64}, {"version": "v1", "partitions": ONE})
     again = RunProcessor("-", "v1", 30.0, release_id="r1", slots=("0", "1"), fresh_settings=True)
     with pytest.raises(RolledBack):
@@ -240,7 +243,10 @@ def test_a_worker_has_the_settings_that_its_process_was_started_with(
 
 @pytest.mark.slow
 def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any) -> None:
-    """The daemon that recovers has another memory limit and other standbys; the secret is the one of now."""
+    """Recovery starts a worker with the recorded memory limit and standbys, not with those of the recovering daemon.
+
+    Secrets are not recorded, so the worker gets the daemon's secret.
+    """
     stage.acts({"version": "v1", "partitions": ONE})
     token = "HOLDFAST_SERVING__TOKEN"
     deployed = settings_with(stage, HOLDFAST_MEMORY_MAX_MB="512", **{token: "a-secret-of-then"})
@@ -249,7 +255,8 @@ def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any
     deploy(replace(stage.rollout, slots=("0",), environment=deployed), stage.world, timeout_s=30)
     recorded(stage, deployed)
     stage.supervisor.kill_program("fleet-0")
-    stage.supervisor.remove("fleet-0")  # so that no file of the supervisor has the settings, either
+    # delete the supervisor's file of the program, because it also contains the settings
+    stage.supervisor.remove("fleet-0")
     incident, _ = stage.registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     machine: Any = SimpleNamespace(
         world=stage.world, environment=lambda: daemon, project=stage.rollout.project, paths=stage.world.paths
@@ -265,12 +272,12 @@ def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any
 
 
 def settings_with(stage: Any, **values: str) -> dict[str, str]:
-    """The environment of a worker, with these settings."""
+    """The environment of a worker: that of the test's deployment, with these settings added."""
     return {**stage.rollout.environment, **values}
 
 
 def recorded(stage: Any, environment: dict[str, str]) -> DeployedSettings:
-    """The book of settings, once release `r1` of the deployed version was recorded with these."""
+    """Record release `r1` of the deployed version with this environment. Returns the record of deployed settings."""
     shape = as_document(Shape("v1", {}, (), ()))
     about = {"code_version": "v1", "target": "a:b", "folder": None, "shape": shape, "now": datetime.now(UTC)}
     stage.registry.releases.record("fleet", "r1", **about)

@@ -86,7 +86,10 @@ def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: An
 
 
 def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
-    """The two releases have the same version. So the workers' own statuses do not show the difference."""
+    """Two releases of one version are deployed in turn. A worker of the first release is red.
+
+    Both have the same version, so the workers' own statuses do not show the difference.
+    """
     stage.acts({"version": "v1"})
     deploy(stage.rollout, stage.world, timeout_s=30)
     book, now = stage.registry.releases, datetime.now(UTC)

@@ -169,7 +169,8 @@ def test_linked_folders_and_modules_are_copied_under_their_names(
         },
     )
     (tmp_path / "mine" / "linked_shop" / "common").symlink_to(tmp_path / "shared")
-    (tmp_path / "shared" / "again").symlink_to(tmp_path / "shared")  # a link to the folder that contains it
+    # this link leads to the folder that contains the link
+    (tmp_path / "shared" / "again").symlink_to(tmp_path / "shared")
     (tmp_path / "mine" / "linked_orders.py").symlink_to(tmp_path / "shared" / "v2.py")
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     names = names_of(code_of("linked_shop.orders:application"))

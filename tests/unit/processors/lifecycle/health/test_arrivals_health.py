@@ -1,4 +1,7 @@
-"""Decides from worker statuses alone whether messages arrive, and when a tick of the sensor reports the result."""
+"""The check that messages arrive decides from the workers' statuses alone.
+
+Tests also when a tick of the sensor reports the result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which folders grow, who owns them, and whether the disk has free space: every file of a home has one owner."""
+"""Each file in a home folder has one owner, which reports how its folders grow.
+
+A check reports when the disk is nearly full.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A rehearsal restores one partition as a test. Tests the choice of the partition, the verdict, and the memory."""
+"""A rehearsal restores one partition as a test.
+
+Tests the choice of the partition, the verdict, and what is remembered.
+"""
 
 from __future__ import annotations
 

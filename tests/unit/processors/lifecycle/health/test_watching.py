@@ -1,6 +1,6 @@
 """The check of topics reports its findings after each inspection of all topics.
 
-Each inspection gets the memory that the former one returned.
+Each inspection gets the facts that the inspection before has remembered.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def topics(**changes: TopicFacts | None) -> dict[str, TopicFacts]:
 
 
 class Watch:
-    """Inspects topics repeatedly. Each inspection gets the memory of the former one."""
+    """Inspects topics repeatedly. Each inspection gets the facts that the inspection before has remembered."""
 
     def __init__(self, *watched: Topology) -> None:
         self.watched = watched or (FLEET,)
@@ -123,7 +123,7 @@ def test_a_changelog_that_lost_records_is_told_with_their_number_until_it_is_ano
     for seen in (
         look(starts=cut, topics=altered),
         look(1030.0, starts=cut),
-    ):  # in the second inspection the configuration is repaired, but the check stays red
+    ):  # In the second inspection the configuration is repaired, but the records stay lost. So the check stays red.
         said = watch.failing(seen)["config_matches_spec"]
         assert "5,812 of its records are gone" in said
         assert f"{LOG}[0] begins at offset 5,000" in said

@@ -1,4 +1,7 @@
-"""Each verb, broken off after each number of stages: the command that is named ends its apply and the work."""
+"""Each verb's apply (a running plan) is killed before and after each stage.
+
+The command that the error names then ends the apply and completes its work.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def installed(tmp_path: Path) -> Iterator[Installation]:
 
 
 class OfProcessorWorld:
-    """A processor as facts, which a stage changes when it is carried out."""
+    """A processor whose facts (the planner's input) are in memory. Each stage that is executed changes these facts."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -103,7 +106,7 @@ class OfProcessorWorld:
 
 
 class OfInstallationWorld:
-    """Orphans, and copies of topics."""
+    """An installation in memory: topics without an owner, and their archived copies."""
 
     def __init__(self, subjects: tuple[Subject, ...] = ()) -> None:
         self.subjects = subjects
@@ -154,7 +157,7 @@ def outdated() -> OfProcessorWorld:
 
 
 def rewound() -> OfProcessorWorld:
-    """The group's offsets were reset, and the worker has stopped because of that."""
+    """The group's offsets were reset to 0, and the worker has stopped because of that."""
     held = {store.name: {number: {"placed": 100} for number in range(PARTITIONS)} for store in TOPOLOGY.stores}
     committed = {"placed": dict.fromkeys(range(PARTITIONS), 0)}
     down = (InstanceFacts("0", False),)
@@ -178,7 +181,10 @@ CASES: list[Any] = [
 
 
 def applier(world: Any, installed: Installation, dies: Callable[[], bool] = lambda: False) -> Applier:
-    """Carries out stages on a world; ``dies`` is asked before and after each one."""
+    """Return an applier that executes stages on ``world``.
+
+    It is killed if ``dies`` returns True, which is called before and after each stage.
+    """
 
     def execute(processor: str, stage: Any, tell: object) -> Done:
         for act in (lambda: None, lambda: world.execute(stage)):
@@ -191,7 +197,10 @@ def applier(world: Any, installed: Installation, dies: Callable[[], bool] = lamb
 
 
 def broken_off_at(moment: int, request: Any, world: Any, installed: Installation) -> ApplyRecord | None:
-    """The apply whose run is killed at a moment: before and after each stage; None if it ended before."""
+    """Run a plan and kill it at a moment. The moments are counted: before and after each stage.
+
+    Returns the open apply, or None if the plan was complete before this moment.
+    """
     moments = iter(range(1_000))
     with suppress(Killed):
         applier(world, installed, lambda: next(moments) == moment).apply(world.plan(request))
@@ -201,7 +210,7 @@ def broken_off_at(moment: int, request: Any, world: Any, installed: Installation
 
 
 def run(command: str, world: Any, installed: Installation) -> None:
-    """Carry a command out, as the command line does."""
+    """Execute a `holdfast apply` command on ``world``, as the command line would."""
     words = shlex.split(command)
     bob = applier(world, installed)
     if words[2] == "resume":
@@ -224,7 +233,7 @@ def test_the_command_that_is_named_ends_the_apply_and_the_work(
         world = made()
         record = broken_off_at(moment, request_, world, installed)
         assert record is not None
-        refused = Holder("another")  # for which the operator lives
+        refused = Holder("another")  # a second holder for which the killed operator seems to be alive
         with pytest.raises(ApplyInProgress) as told:
             Applier(lambda *_: Done(""), installed.registry.journal, "eve", refused).resume(record)
         assert f"`{way_on(record)}`" in told.value.action

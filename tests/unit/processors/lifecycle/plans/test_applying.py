@@ -345,7 +345,10 @@ def test_a_long_stage_that_tells_nothing_keeps_its_hold(
 def test_a_lost_hold_stops_the_stage_at_its_next_step(
     registry: Registry, journal: ApplyJournal, database_clock: DatabaseClock
 ) -> None:
-    """The stage does not report progress. Its ports and its registry detect that another run has taken over."""
+    """A stage stops at its next step if another run has taken over its apply.
+
+    The stage reports no progress. Its ports and its registry detect the other run.
+    """
     hold, done = Hold(), list[str]()
 
     class Topics:

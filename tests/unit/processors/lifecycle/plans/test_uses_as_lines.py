@@ -18,7 +18,7 @@ def stores() -> list[StoreSpec]:
 
 
 def read(line: str) -> str | None:
-    """The times in a line of a definition, in words. They are computed from the line as an older version did."""
+    """Return the windows, timers or TTL of a line of a definition in words, computed as an older version did."""
     text = re.sub(r"(\d+) ms\b", lambda found: in_duration(int(found[1])), line)
     if line.startswith("window = "):
         kind, _, rest = text.removeprefix("window = ").partition(" ")

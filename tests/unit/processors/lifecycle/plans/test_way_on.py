@@ -105,7 +105,10 @@ def test_a_request_is_printed_as_it_is_typed(asked: Request) -> None:
 
 
 def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
-    """The other verbs are not planned again: `holdfast apply resume N` continues their plan."""
+    """The tests cover each verb. A verb whose killed apply is planned again must have a request in ``REQUESTS``.
+
+    All other verbs continue their recorded plan with `holdfast apply resume N`.
+    """
     go_on = {"replay", "rollback", "reposition", "clear", "backfill", "restore"}
     assert {command_of(each).split()[2] for each in REQUESTS} | go_on == set(VERBS)
 
@@ -294,7 +297,10 @@ def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installatio
 
 
 def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: Installation) -> None:
-    """Until the registry is corrected, each verb is refused, and the apply in it may have ended long ago."""
+    """The first command is the correction of an outdated registry, not the end of its open apply.
+
+    Until then, each verb is refused. The apply that the old registry lists may also have ended long ago.
+    """
     record = interrupted(Restart("orders"), installed)
     old = Behind("orders", None, Recorded(3, "v2"))
     assert judge({"0": Outdated(old)}, None, record, record, NOW).action == old.action
@@ -309,7 +315,7 @@ def test_workers_of_another_installation_are_stopped_before_the_version_is_deplo
     world = replace(installed.world, strangers=lambda processor: OTHERS)
     beside = judge_beside(answer, "orders", strangers_beside(answer, "orders", None, world))
     assert beside.action.endswith("in that installation); then: holdfast apply deploy orders")
-    # the processor is stopped here, so it may be meant to run in the other installation
+    # the processor is stopped here, so the other installation's workers may be intended
     installed.registry.record_stopped("orders", NOW)
     assert strangers_beside(answer, "orders", None, world) == ()
 

@@ -82,7 +82,10 @@ def test_incidents_that_lie_ahead_are_no_crash_loop() -> None:
 
 
 def test_a_deployment_that_lies_ahead_hides_no_crash_loop() -> None:
-    """Otherwise every incident of the next six hours would count as older than the deployment."""
+    """A deployment whose recorded time is in the future must not hide a crash loop.
+
+    Otherwise every incident of the next six hours would count as older than the deployment.
+    """
     five = [incident(NOW - timedelta(seconds=10 + number), "resolved") for number in range(5)]
     deployed = replace(WANTED, updated_at=LATER)
     assert flaps(five, deployed, NOW, LIMITS)
@@ -105,7 +108,7 @@ def test_a_rollout_that_began_in_six_hours_is_under_way() -> None:
 def test_a_process_whose_start_lies_ahead_has_its_age_from_the_kernel(installed: Installation) -> None:
     """The age of a process whose start is in the future comes from the kernel.
 
-    The test's own process stands for a worker that never answers.
+    The test's own process takes the role of a worker that never answers.
     """
     installed.worker().pid = os.getpid()
     installed.worker().silent = True

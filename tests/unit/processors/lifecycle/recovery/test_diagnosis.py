@@ -1,4 +1,4 @@
-"""The diagnosis of a slot as a table: facts, and the expected diagnosis."""
+"""A table of tests: facts about a slot, and the diagnosis that must follow from them."""
 
 from __future__ import annotations
 

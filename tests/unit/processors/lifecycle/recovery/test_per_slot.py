@@ -92,7 +92,10 @@ def test_workers_that_die_while_one_asks_a_person_are_restarted_at_once(installe
 
 
 def test_a_worker_that_no_restart_helped_is_not_tried_again_with_the_others(installed: Installation) -> None:
-    """The worker has used its three attempts. A worker that dies later has three attempts of its own."""
+    """A worker that three restarts did not help is not restarted again when another worker dies.
+
+    The other worker has its own three attempts.
+    """
     installed.worker("0").kill()
     installed.worker("0").restarts = False
     result = recovered(installed)

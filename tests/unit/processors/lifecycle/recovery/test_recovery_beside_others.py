@@ -74,7 +74,10 @@ def test_no_worker_is_started_beside_those_of_another_installation(installed: In
 def test_a_worker_of_before_is_waited_for_until_its_session_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The former worker's state folder is lost. So its client id looks like that of another installation."""
+    """A member whose client id is unknown is checked again until its session can have expired.
+
+    It may be a former worker of this installation whose state folder, with its id, is lost.
+    """
     monkeypatch.setattr(strangers, "_LOOK_EVERY_S", 0.0)
     folder = StateFolder(tmp_path, NAME, "0")
     folder.release()
@@ -92,9 +95,9 @@ def test_a_client_that_may_not_describe_the_group_recovers_as_before(tmp_path: P
 
 
 def test_a_broker_that_is_away_when_it_is_asked_for_members_uses_no_attempt(installed: Installation) -> None:
-    """An older version used up all three attempts here and closed the incident.
+    """If the broker is away when recovery reads the group's members, recovery waits and uses no attempt.
 
-    Then no process restarted the worker.
+    An older version used up all three attempts here and closed the incident. Then no process restarted the worker.
     """
 
     def away() -> tuple[str, ...]:

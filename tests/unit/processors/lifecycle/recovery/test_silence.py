@@ -1,4 +1,4 @@
-"""A process does not answer. The observer has no memory of earlier checks."""
+"""A worker's process runs but does not answer. The observer does not remember earlier checks."""
 
 from __future__ import annotations
 

@@ -54,7 +54,10 @@ def test_workers_that_answer_are_told_as_working_and_no_incident_is_opened(insta
 
 
 def test_a_tick_asks_a_silent_supervisor_once(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request to a silent supervisor takes its full timeout, and a tick has 60 s for all processors."""
+    """A tick of the sensor sends only one request to a silent supervisor.
+
+    Each request takes its full timeout, and a tick has 60 s for all processors.
+    """
     installed.hangs = True
     asked = []
     monkeypatch.setattr(Installation, "running", lambda self: asked.append("running") or self._answer())

@@ -1,4 +1,4 @@
-"""Each state that needs a person has one event with an action.
+"""Each state of a processor that needs a person sends one message with an action.
 
 The tests try all combinations of slot, record, apply and incident.
 """
@@ -120,12 +120,18 @@ PROMISED_S = {"60 s": 60.0, "6 min": 360.0, "61 min": 3_660.0}
 
 
 def told_after_s(kind: str) -> float:
-    """The most seconds from the begin of a state to its message: two ticks around its minimum, and one slow answer."""
+    """The maximum number of seconds from the start of a state to its message.
+
+    A state must last for a minimum time. Then two ticks of the sensor and one slow answer of a worker can pass.
+    """
     return settles_s(kind) + 2 * NOTIFY_EVERY_S + TIMEOUT_S
 
 
 def check_told(answer: Answer, known: Incident | None, *facts: Any) -> str:
-    """Check that an answer has exactly one event if it does not pass; returns how it is told."""
+    """Check that an answer of the check `working` has exactly one message if it does not pass.
+
+    Returns "passes", "told with its incident", or the message's kind.
+    """
     state = answer, known, facts
     is_open = known is not None and known.is_open
     need = need_of("fleet", answer, is_open=is_open)
@@ -152,7 +158,8 @@ def test_each_state_passes_or_is_told_once_within_its_limit() -> None:
         answer = judge(found, known, begun, begun or last, NOW)
         told = check_told(answer, known, slots, begun)
         if told in ENDS_BY_ITSELF:
-            # a start has a limit, an apply a lease, an incident its attempts; the sensor opens one within a tick
+            # These states end without a person: a start has a time limit, an apply has a lease, and an incident has
+            # limited attempts. The sensor opens an incident within one tick.
             is_open = known is not None and known.is_open
             moving = answer.kind == "starting" or is_open or any(each.needs_recovery for each in slots)
             assert moving or told == BROKER_AWAY, (answer, known, slots, begun)
@@ -161,7 +168,7 @@ def test_each_state_passes_or_is_told_once_within_its_limit() -> None:
 
 
 ENDS_BY_ITSELF = {BROKER_AWAY, SCHEMAS_AWAY, LASTING}
-#: The words of a record.
+#: The desired states that a deployment record can have.
 WORDS: tuple[DesiredState, ...] = ("deployed", "deploying", "stopped")
 LONG_AGO = NOW - timedelta(hours=1)
 
@@ -178,7 +185,7 @@ def worker(**facts: Any) -> ProcessorStatus:
     return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
 
 
-#: What runs in a slot, by the supervisor and by the worker itself: one that works, and all.
+#: The state of a slot, as the supervisor reports the program and as the worker reports itself.
 Machine = tuple[ProgramStatus | None, ProcessorStatus | None]
 WORKS: Machine = (program("RUNNING"), worker())
 MACHINES: tuple[Machine, ...] = (
@@ -199,9 +206,9 @@ MACHINES: tuple[Machine, ...] = (
 
 
 def test_each_record_with_each_incident_and_apply_is_told_once_within_its_limit() -> None:
-    """One product of all facts: record × what runs in two slots × incident × open apply × last apply."""
+    """Each combination of record, two slots, incident, open apply and last apply sends one message within its limit."""
     seen = Counter[str]()
-    # beside each of them one that works, or another one like it: more pairs are in the walk above
+    # The second slot works, or is in the same state as the first. The test above tries more pairs.
     pairs = [(each, beside) for each in MACHINES for beside in (WORKS, each)]
     for word, machines, begun in itertools.product(WORDS, pairs, APPLIES):
         recorded = Deployment("fleet", "v1", ("0", "1"), word, 4, LONG_AGO)
@@ -219,7 +226,7 @@ def test_each_record_with_each_incident_and_apply_is_told_once_within_its_limit(
 
 
 def kinds_of_answers() -> set[str]:
-    """The kinds of the messages that processors without an incident have, and of those that wait."""
+    """The kinds of messages of processors without an incident, and of processors that wait for an external system."""
     waiting = (Failed({"message": "no", "cause": cause}) for cause in ("disk-full", "schema-registry-away"))
     others: tuple[Diagnosis, ...] = (
         Differs("other-settings", "It has others.", "holdfast apply deploy fleet"),
@@ -312,7 +319,10 @@ def test_a_start_that_goes_on_is_told_after_its_limit_although_its_slots_change(
 
 
 def test_no_word_of_a_record_hides_what_runs_but_that_of_a_live_apply() -> None:
-    """Whatever the record says: a fault ends within a time limit, is recovered, or is reported."""
+    """Only a live apply lets the recorded state hide a fault.
+
+    In all other cases, a fault ends within a time limit, is recovered, or is reported.
+    """
     seen = Counter[str]()
     for word, begun, last, machine in itertools.product(WORDS, APPLIES, LASTS, MACHINES):
         recorded = Deployment("fleet", "v1", ("0",), word, 4, LONG_AGO)
@@ -385,7 +395,8 @@ def test_another_action_of_a_state_is_told_once_it_lasts() -> None:
     _, message = messages_of(states, DAY, after(60))
     assert (message.event, message.action) == ("state.needs", third.action)
     assert message.id.endswith("-changed-20260301T120040")
-    for second in range(75, 300, 15):  # an estimate that is another one at each look is not told each time
+    # an action text that changes at each tick, like an estimate, is not sent each time
+    for second in range(75, 300, 15):
         states = follow(states, [msgspec.structs.replace(third, action=f"{second}")], (), after(second))
         assert len(messages_of(states, DAY, after(second))) == 1
 

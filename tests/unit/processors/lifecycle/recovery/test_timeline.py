@@ -102,7 +102,10 @@ Step = st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 2))
 
 @given(st.lists(st.tuples(st.lists(Step, max_size=6), st.integers(0, 4)), max_size=8))
 def test_every_event_is_reported_once_however_few_a_tick_reports(ticks: list[tuple[list[Any], int]]) -> None:
-    """A record only gains events, and becomes final once. A tick reports as many events as its time allows."""
+    """Each event is reported once, although a tick reports only as many events as its time allows.
+
+    A record only gains events, and becomes final once.
+    """
     series, told = Series(), []
     world: dict[int, tuple[bool, int]] = {}
     for changes, budget in [*ticks, ([], 100), ([], 100)]:

@@ -66,7 +66,7 @@ def killed_holder() -> str:
 
 
 def begun(installed: Installation, holder: str, request: OfProcessor | None = None, *stages: Stage) -> ApplyRecord:
-    """An apply that has begun and whose worker has died; a rollout unless another request is given."""
+    """Record an open apply and kill the worker. The apply is a rollout unless another request is given."""
     asked = request or Deploy(NAME)
     after = "go on" if isinstance(asked, Restore) else "plan anew"
     plan = Plan(request=asked, verdict=Ready("."), stages=stages or (RUN,), after_kill=after)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_a_rollout_that_was_killed_is_recovered_at_once(installed: Installation)
     assert processor_now(NAME, installed.world, LIMITS).observations["0"].diagnosis == Healthy("running")
 
 
-#: An operator who carries out a rollout, and is in its stage when the test ends it.
+#: The program of an operator that executes a rollout. The test ends it with a signal while a stage runs.
 OPERATOR = """
 import sys, time
 from datetime import datetime
@@ -119,7 +119,7 @@ Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Installation]:
-    """An installation whose registry has the clock of its database, which another process shares."""
+    """An installation whose registry uses the real database clock, because another process uses this registry, too."""
     made = open_installation(tmp_path)
     yield made
     made.registry.close()

@@ -170,10 +170,10 @@ def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
 @pytest.mark.parametrize(
     ("arriving", "processed", "tasks", "words", "command"),
     [
-        # 3 workers gain 500 messages/s, and need 660,000 / 500 s
+        # 3 workers process 500 messages/s more than arrive, and need 660,000 / 500 s for the lag
         (1_000, 500, 4, "3 workers would catch up by 2026-03-01 12:27Z", "holdfast scale fleet 3"),
-        # First row: 3 workers only keep pace, so 4 are named. Second row: 4 need more than an hour, and are still
-        # named.
+        # First row: 3 workers would not reduce the lag, so 4 are recommended. Second row: 4 workers need more than an
+        # hour, and are still recommended.
         (1_500, 500, 4, "4 workers would catch up by 2026-03-01 12:32Z", "holdfast scale fleet 4"),
         (1_990, 500, 4, "4 workers would catch up by 2026-03-02", "holdfast scale fleet 4"),
         (5_000, 500, 4, "would not keep up with 4 workers: it has 4 tasks, and no task can have two workers", ""),

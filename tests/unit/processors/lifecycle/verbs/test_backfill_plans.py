@@ -32,12 +32,12 @@ from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.verbs.test_verb_plans import AGAIN, CHANGELOG, TOPOLOGY, kinds
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
-#: Makes facts in which the changelog cannot be used for a restore.
+#: A function that returns facts in which the changelog cannot be used for a restore.
 Spoilt = Callable[..., Facts]
 
 
 class Reading:
-    """Implements the port for facts by returning these facts."""
+    """Implements the port that reads facts: it returns the given facts."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -155,7 +155,7 @@ def test_all_state_is_built_again_also_where_a_changelog_cannot_be_restored_from
         assert plan.stages[0].tasks == ("placed-0", "placed-1")
         assert "totals" in plan.stages[3].begin_empty
         assert plan.keys is None, "they are gone with the changelog"
-        # Without a changelog nothing can be exported. The local copies that are set aside are then the last ones, so
+        # Without a changelog nothing can be exported. Then the local copies that are set aside are the only copies, so
         # they must stay.
         assert not any(isinstance(each, DeleteStateAside) for each in plan.stages)
         assert "stays there until it is deleted as an orphan" in plan.stages[0].says

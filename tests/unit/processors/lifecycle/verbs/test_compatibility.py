@@ -240,8 +240,8 @@ def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> N
 def test_a_store_spec_is_described_whole() -> None:
     """This test fails when `StoreSpec` gets a new field, because the comparison of versions must cover each field."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
-    known |= {"schema"}  # changes only the warehouse's table, not the state
-    known |= {"meaning"}  # compared line by line: test_meaning_plans.py has a case for each line
+    known |= {"schema"}  # a change of the schema changes only the warehouse's table, not the state
+    known |= {"meaning"}  # `meaning` is compared line by line: test_meaning_plans.py has a case for each line
     known |= {"uses"}  # the lines of `columns` are computed from this field
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 

@@ -137,7 +137,7 @@ def test_of_two_releases_of_a_version_the_one_that_worked_is_meant() -> None:
 
 def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
     assert isinstance(plan_of(Rollback("orders", NOW.release_id)).verdict, NothingToDo)
-    # recorded by a rollback that was interrupted before it started
+    # an interrupted rollback has recorded v0, but has not started it
     recorded = DeploymentFacts("v0", ("0",), "deployed", 3)
     assert isinstance(plan_of(Rollback("orders", NOW.release_id), deployment=recorded).verdict, Ready)
     down = plan_of(Rollback("orders", NOW.release_id), instances=(InstanceFacts("0", False),))

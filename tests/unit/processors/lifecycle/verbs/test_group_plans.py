@@ -1,6 +1,6 @@
-"""Verbs of a processor with ``group_by``.
+"""Verbs (operator commands) of a processor with ``group_by``.
 
-Tests the input that is read again, and what is refused as it would count twice.
+Tests which input is read again, and which requests are refused because messages would count twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Changed arguments of steps affect existing state. A deployment refuses other keys, and reports other rules."""
+"""Changed arguments of steps affect existing state.
+
+A deployment refuses a change of the keys under which state is stored. It reports changes of other rules.
+"""
 
 from __future__ import annotations
 

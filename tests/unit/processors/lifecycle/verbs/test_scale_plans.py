@@ -75,7 +75,8 @@ def test_nothing_is_to_be_done_when_so_many_run() -> None:
 
 def test_a_worker_that_an_interrupted_change_left_is_not_nothing_to_do() -> None:
     three = tuple(InstanceFacts(slot, True, "running", VERSION) for slot in ("0", "1", "2"))
-    facts = in_workers(2, instances=three)  # the record names two workers since the change began
+    # the deployment record names two workers, because a change to two workers was interrupted
+    facts = in_workers(2, instances=three)
     plan = decide(Scale("orders", 2), facts, TOPOLOGY)
     assert isinstance(plan.verdict, Ready)
     assert "2 workers in place of 3" in plan.verdict.sentence

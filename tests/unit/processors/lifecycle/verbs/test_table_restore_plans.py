@@ -180,7 +180,7 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
 
 
 def past_of(store: str, snapshot_id: str, at: float = 1_799_000_500.0) -> SnapshotManifest:
-    """A version that was made from the history: it has keys as of a moment, but no offsets of inputs."""
+    """A version with the state of a past time. It was made from the history table, so it has no offsets of inputs."""
     made = manifest_of(store, snapshot_id, source=HISTORY, taken_at=at, latest_at=at, covers_from=at)
     return replace(made, partitions=tuple(replace(each, inputs={}, sources={}) for each in made.partitions))
 

@@ -26,7 +26,7 @@ TASKS = TOPOLOGY.tasks({"placed": 2})
 
 
 class Machine:
-    """A disk with the released state of several slots, and the facts about topics and groups that a count needs."""
+    """A disk with the state folders of several slots, which no worker uses, and the facts about topics and groups."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Machine:
         database.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Other facts do not matter here: nothing is deployed, and there are no topics."""
+        """All other facts are empty: nothing is deployed, and no topic exists."""
         return lambda *_, **__: {"now": 0.0, "members": (), "deployment": None, "behind": None}.get(name, {})
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:

@@ -109,7 +109,10 @@ def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
 
 
 def test_a_change_waits_for_the_owner_of_each_task() -> None:
-    """After a worker has started, the group assigns all partitions again. So for a while no worker owns any."""
+    """A clear waits until each task has an owner.
+
+    After a worker has started, the group assigns all partitions again, so for a while no worker owns any.
+    """
     starting = {slot: Starting(slot, each) for slot, each in OWNED.items()}
     client: Any = lambda processor, slot: starting[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
@@ -131,7 +134,10 @@ def test_the_slots_of_the_plan_are_compacted_and_no_other_one() -> None:
 
 
 def test_a_task_without_owner_is_told_although_its_number_has_one() -> None:
-    """Slot 1 owns number 3 of ``few``, but nobody owns partitions 3 and 4 of ``many``."""
+    """Slot 1 owns partition 3 of subtopology ``few``.
+
+    Still, partitions 3 and 4 of ``many`` are reported as without owner.
+    """
     owners, _ = owners_of({**OWNED, "1": {NARROW: (1, 3)}})
     with pytest.raises(NobodyOwns, match=r"owns partition 3, 4 of wide"):
         owners.clear("orders", clearing("wide", ()), print)

@@ -1,4 +1,4 @@
-"""`join_lookup` with an object of a user's own class, and with rows of a SQLite file."""
+"""`join_lookup` reads rows through an object of a user's own class, and from a SQLite file."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
     for turn in range(60):
         keys = [b"%d-%d" % (turn, number) for number in range(1_100)]
         store.load(keys, [os.urandom(1_000) for _ in keys])
-        store._database.flush()  # one file for each turn; a delayed flush would put several turns into one file
+        # Flush after each turn, so that each turn writes its own file. A delayed flush would put several turns into one
+        # file.
+        store._database.flush()
     assert int(store._database._rdict.property_value("rocksdb.num-files-at-level0")) > 40
     store.end_bulk()
     files = store._database._rdict
@@ -52,7 +54,12 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
 
 @pytest.mark.thorough
 def test_the_filter_of_each_file_fits_into_a_part_of_the_block_cache(tmp_path):
-    """A larger filter would be read again for each key. A filter has about ten bits for each key."""
+    """The bloom filter of each file fits into a part of the block cache.
+
+    A larger filter would be read again for each key.
+
+    A filter has about ten bits for each key.
+    """
     store = TaskStore(RocksDatabases(RocksMemory()), tmp_path / "task")
     store.begin_bulk(600_000)
     for turn in range(60):

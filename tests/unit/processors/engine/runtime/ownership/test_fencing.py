@@ -59,9 +59,9 @@ def test_what_a_former_owner_has_open_on_the_changelog_is_ended_and_it_commits_n
 
 
 def test_an_owner_without_anything_open_there_is_left_alone(world):
-    """The former owner is alive.
+    """A new owner does not end open transactions on partitions that the former owner keeps.
 
-    It has an open transaction on the partition that it keeps, which must not be aborted.
+    The former owner is alive, and has an open transaction on such a partition.
     """
     world.open(1)
     world.heir.note("in-0", "owner")

@@ -105,7 +105,7 @@ def test_a_function_that_gives_the_same_keys_goes_on_once_it_says_so(tmp_path: P
     former = refused.value.action.partition('same_as("')[2][:8]
     cluster.run(counting(same_as(former)(carrier_of), tmp_path))
     assert newest(cluster) == counts("carrier", 2)
-    cluster.run(counting(by_carrier, tmp_path))  # the former function also works again
+    cluster.run(counting(by_carrier, tmp_path))  # the worker also starts again with the former function
 
 
 def test_a_store_without_a_changelog_has_its_keys_beside_its_data(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_is_open_or_not_read_is_still_claimed(tmp_path: Path) -> None:
     cluster = filled(True)
     still_open = cluster.open_foreign_transaction("in", 0, [(b"k", b"later")])
     cluster.run(application(tmp_path, stateful=True), quiet_s=2 * REST_S)
-    assert cluster.committed_offsets("p")[IN] == 2  # the position is behind the marker and before the open record
+    assert cluster.committed_offsets("p")[IN] == 2  # the position is after the marker and before the open record
     still_open.commit()
     cluster.truncate(IN, start=4)
     with pytest.raises(StateIncoherent, match="2 records are gone"):

@@ -1,4 +1,4 @@
-"""Two versions run in turn. One of them joins two streams by a new store. No message is lost or counted twice."""
+"""Two versions run in turn. In one of them, two streams share a new store. No message is lost or counted twice."""
 
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     feed(cluster, "placed", 2)
     cluster.run(build(joined=False))
     assert cluster.state(build(joined=False), "of-placed") == {(b"k", "n"): 5}
-    # The joined version runs again. Its new store starts empty. The store of-placed has no offsets of paid, and needs
-    # none.
+    # The joined version runs again. Its new store starts empty. The store of-placed needs no offsets of the topic
+    # `paid`.
     cluster.delete_topic("p-both-changelog")
     cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
     feed(cluster, "placed", 1)
@@ -61,7 +61,10 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
 
 
 def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> None:
-    """After the abort, the changelog has offsets but no committed record."""
+    """A new store starts empty although the worker's first commit was aborted.
+
+    After the abort, the changelog's end offset is above 0, but it contains no committed record.
+    """
     cluster = InMemoryCluster()
     for topic in ("placed", "paid"):
         cluster.create_topic(topic)
@@ -77,7 +80,10 @@ def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> N
 
 
 def test_a_changelog_that_is_created_again_later_does_not_begin_empty(tmp_path: Path) -> None:
-    """A worker keeps its arguments for all restarts. So the id of the changelog that was empty is compared."""
+    """A worker may start a store empty only if its changelog has the recorded topic id.
+
+    A worker keeps its arguments for all restarts, so a changelog that was created again must be refused.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("placed")
     cluster.create_topic("paid")

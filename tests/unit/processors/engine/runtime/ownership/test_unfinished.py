@@ -1,8 +1,6 @@
-"""Kafka left a finished transaction open in some partitions.
+"""Kafka committed or aborted a transaction, but left it open in some partitions.
 
-It is committed or aborted there, as its coordinator decided.
-
-Other transactions are not changed.
+The worker ends it in these partitions as the transaction's coordinator decided. Other transactions are not changed.
 """
 
 from __future__ import annotations

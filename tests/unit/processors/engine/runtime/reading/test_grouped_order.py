@@ -1,6 +1,6 @@
-"""The order of reading repartition topics.
+"""The order in which a task reads repartition topics.
 
-Joined rows are read before the message that needs them, and nothing stalls.
+A joined row is read before the message that needs it, and no input waits forever.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def message(time_ms: int) -> Record:
 
 
 def told(task: str, time_ms: int, *, idle_ms: int | None = None, stretch: int = 1) -> Record:
-    """A record with a watermark of a task.
+    """Return a record with a watermark of a task.
 
-    With ``idle_ms``, the watermark says how long the task has been at the end of its input.
+    ``idle_ms`` is the time for which the task has been at the end of its input.
     """
     return 0, word(task, time_ms, idle_ms, stretch)
 
@@ -40,7 +40,7 @@ def word(task: str, time_ms: int, idle_ms: int | None = None, stretch: int = 1) 
     return Watermark(task, time_ms, True, idle_ms, stretch)
 
 
-#: The idle times that a task writes into consecutive watermarks of one silence.
+#: The idle times in the consecutive watermarks that a task writes while its input has no messages.
 IDLE = [int(number * REPEAT_S * 1000) for number in range(1, 8)]
 
 
@@ -126,7 +126,8 @@ def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> li
     return log
 
 
-#: The right sides of each stream: two of them, a chain, a chain plus a direct join, and a circle.
+#: For each stream of a topology, the streams with which it is joined. The four topologies are: two joins, a chain, a
+#: chain with a direct join, and a circle.
 RIGHTS: list[dict[str, frozenset[str]]] = [
     {"orders": frozenset({"prices", "rates"})},
     {"orders": frozenset({"prices"}), "prices": frozenset({"rates"})},
@@ -157,7 +158,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         if chance.random() < 0.05:  # simulate an abort: messages that have already arrived are read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        elif not moved:  # now all that can arrive must lead to progress, otherwise watermarks of idle tasks must
+        # all records that can arrive, or else watermarks of idle tasks, must lead to progress
+        elif not moved:
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them
             if not moved and not reading.step():
@@ -176,8 +178,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
 
 
-#: Maximum number of idle watermarks that a test needs. They must cover more than ``IDLE_S`` for each time that all is
-#: read.
+#: Maximum number of idle watermarks for each task in a test. Each time that all records are read, idle watermarks for
+#: more than ``IDLE_S`` are needed.
 SILENCES_MAX = 200
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, {"orders": frozenset({"prices"})}
 
@@ -266,7 +268,8 @@ ONE = {"prices": frozenset({"p-0"})}
 
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
-    assert reading.order.in_hand.all_ms < 0  # unknown before the order has looked at the inputs for the first time
+    # the time is unknown before the order has looked at the inputs for the first time
+    assert reading.order.in_hand.all_ms < 0
     reading.arrive("prices", 1)
     reading.arrive("orders", 1)
     while reading.step():
@@ -297,7 +300,10 @@ def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
 
 
 def silent(*words: Record) -> Reading:
-    """A message of ``orders`` that waits for a task of ``prices``, which writes these watermarks."""
+    """An order of reading in which a message of ``orders`` waits for a task of ``prices``.
+
+    The task writes these watermarks.
+    """
     made = Reading({"prices": list(words), "orders": [message(50)]}, ONE, PRICES)
     made.arrive("orders", 1)
     made.step()
@@ -352,7 +358,10 @@ def test_a_task_that_never_told_anything_holds() -> None:
 
 
 def test_with_a_backlog_the_words_from_before_a_message_do_not_count_for_it() -> None:
-    """The first idle watermarks that are read describe silences before the message. They must not count for it."""
+    """The first idle watermarks of a backlog were written before the message at 45.
+
+    They must not end the wait of the order at 50, which needs this message.
+    """
     log = [told("p-0", 20, idle_ms=idle_ms) for idle_ms in IDLE] + [told("p-0", 20), message(45), told("p-0", 60)]
     reading = silent(*log)
     for _ in log:

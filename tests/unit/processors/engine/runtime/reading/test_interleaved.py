@@ -1,4 +1,4 @@
-"""A task that processes records of several inputs in one loop gives the results of one input run after the other."""
+"""A task reads several inputs in one loop. The results equal those of a task that reads one input after the other."""
 
 from __future__ import annotations
 

@@ -146,7 +146,8 @@ def test_orders_of_a_producer_with_another_partitioner_are_counted_and_named() -
     assert [counts_of(cluster, number).total for number in range(COUNT)] == [0] * COUNT
     feed(cluster, "customers", MURMUR2, wrong)
     feed(cluster, "orders", CRC32, wrong)
-    feed(cluster, "orders", MURMUR2, first)  # so that the next worker can detect the partitioner again
+    # send right messages last, so that the next worker detects the partitioner again
+    feed(cluster, "orders", MURMUR2, first)
     keys = [f"c{number}".encode() for number in wrong]
     apart = zip(partitions_of(MURMUR2, keys, COUNT), partitions_of(CRC32, keys, COUNT), strict=True)
     expected = sum(one != other for one, other in apart)
@@ -171,7 +172,7 @@ def test_misplaced_messages_of_dropped_work_are_counted_once() -> None:
     keys: list[bytes | None] = [*only_by(CRC32, 1, 3), None]
     arrivals.saw("orders", keys, 0, 2)
     assert arrivals.counts().misplaced == 7
-    arrivals.saw("orders", keys, 2, 4)  # the work is dropped before a commit counts these messages
+    arrivals.saw("orders", keys, 2, 4)  # count messages, then undo the counts before a commit stores them
     arrivals.restore()
     assert arrivals.counts().misplaced == 5
     arrivals.saw("orders", keys, 0, 4)

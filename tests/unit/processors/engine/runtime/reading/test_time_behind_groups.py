@@ -52,7 +52,10 @@ def counted(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.05, 0.5])
 def test_a_burst_that_comes_to_one_partition_before_the_others_makes_nothing_late(apart_s: float) -> None:
-    """An idle processor gets 2,500 messages of eight hours, which one command sends in the order of time."""
+    """No message of a burst is late, although one partition gets its messages before the others.
+
+    An idle processor gets 2,500 messages of eight hours, which one command sends in the order of time.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=3)
     times = [BEGIN - 9 * HOUR + number * 8 * HOUR // 2_500 for number in range(2_500)]
@@ -88,7 +91,10 @@ def test_a_silent_partition_delays_windows_by_the_idleness_and_not_for_ever() ->
 
 
 def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() -> None:
-    """With ``close_when_idle``: the tasks before the topic are idle, too, and their watermarks say for how long."""
+    """Windows with ``close_when_idle`` close behind ``group_by`` when all input is silent.
+
+    The tasks before the repartition topic are idle, too. Their watermarks contain the length of the silence.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
     for partition in range(2):
@@ -99,7 +105,11 @@ def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() ->
 
 
 def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two polls the source's buffer is empty, while a watermark says that the grouped side is far ahead."""
+    """Stream time does not pass a source that still has unread messages.
+
+    Between two polls, the buffer of this source is empty. A watermark says that the grouped side of the join is far
+    ahead.
+    """
     monkeypatch.setattr(loop, "RECORDS_PER_POLL", 1)
     monkeypatch.setattr(reading_order, "BUFFERED_MAX", 2)
     cluster, app = InMemoryCluster(), application()
@@ -116,9 +126,10 @@ def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypa
 
 
 def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> None:
-    """The flight at 9 s waits for the weather at 8.5 s.
+    """A message that is processed early as the right side of a join does not make older messages late.
 
-    Behind it is the flight at 6.5 s, which the alert at 7 s needs.
+    The flight at 9 s waits for the weather at 8.5 s. The next message in its topic is the flight at 6.5 s, which the
+    alert at 7 s needs.
     """
     cluster, app = InMemoryCluster(), application(commit_every=1)
     for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):
@@ -187,7 +198,10 @@ def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
 
 @pytest.mark.parametrize("partitions", variants([3, 1]))
 def test_a_task_that_groups_again_what_it_has_grouped_has_time(partitions: int) -> None:
-    """The task reads its own watermarks in two inputs: employees by boss, and the groups that it makes of them."""
+    """Stream time advances in a task that reads its own watermarks in two inputs.
+
+    The inputs are the employees by boss, and the groups that the task makes of them.
+    """
     cluster, app = InMemoryCluster(), application()
     people = app.dataframe(app.topic("people"))
     once = people.group_by("boss", "by-boss").join_table(people.to_table(), "left", on_merge="keep-left")
@@ -245,7 +259,10 @@ def as_of(stream: Any, grouped: Any) -> Any:
 @pytest.mark.parametrize("partitions", variants([3, 1]))
 @pytest.mark.parametrize("join", [by_state, by_row, as_of])
 def test_what_waits_for_a_silent_grouping_goes_on(join: Any, partitions: int, *, regrouped: bool) -> None:
-    """The wait ends although no newer message comes, whatever state the task keeps."""
+    """A message that waits for a silent partition of the joined stream is processed after a limited time.
+
+    No newer message comes. The time is limited with and without state in the task.
+    """
     cluster, app = InMemoryCluster(), application()
     prices = app.dataframe(app.topic("prices")).group_by("shop")
     stream = app.dataframe(app.topic("sales"))
@@ -273,9 +290,10 @@ def twice_grouped() -> Application:
 
 @pytest.mark.parametrize("command", [None, Clear(store="sold", all=True)], ids=["restart", "command"])
 def test_heirs_of_tasks_whose_stores_keep_no_time_know_it(command: Clear | None) -> None:
-    """Each worker is stopped before its wait for the silent partition ends. The messages that come later are older.
+    """A new worker learns the stream time of a silent task from the watermarks of the former worker.
 
-    The second worker reads the watermarks of the first, and writes none itself.
+    Each worker is stopped before its wait for the silent partition ends. The messages that come later are older. The
+    second worker writes no watermarks itself.
     """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
@@ -332,7 +350,10 @@ def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
 
 
 def test_a_run_leaves_nothing_that_words_bring() -> None:
-    """Behind a join and two groupings, the time of the last message takes longer than a run's usual silence."""
+    """A run in memory ends only after the last message has passed a join and three groupings.
+
+    The watermarks of this message take longer than the silence after which a run usually ends.
+    """
     cluster, app = InMemoryCluster(), application()
     for topic in ("left", "right"):
         cluster.create_topic(topic, partitions=1)

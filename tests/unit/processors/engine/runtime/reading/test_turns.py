@@ -1,4 +1,4 @@
-"""Messages that wait for asynchronous calls end the worker's turn.
+"""A worker processes records in turns. Messages that wait for asynchronous calls end a turn.
 
 No later message is processed before these messages.
 """
@@ -108,9 +108,9 @@ def test_messages_with_calls_are_joined_with_the_row_of_their_time(calls: Callab
 
 @pytest.mark.parametrize("calls", CALLS)
 def test_windows_behind_group_by_and_calls_count_every_message(calls: Callable[..., Any]) -> None:
-    """Behind ``group_by``, watermarks are between the messages.
+    """Windows behind ``group_by`` and asynchronous calls count every message.
 
-    If a watermark were read too early, it would close windows.
+    Watermarks are between the messages. If a watermark were read too early, it would close windows.
     """
     cluster, app = fed(("a",), partitions=2), application(commit_every=7)
     grouped = calls(app.dataframe(app.topic("a")).group_by("g"), "key")
@@ -213,9 +213,10 @@ class Timed(InlineProcess):
 
 @pytest.mark.parametrize("late_s", [1.0, 4.0, 9.0])
 def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_path: Path, late_s: float) -> None:
-    """The longest commit interval and the longest call together would keep a transaction open for 19 s.
+    """Calls are delayed until the next transaction if the open one would become too old.
 
-    Kafka aborts a transaction after 15 s.
+    The longest commit interval and the longest call together would keep a transaction open for 19 s. Kafka aborts a
+    transaction after 15 s.
     """
     cluster = InMemoryCluster()
     for topic in ("plain", "called"):
@@ -266,7 +267,7 @@ class Jumping(asyncio.SelectorEventLoop):
 def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_own(
     order: str, calls: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First many keys have calls, then many messages of one key.
+    """Many calls that start together end within the time limit, for many keys and for many messages of one key.
 
     If only rounds or only messages were limited, the calls would take twice as long.
     """

@@ -1,4 +1,7 @@
-"""Watermarks in a repartition topic: the tasks before the topic write them, and a task behind it derives a time."""
+"""Watermarks in a repartition topic. The tasks before the topic write them.
+
+A task that reads the topic derives its stream time from them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
 def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
-    """The state that a task behind the topic ``MAKERS`` has of the tasks before the topic."""
+    """Return what a task that reads the topic ``MAKERS`` knows about the tasks that write to this topic."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
@@ -65,7 +68,7 @@ def watermark(task: str, time_ms: int, idle_ms: int | None = None) -> bytes:
 
 def test_a_task_that_is_gone_holds_no_time() -> None:
     upstream = upstream_of({"planes-0": (90, False), "planes-1": (10, False)}, partitions=1)
-    upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # a watermark that was written before the task ended
+    upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # the watermark is from a task that no longer exists
     assert upstream.time_ms() == 90
     assert upstream.quiet() is None
 
@@ -97,7 +100,7 @@ def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool
     assert upstream.quiet() is None
     upstream.take(MAKERS, 8, watermark("planes-0", 90), 100.0)
     assert upstream.time_ms() == 60
-    upstream.begin()  # simulate an abort: what is not committed is read again
+    upstream.begin()  # simulate an abort, after which uncommitted records are read again
     assert upstream.time_ms() == 60
 
 

@@ -1,4 +1,4 @@
-"""The callbacks of an application: which errors reach which one, what True does, and that each message is told."""
+"""The callbacks of an application: the errors that each one gets, the effect of True, and one call for each message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_each_error_reaches_its_callback_first() -> None:
         if value == 2:
             raise ValueError("no")
         if value == 3:
-            state.set("a", "x" * 2_000_000)  # a state value is no output
+            # the record of a state value is too large, but it is no output, so the producer's callback is not called
+            state.set("a", "x" * 2_000_000)
         return {1} if value == 4 else value
 
     cluster = fed(b"1", b"{no", b"2", b"3", b"4", b"5")

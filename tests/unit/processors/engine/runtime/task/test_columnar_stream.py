@@ -1,4 +1,4 @@
-"""Steps on columns in the engine: which streams use them, which messages they leave, and that results are the same."""
+"""Steps that process batches as columns: which streams use them, which messages they leave out, and equal results."""
 
 import json
 from random import Random

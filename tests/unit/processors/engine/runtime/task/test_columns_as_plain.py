@@ -1,6 +1,6 @@
-"""Columns and the plain loop give the same bytes in every task that uses columns, whatever other input the task reads.
+"""Columns and the plain loop give the same bytes in every task that can use columns, whatever other input it reads.
 
-``conftest.py`` makes all other tests of this folder use columns, too, wherever a stream can.
+``conftest.py`` switches columns on for small batches in all tests of this folder.
 """
 
 from __future__ import annotations
@@ -237,7 +237,10 @@ def test_columns_and_the_plain_loop_leave_the_same(topology: Topology, seed: int
 
 
 def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
-    """A message beyond stream time must not release a result of its key that is held back."""
+    """`suppress` holds results back until all tasks before a repartition topic have reached their time.
+
+    A message that is newer than stream time must not release the held result of its key.
+    """
     app = Application("in-memory", consumer_group="g", loglevel=None)
     frame = app.dataframe(app.topic("l"))
     windowed(frame).current("partition").suppress(every=100)
@@ -261,7 +264,7 @@ def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
 
 
 def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: columns use the worker's clock, although tasks before a repartition topic are not there yet."""
+    """Plant a bug: columns use the worker's clock before the tasks in front of a repartition topic reach its time."""
     original = ColumnarStream.take
 
     def by_the_clock(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:
@@ -278,7 +281,7 @@ def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> 
 
 
 def gives_each_stream_rows_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: each of two streams with one aggregation holds its own rows.
+    """Plant a bug: two streams share one aggregation, but each stream keeps its own rows.
 
     A stream then does not see the rows of the other stream.
     """

@@ -1,4 +1,7 @@
-"""Results of windows that meet messages in a later step are processed between them, independent of commits."""
+"""A step gets messages and window results. Each result is processed between the messages, in the order of time.
+
+The times of commits must not change this order.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,10 @@ def fed(make: Callable[[int], Application], how: str) -> tuple[list[Any], list[A
 @pytest.mark.parametrize("how", ["backlog", "live", "each"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_finds_each_window_that_was_closed_before_it(kind: Callable[..., Any], how: str) -> None:
-    """The result of the window from 20 s fails in a later step, and no other result fails."""
+    """Each message finds the windows that were closed before it.
+
+    The result of the window from 20 s fails in a later step. No other result fails.
+    """
     rows, dead = fed(lambda every: build(kind, every), how)
     assert rows == [
         *((0, None), (11_000, None), (12_000, 0), (23_000, 0), (24_000, 10_000), (60_000, 10_000), (61_000, 10_000))

@@ -1,4 +1,4 @@
-"""The facts of a task: each method changes only the fact that its name says."""
+"""The facts of a task (its recorded state in the worker). Each method changes only the fact that is in its name."""
 
 from __future__ import annotations
 

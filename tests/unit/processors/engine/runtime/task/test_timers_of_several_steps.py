@@ -43,7 +43,10 @@ def test_timers_of_two_branches_fire_by_time(declared: tuple[tuple[int, int], ..
 
 
 def test_a_timer_that_is_set_for_the_past_goes_back_to_no_time() -> None:
-    """Otherwise a commit after the earlier timer would decide whether a window is still open for the later timer."""
+    """Within one run of timers, the time that decides about closed windows never decreases.
+
+    Otherwise a commit between two timers would decide whether a window is still open for the later timer.
+    """
     stream = StreamTime()
     stream.look(T + 100_000)
     stream.advance(T + 13_300)

@@ -1,4 +1,4 @@
-"""Many timers of one key are set and fire in steps of bounded size, however many there are."""
+"""Many timers of one key are set and fire. However many they are, the steps have a limited size."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_many_that_are_due_at_once_fire_in_bounded_steps_before_the_next_message
 
 
 class Many:
-    """Sets timers of one key. The message has the number of the first timer and how many to set."""
+    """Sets timers of one key. A message is a pair: the number of the first timer, and how many timers to set."""
 
     def on_message(self, value: Any, context: Any) -> None:
         first, count = value
@@ -86,7 +86,7 @@ def test_many_timers_of_a_key_are_set_and_fire_in_steps_of_bounded_size(
     fired: int | None,
     at_once: int | None,
 ) -> None:
-    """The number of timers has no influence on the size of a step, or on what a step reads and remembers."""
+    """The number of timers does not change the size of a step, its number of reads, or its memory."""
     for module, name, size in (
         (time_index, "NEAR", near),
         (task_timers, "FIRED_AT_ONCE", fired),

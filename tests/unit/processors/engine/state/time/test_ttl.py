@@ -155,7 +155,10 @@ def test_a_late_message_gives_no_end_to_a_value_that_has_none(cluster: InMemoryC
 
 
 def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many values may expire at once, and a commit removes only a part of them. In this test, it removes none."""
+    """A query does not show expired values that are not removed yet.
+
+    Many values may expire at once, and a commit removes only a part of them. In this test, it removes none.
+    """
     monkeypatch.setattr(task_time.TaskTime, "_remove", lambda self: None)
     send(cluster, 0, ["set", "n"], ["set", "m"])
     send(cluster, 500, ["set", "m"])
@@ -173,7 +176,7 @@ def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypat
         return {}
 
     cluster.run(app)
-    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # expired, but not removed yet
+    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # the values are expired, but not removed yet
     app._errand = errand
     cluster.run(app)
     assert seen == ["__holdfast/ends/m", "m"]
@@ -193,7 +196,8 @@ def test_a_deleted_value_leaves_no_entry(cluster: InMemoryCluster) -> None:
     send(cluster, 1, ["delete", "n"])
     cluster.run(build())
     assert {key for _, key in own(cluster, build()) if "/n" in key or key == "n"} == set()
-    assert len(own(cluster, build())) == 3  # the value of m, the record of its end, and its index entry
+    # three records stay: the value of m, the record of its end, and its index entry
+    assert len(own(cluster, build())) == 3
 
 
 def test_a_value_whose_time_is_over_at_once_is_not_set(cluster: InMemoryCluster) -> None:
