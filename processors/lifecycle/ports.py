@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.infra.errors import HoldfastError
+
 # Imported for types only, because these modules import SQLAlchemy and alembic, which most users do not need.
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
@@ -30,6 +32,10 @@ class ProcessorStatusSource(Protocol):
 
     def last_failure(self) -> ProcessorStatus | None:
         """The status of the instance when it last ended with an error; None if it never ended with an error."""
+
+
+class NotStarted(HoldfastError):
+    """Workers ended, failed or were not ready in time after they were started; their state is as it was before."""
 
 
 def now_utc() -> datetime:

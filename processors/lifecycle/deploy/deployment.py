@@ -31,12 +31,12 @@ from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
 from holdfast.processors.lifecycle.deploy.watch import Counted, committed_of, counted, progresses, puts_aside
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed, log_tail
-from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.ports import NotStarted, World
 
 log = structlog.get_logger(__name__)
 
 
-class DeploymentFailed(HoldfastError):
+class DeploymentFailed(NotStarted):
     """A deployed processor failed to start, or failed soon after its start.
 
     Fields: ``slot``, ``exit_status``, ``log`` (last lines of the worker's log), ``error`` (the error that the worker

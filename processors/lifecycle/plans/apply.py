@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
@@ -38,18 +38,12 @@ from holdfast.processors.lifecycle.plans.holding import Hold
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt
 from holdfast.processors.lifecycle.plans.stages import (
-    ClearKeys,
-    CompareStores,
-    ReadAgain,
     RemoveLoaded,
     RemoveShadow,
     ResumeProcessor,
-    RunProcessor,
-    SetPositions,
     Stage,
-    StopProcessor,
 )
-from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.ports import NotStarted, now_utc
 
 log = structlog.get_logger(__name__)
 
@@ -274,7 +268,7 @@ class Applier:
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
-        after, said = after_abandoning(begun, len(record.done))
+        after, said = way_on.after_abandoning(begun, len(record.done))
         ends = [] if after is None or any(stage is after for stage in left) else [after]
         for stage in (*left, *ends):
             if stage is after or isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
@@ -283,6 +277,10 @@ class Applier:
                         done = self.execute(begun.processor, stage, self._heard)
                 except HoldLost as lost:
                     raise _lost(record) from lost
+                except NotStarted as failed:
+                    # The state is complete, so the apply ends. Then recovery, or the action that it names, starts them.
+                    self.tell(f"{stage.says}: {failed} Recovery continues with them.")
+                    continue
                 except HoldfastError as failed:
                     self.journal.let_go_of_apply(record.id, record.token, f"abandoning it failed: {failed}")
                     raise
@@ -338,7 +336,7 @@ class Applier:
     def _carry_out(self, plan: Plan, record: ApplyRecord) -> Applied:
         began, token = time.monotonic(), self.hold.fence.token
         notes = list(record.done)
-        again = paused_start(plan.stages[: len(notes)])
+        again = way_on.paused_start(plan.stages[: len(notes)])
         for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
             started, self.hold.step = self.clock(), f"{record.started_at.isoformat()}/{record.id}/{number}"
             try:
@@ -393,56 +391,6 @@ class Applier:
     def _refuse_held(self, record: ApplyRecord, begun: Plan | None) -> None:
         if not is_free(record, self.holder):
             raise _in_progress(record, begun, f"is being carried out by {record.holder}")
-
-
-def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
-
-    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
-    """
-    last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
-    return last if isinstance(last, RunProcessor) and last.paused else None
-
-
-def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """Returns the stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
-
-    The first ``done`` stages are done; the next stage may have begun. The returned stage concerns workers that the
-    apply started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are
-    started normally. If the state is partly changed, the processor is stopped permanently, so that recovery starts no
-    worker. Workers that the apply had already stopped stay stopped.
-    """
-    tried, left = plan.stages[: done + 1], plan.stages[done:]
-    name, repeat = plan.processor, "Repeat the command that was broken off"
-    if paused_start(plan.stages[:done]) is not None or (left and paused_start(left[:1]) is not None):
-        end = next((stage for stage in left if _ends_a_pause(stage)), None)
-        if isinstance(end, StopProcessor):
-            return end, ""
-        half = end is None or (end is not left[0] and any(_between(stage) for stage in tried))
-        if isinstance(end, RunProcessor) and end.release_id is None and not half:
-            return end, ""
-        return _stopped(name), (
-            f"{name} is stopped, because its state is changed in part. {repeat}, or start the processor with the state "
-            f"that it has: `holdfast apply deploy {name}`."
-        )
-    last = next((stage for stage in reversed(tried) if isinstance(stage, RunProcessor | StopProcessor)), None)
-    if isinstance(last, StopProcessor) and not last.for_good and plan.after_kill == "go on":
-        return _stopped(name), f"{name} is stopped. {repeat}, or start the processor: `holdfast apply deploy {name}`."
-    return None, ""
-
-
-def _stopped(processor: str) -> StopProcessor:
-    return StopProcessor(f"stop {processor}: the apply is abandoned", for_good=True)
-
-
-def _ends_a_pause(stage: Stage) -> bool:
-    return isinstance(stage, StopProcessor) or (isinstance(stage, RunProcessor) and not stage.paused)
-
-
-def _between(stage: Stage) -> bool:
-    """Whether state and input offsets may contradict each other while the stage is only partly done."""
-    moves = isinstance(stage, ClearKeys) and bool(stage.positions)
-    return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:

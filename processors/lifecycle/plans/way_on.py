@@ -1,5 +1,7 @@
 """Finds the one command that ends an open apply (interrupted execution of a plan). Status, checks and errors print it.
 
+It also decides what happens to the workers of an apply that is abandoned.
+
 The state of the open apply, and the command that ends it:
 
 the apply resumes its recorded plan       holdfast apply resume N
@@ -11,6 +13,7 @@ the recorded plan cannot be read          holdfast apply abandon N --reason WHY
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,12 +25,17 @@ from holdfast.processors.lifecycle.plans.requests import INSTALLATION, Compact, 
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
     AdoptTable,
+    CheckLocalState,
     ClearKeys,
     CompareStores,
     DeleteStateAside,
+    MakeRelease,
     PauseProcessor,
+    ProveVersion,
     ReadAgain,
     RunProcessor,
+    SetPositions,
+    Stage,
     StopProcessor,
 )
 
@@ -36,6 +44,15 @@ from holdfast.processors.lifecycle.plans.stages import (
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
 #: Stages that running workers carry out, so that they fail while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
+#: Stages that start, stop or pause workers, prepare a version, or only compare.
+_CHANGES_NO_STATE = (
+    CheckLocalState,
+    MakeRelease,
+    PauseProcessor,
+    ProveVersion,
+    RunProcessor,
+    StopProcessor,
+)
 #: Maps a field of a request to its command-line option, if their names differ.
 #: An empty text means a positional argument.
 _OPTIONS = {
@@ -71,15 +88,19 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
     return plan.after_kill == "go on" and starts_or_stops
 
 
-def only_starts_workers(record: ApplyRecord) -> bool:
-    """Whether an open apply next starts workers, and then has only stages that stop workers or delete old state.
+def waits_with_whole_state(record: ApplyRecord) -> bool:
+    """Whether an open apply (execution of a plan) next starts workers, while the processor's state is complete.
 
-    The state is then complete, so the apply (execution of a plan) may be abandoned if the workers do not start.
+    The apply may then be abandoned if the workers do not start. The state is complete if no stage has changed it yet.
+    It is also complete if all stages after the start only stop workers or delete old state.
     """
     plan = read(record)
-    after = () if plan is None else plan.stages[len(record.done) :]
+    if plan is None:
+        return False
+    done, after = plan.stages[: len(record.done)], plan.stages[len(record.done) :]
+    unchanged = all(isinstance(stage, _CHANGES_NO_STATE) for stage in done)
     later = all(isinstance(stage, StopProcessor | DeleteStateAside) for stage in after[1:])
-    return isinstance(next(iter(after), None), RunProcessor) and later
+    return isinstance(next(iter(after), None), RunProcessor) and (unchanged or later)
 
 
 def needs_workers(record: ApplyRecord) -> bool:
@@ -123,3 +144,53 @@ def command_of(request: Request) -> str:
 
 def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def paused_start(done: Sequence[Stage]) -> Stage | None:
+    """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
+
+    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
+    """
+    last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
+    return last if isinstance(last, RunProcessor) and last.paused else None
+
+
+def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
+    """Returns the stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
+
+    The first ``done`` stages are done; the next stage may have begun. The returned stage concerns workers that the
+    apply started paused. If the plan ends with a stop, these workers are stopped. If it ends with a start, they are
+    started normally. If the state is partly changed, the processor is stopped permanently, so that recovery starts no
+    worker. Workers that the apply had already stopped stay stopped.
+    """
+    tried, left = plan.stages[: done + 1], plan.stages[done:]
+    name, repeat = plan.processor, "Repeat the command that was broken off"
+    if paused_start(plan.stages[:done]) is not None or (left and paused_start(left[:1]) is not None):
+        end = next((stage for stage in left if _ends_a_pause(stage)), None)
+        if isinstance(end, StopProcessor):
+            return end, ""
+        half = end is None or (end is not left[0] and any(_between(stage) for stage in tried))
+        if isinstance(end, RunProcessor) and end.release_id is None and not half:
+            return end, ""
+        return _stopped(name), (
+            f"{name} is stopped, because its state is changed in part. {repeat}, or start the processor with the state "
+            f"that it has: `holdfast apply deploy {name}`."
+        )
+    last = next((stage for stage in reversed(tried) if isinstance(stage, RunProcessor | StopProcessor)), None)
+    if isinstance(last, StopProcessor) and not last.for_good and plan.after_kill == "go on":
+        return _stopped(name), f"{name} is stopped. {repeat}, or start the processor: `holdfast apply deploy {name}`."
+    return None, ""
+
+
+def _stopped(processor: str) -> StopProcessor:
+    return StopProcessor(f"stop {processor}: the apply is abandoned", for_good=True)
+
+
+def _ends_a_pause(stage: Stage) -> bool:
+    return isinstance(stage, StopProcessor) or (isinstance(stage, RunProcessor) and not stage.paused)
+
+
+def _between(stage: Stage) -> bool:
+    """Whether state and input offsets may contradict each other while the stage is only partly done."""
+    moves = isinstance(stage, ClearKeys) and bool(stage.positions)
+    return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)

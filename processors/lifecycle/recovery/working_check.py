@@ -177,7 +177,7 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
     down = any(each.needs_recovery for each in found.values())
     if failed is not None and down and not held and way_on.needs_workers(begun):
         return f"{failed.action}; then, when all workers run: {action}"
-    if not any(map(_ended_by_itself, found.values())) or not way_on.only_starts_workers(begun):
+    if not any(map(_ended_by_itself, found.values())) or not way_on.waits_with_whole_state(begun):
         return action
     instead = f"holdfast apply abandon {begun.id} --reason WHY"
     if held:

@@ -22,7 +22,7 @@ from holdfast.orchestration.view.reasons import Reason
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, PlanRefused
 from holdfast.processors.lifecycle.plans.behind import Behind, Recorded
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,
@@ -44,6 +44,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
+from holdfast.processors.lifecycle.ports import NotStarted
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Differs, Healthy, NotDeployed, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
 from holdfast.processors.lifecycle.recovery.limits import Limits
@@ -52,7 +53,7 @@ from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.recovery.working_check import judge_beside, judge_interrupted
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
-from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
+from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, stopped, world_of
 
 TOPOLOGY = orders_topology()
 REQUESTS: list[Request] = [
@@ -356,6 +357,29 @@ def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_
     )
     assert judge_interrupted(record, {"0": Healthy("running")}).action == resume
     assert judge_interrupted(replace(record, done=()), FAILS).action == resume, "its state is half set aside"
+
+
+def test_a_clear_that_changed_nothing_yet_may_be_abandoned_if_its_workers_do_not_start(installed: Installation) -> None:
+    """Found by a course: the changelog had another configuration, so each resume ended at the start of the workers."""
+    dead = stopped(TOPOLOGY, deployment=DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3))
+    plan = decide(Clear("orders"), dead, TOPOLOGY)
+    starts = next(number for number, stage in enumerate(plan.stages) if isinstance(stage, RunProcessor))
+    record = broken_off(plan, installed, starts + 1)
+    resume, instead = f"holdfast apply resume {record.id}", f"holdfast apply abandon {record.id} --reason WHY"
+    assert judge_interrupted(record, FAILS).action == (
+        f"{resume}; or, if its workers end again: {instead}, and recovery continues."
+    )
+    told: list[str] = []
+
+    def execute(processor: str, stage: object, tell: object) -> Done:
+        raise NotStarted("Slot 0 ended (exit status 64).")
+
+    free = Applier(execute, installed.registry.journal, "ada", Holder("other", lambda name: True), tell=told.append)
+    assert free.abandon(record, "its workers do not start")
+    assert told[-1].endswith("Slot 0 ended (exit status 64). Recovery continues with them.")
+    assert installed.registry.journal.applies(open_only=True) == ()
+    later = broken_off(plan, installed, starts + 2)
+    assert judge_interrupted(later, FAILS).action == f"holdfast apply resume {later.id}", "its keys are cleared in part"
 
 
 def test_where_recovery_found_that_a_version_does_not_start_its_action_follows(installed: Installation) -> None:
