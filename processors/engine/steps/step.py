@@ -92,6 +92,10 @@ class Window(Kept, Protocol):
         """Whether a message may produce several results."""
 
     @property
+    def owes(self) -> bool:
+        """Whether a message may bring results of earlier messages, which can fail without the message."""
+
+    @property
     def asks_headers(self) -> bool:
         """Whether the window calls functions that get headers."""
 

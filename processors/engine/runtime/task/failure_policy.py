@@ -6,7 +6,7 @@ Also calls the other callbacks of an application for its messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
-from holdfast.infra.kafka.records import Headers
+from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
@@ -23,8 +23,18 @@ from holdfast.processors.engine.formats.serialization import ValueUnreadable, Va
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
-from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
-from holdfast.processors.engine.steps.outbox import Output
+from holdfast.processors.engine.runtime.task.arrivals import Arrivals
+from holdfast.processors.engine.runtime.task.facts import TaskFacts
+from holdfast.processors.engine.runtime.task.failed_message import (
+    FailedMessage,
+    OnFailure,
+    failed_result,
+    failed_slot,
+    failed_timer,
+)
+from holdfast.processors.engine.state.time.timers import Due
+from holdfast.processors.engine.steps.outbox import Outboxes, Output
+from holdfast.processors.engine.windows.stored import Closing
 
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
@@ -84,6 +94,57 @@ class Callbacks:
     def skip(self) -> bool:
         """Whether a callback may skip a failed message."""
         return (self.processing, self.consumer, self.producer) != (None, None, None)
+
+
+class Failures:
+    """Applies the failure policy to what fails in one task. The failed work is already undone.
+
+    Args:
+        outboxes: The outboxes that get the dead letters.
+        arrivals: The task's counts of messages.
+        task: The places of the task's last messages.
+    """
+
+    def __init__(self, outboxes: Outboxes, arrivals: Arrivals, task: TaskFacts) -> None:
+        self._outboxes, self._arrivals, self._task = outboxes, arrivals, task
+        #: The error with which the policy stopped the worker, so that no other failure has this error as its reason.
+        self._stops: BaseException | None = None
+
+    def decide(self, on_failure: OnFailure, *failed: FailedMessage) -> None:
+        """Applies the policy, adds the dead letters, and counts. Adds nothing if the policy stops the worker."""
+        for each in failed:
+            if each.error is self._stops:
+                raise each.error
+        try:
+            decided = [(each, on_failure(each)) for each in failed]
+        except BaseException as error:
+            self._stops = error
+            raise
+        for each, instead in decided:
+            if instead is not None:
+                self._outboxes.add(instead)
+            self._arrivals.failed(each, put_aside=instead is not None)
+
+    def windows(self, on_failure: OnFailure) -> Callable[[str, Closing, BaseException], None]:
+        """Returns the policy for windows that no message closes."""
+        last_of = self._task.last_of
+        return lambda topic, at, error: self.decide(on_failure, failed_result(*last_of(topic), at, error))
+
+    def owed(self, on_failure: OnFailure, failed: Sequence[tuple[Closing, BaseException]]) -> None:
+        """Applies the policy to results of earlier messages that the present message brought."""
+        last = self._task.last_message()
+        at = Partition(last.topic, last.partition), last.offset
+        self.decide(on_failure, *(failed_result(*at, closing, error) for closing, error in failed))
+
+    def timers(self, on_failure: OnFailure) -> Callable[[str, Due, BaseException], None]:
+        """Returns the policy for timers."""
+        last_of = self._task.last_of
+        return lambda topic, due, error: self.decide(on_failure, failed_timer(*last_of(topic), due, error))
+
+    def slot(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
+        """Applies the policy to a slot of a schedule."""
+        last = self._task.last_of(self._task.inputs[0])
+        self.decide(on_failure, failed_slot(*last, schedule, slot_ms, error))
 
 
 class UnreadMessage:
