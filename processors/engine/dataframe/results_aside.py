@@ -1,12 +1,12 @@
-"""Puts aside the result of earlier messages that fails within a message, so that the message itself does not fail.
+"""Puts aside the result of earlier messages that fails within a message, so that the message itself succeeds.
 
 A message may close a window of its key, or bring a result that was held back. Earlier messages made this result
 (``OwedResult``). If a later step raises an error for it, the message would fail, and so would each later message of the
-key, because the window stays open. Therefore only the result is undone, and the message goes on::
+key, because the window stays open. Therefore only the result is undone, and the message succeeds::
 
     message ──► window ──► result 1 ──► later steps          state and outputs of result 1 stay
                   │        result 2 ──► later steps raise     state and outputs of result 2 are undone
-                  └──► window closed, message goes on, and with its success, the failure policy decides about result 2
+                  └──► window closed; the failure policy decides about result 2 when the message has succeeded
 
 Invariants:
     - The failure policy decides about a result only if the rest of the message succeeds. Otherwise the window stays
