@@ -72,7 +72,7 @@ class _Silence:
 
 
 class SourceFailed(ProcessingFailed):
-    """The ``run`` of a source raised an error; the worker stops. What was complete before is committed."""
+    """A method of a source raised an error, for example ``run``; the worker stops. Complete units are committed."""
 
     cause = ""
 
@@ -136,19 +136,20 @@ class SourceTurns:
 
 
 def raise_failed(sources: TaskSources) -> None:
-    """Raises SourceFailed if the ``run`` of a source has raised, and its complete units are taken."""
+    """Raises SourceFailed if a method of a source has raised, and its complete units are taken."""
     if (failed := sources.failure) is None:
         return
-    name, error = failed
+    name, method, error = failed
     if isinstance(error, HoldfastError):
         said, action = error.message, error.action
     else:
-        said, action = masked(str(error)), "Correct its `run`, or the system that it reads."
+        said, action = masked(str(error)), f"Correct its `{method}`, or the system that it reads."
     raise SourceFailed(
         f"Source {name!r} raised {type(error).__name__}: {said.rstrip('.')}. What it had completed is committed; what "
         "a StatefulSource has produced since its last `flush` is discarded.",
         action=f"{action} Then restart: the source starts again.",
         source=name,
+        method=method,
         error=type(error).__name__,
     ) from error
 

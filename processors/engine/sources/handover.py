@@ -39,6 +39,8 @@ UNIT_MAX, UNIT_BYTES_MAX = 100_000, 64 << 20
 #: In step: maximum real seconds for which the loop waits for the thread.
 SETTLED_WITHIN_S = 60.0
 
+#: What mends the time of a source's message.
+_OTHER_TIME = "Pass another `timestamp` to `produce`, or leave it out for the present time"
 _real = SystemClock()
 
 
@@ -115,6 +117,8 @@ class Handover:
         self._running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
         self.ended = False
+        #: The method of the source that is called, or whose call raised ``error``.
+        self.method = "run"
 
     # -- for the source's threads -----------------------------------------------------------------------------------
 
@@ -131,7 +135,7 @@ class Handover:
             raise too_large(f"A message of source {self.source!r}", self._topic, size, self._limits.record_bytes_max)
         earliest, latest = self._limits.times.bounds(self._topic)
         if not earliest <= at_ms <= latest:
-            raise self._limits.times.refusal(self._topic, at_ms)
+            raise self._limits.times.refusal(self._topic, at_ms, action=_OTHER_TIME)
         with self._changed:
             self._check()
             if not self._has_room():

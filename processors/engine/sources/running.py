@@ -157,11 +157,11 @@ class TaskSources:
         return any(not (each.ended or each.in_step) for each in running)
 
     @property
-    def failure(self) -> tuple[str, BaseException] | None:
-        """The source that raised, and its error; None without an error."""
+    def failure(self) -> tuple[str, str, BaseException] | None:
+        """The source that raised, the method of it, and its error; None without an error."""
         for each in self._all:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
-                return each.name, each.handover.error
+                return each.name, each.handover.method, each.handover.error
         return None
 
     def committed(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.formats.kafka_message import GivenHeaders, KafkaMessage
@@ -30,6 +30,10 @@ ClientConnectFailureCallback = Callable[[Exception], None]
 
 class SourceNotRunning(HoldfastError):
     """A method of a source was called outside of its ``run``, for example ``produce`` on the declared object."""
+
+
+class SourceWithoutState(HoldfastError, AttributeError):
+    """A source that is no ``StatefulSource`` used ``state``."""
 
 
 class MessageRefused(HoldfastError):
@@ -188,21 +192,33 @@ class Source:
         failed = True
         try:
             self._connect()
+            self._calls("run")
             self.run()
             failed = False
         finally:
-            self.cleanup(failed)
+            try:
+                self.cleanup(failed)
+            except BaseException:
+                self._calls("cleanup")
+                raise
 
     def _connect(self) -> None:
+        self._calls("setup")
         try:
             self.setup()
         except Exception as failure:
             if self._on_not_connected is None:
                 raise
+            self._calls("on_client_connect_failure")
             self._on_not_connected(failure)
         else:
             if self._on_connected is not None:
+                self._calls("on_client_connect_success")
                 self._on_connected()
+
+    def _calls(self, method: str) -> None:
+        if self._handover is not None:
+            self._handover.method = method
 
     def _not_running(self, called: str) -> NoReturn:
         raise SourceNotRunning(
@@ -210,6 +226,19 @@ class Source:
             action=f"Use `{called}` within `run` (or `setup`) of the class, and start the application: `app.run()`.",
             source=self.name,
         )
+
+    if not TYPE_CHECKING:  # so that type checkers still report other attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own."""
+            if name != "state":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            kind = type(self).__name__
+            raise SourceWithoutState(
+                f"Source {self.name!r} used `state`, but {kind} is a subclass of `Source`, which keeps no state.",
+                action=f"Write `class {kind}(StatefulSource)`, and call `self.flush()` to commit its state.",
+                source=self.name,
+            )
 
     def __repr__(self) -> str:
         """The name of the source."""

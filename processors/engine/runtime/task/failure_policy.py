@@ -18,7 +18,7 @@ from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
-from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX, is_repartition_topic
 from holdfast.processors.engine.formats.serialization import ValueUnreadable, ValueUnwritable, headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -213,6 +213,9 @@ class ProcessedCalls:
         for number in range(run.size):
             batch, index = run.place(number)
             (topic, partition), offset = batch.partition, batch.offsets[index]
+            # In a repartition topic, a record without a key is a watermark of the processor's own, and no message.
+            if is_repartition_topic(topic) and batch.keys[index] is None:
+                continue
             if before[topic] <= offset < positions[topic]:
                 self._call(topic, partition, offset)
 
