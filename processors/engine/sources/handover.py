@@ -39,8 +39,6 @@ UNIT_MAX, UNIT_BYTES_MAX = 100_000, 64 << 20
 #: In step: maximum real seconds for which the loop waits for the thread.
 SETTLED_WITHIN_S = 60.0
 
-#: What mends the time of a source's message.
-_OTHER_TIME = "Pass another `timestamp` to `produce`, or leave it out for the present time"
 _real = SystemClock()
 
 
@@ -135,7 +133,7 @@ class Handover:
             raise too_large(f"A message of source {self.source!r}", self._topic, size, self._limits.record_bytes_max)
         earliest, latest = self._limits.times.bounds(self._topic)
         if not earliest <= at_ms <= latest:
-            raise self._limits.times.refusal(self._topic, at_ms, action=_OTHER_TIME)
+            raise self._limits.times.refusal(self._topic, at_ms, of_source=True)
         with self._changed:
             self._check()
             if not self._has_room():
