@@ -74,7 +74,7 @@ class ResultsAside:
             self.repeated = error
             raise error
         for state, length in zip(self._states.values(), mark.undo_logs, strict=True):
-            state.undo_to(length)
+            state.undo_message(length)
         for topic, box in self._outboxes.items():
             box.keep(mark.outboxes.get(topic, 0))
         self.failed.append((Closing("", raw_key, result.result, result.start), error))

@@ -115,8 +115,6 @@ class Handover:
         self._running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
         self.ended = False
-        #: The method of the source that is called, or whose call raised ``error``.
-        self.method = "run"
 
     # -- for the source's threads -----------------------------------------------------------------------------------
 

@@ -161,7 +161,7 @@ class TaskSources:
         """The source that raised, the method of it, and its error; None without an error."""
         for each in self._all:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
-                return each.name, each.handover.method, each.handover.error
+                return each.name, each.copy.called_by_worker, each.handover.error
         return None
 
     def committed(self) -> None:

@@ -56,6 +56,8 @@ class Source:
 
     _handover: Handover | None = None
     _topic: Topic | None = None
+    #: The method or callback that the worker called last, for the error of a source that fails.
+    called_by_worker = "run"
 
     def __init__(
         self,
@@ -217,8 +219,7 @@ class Source:
                 self._on_connected()
 
     def _calls(self, method: str) -> None:
-        if self._handover is not None:
-            self._handover.method = method
+        self.called_by_worker = method
 
     def _not_running(self, called: str) -> NoReturn:
         raise SourceNotRunning(

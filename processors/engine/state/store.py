@@ -256,12 +256,8 @@ class StoreState(StateMethods):
         """Clears the undo log after a successful message, so that its writes stay in the overlay."""
         self._undo.clear()
 
-    def undo_message(self) -> None:
-        """Reverts the writes of a failed message."""
-        self.undo_to(0)
-
-    def undo_to(self, mark: int) -> None:
-        """Reverts the current message's writes after the first ``mark`` entries of the undo log."""
+    def undo_message(self, mark: int = 0) -> None:
+        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
         for dirty, place, before in reversed(self._undo[mark:]):
             self._bytes -= len(dirty[place] or b"")
             if before is _MISSING:

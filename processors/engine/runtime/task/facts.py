@@ -28,8 +28,6 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message
 from holdfast.processors.engine.state.database import Change
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
@@ -115,15 +113,6 @@ class TaskFacts:
     def begun_empty(self) -> frozenset[str]:
         """Stores that start without earlier state. The first commit writes a meta record to their changelogs."""
         return self._begun_empty
-
-    def last_of(self, topic: str) -> tuple[Partition, int]:
-        """Returns partition and offset of the last processed message of an input topic."""
-        return Partition(topic, self.partition), self._positions[topic] - 1
-
-    def last_message(self) -> MessageContext:
-        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
-        topic = self._inputs[0]
-        return current_message() or MessageContext(topic, self.partition, self._positions[topic] - 1)
 
     def move(self, to: TaskPhase) -> None:
         """Change the phase; raises RuntimeError if this transition is not allowed."""

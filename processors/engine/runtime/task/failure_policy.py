@@ -19,6 +19,8 @@ from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
 from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX, is_repartition_topic
+from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message
+from holdfast.processors.engine.dataframe.results_aside import ResultsAside
 from holdfast.processors.engine.formats.serialization import ValueUnreadable, ValueUnwritable, headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -32,6 +34,7 @@ from holdfast.processors.engine.runtime.task.failed_message import (
     failed_slot,
     failed_timer,
 )
+from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.windows.stored import Closing
@@ -100,13 +103,18 @@ class Failures:
     """Applies the failure policy to what fails in one task. The failed work is already undone.
 
     Args:
-        outboxes: The outboxes that get the dead letters.
-        arrivals: The task's counts of messages.
         task: The places of the task's last messages.
+        states: The task's stores.
+        outboxes: The outboxes that get the dead letters.
     """
 
-    def __init__(self, outboxes: Outboxes, arrivals: Arrivals, task: TaskFacts) -> None:
-        self._outboxes, self._arrivals, self._task = outboxes, arrivals, task
+    def __init__(self, task: TaskFacts, states: Mapping[str, StoreState], outboxes: Outboxes) -> None:
+        self._task, self._outboxes = task, outboxes
+        self.arrivals = Arrivals()
+        #: Results of earlier messages that fail within a message.
+        self.aside = ResultsAside(states, outboxes, self._owed)
+        #: The failure policy of the present call of the task.
+        self.on_failure: OnFailure | None = None
         #: The error with which the policy stopped the worker, so that no other failure has this error as its reason.
         self._stops: BaseException | None = None
 
@@ -123,28 +131,35 @@ class Failures:
         for each, instead in decided:
             if instead is not None:
                 self._outboxes.add(instead)
-            self._arrivals.failed(each, put_aside=instead is not None)
+            self.arrivals.failed(each, put_aside=instead is not None)
 
     def windows(self, on_failure: OnFailure) -> Callable[[str, Closing, BaseException], None]:
         """Returns the policy for windows that no message closes."""
-        last_of = self._task.last_of
-        return lambda topic, at, error: self.decide(on_failure, failed_result(*last_of(topic), at, error))
-
-    def owed(self, on_failure: OnFailure, failed: Sequence[tuple[Closing, BaseException]]) -> None:
-        """Applies the policy to results of earlier messages that the present message brought."""
-        last = self._task.last_message()
-        at = Partition(last.topic, last.partition), last.offset
-        self.decide(on_failure, *(failed_result(*at, closing, error) for closing, error in failed))
+        return lambda topic, at, error: self.decide(on_failure, failed_result(*self._last_of(topic), at, error))
 
     def timers(self, on_failure: OnFailure) -> Callable[[str, Due, BaseException], None]:
         """Returns the policy for timers."""
-        last_of = self._task.last_of
-        return lambda topic, due, error: self.decide(on_failure, failed_timer(*last_of(topic), due, error))
+        return lambda topic, due, error: self.decide(on_failure, failed_timer(*self._last_of(topic), due, error))
 
     def slot(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
         """Applies the policy to a slot of a schedule."""
-        last = self._task.last_of(self._task.inputs[0])
-        self.decide(on_failure, failed_slot(*last, schedule, slot_ms, error))
+        self.decide(on_failure, failed_slot(*self._last_of(self._task.inputs[0]), schedule, slot_ms, error))
+
+    def _owed(self, failed: Sequence[tuple[Closing, BaseException]]) -> None:
+        """Applies the policy to results of earlier messages that the present message brought."""
+        assert self.on_failure is not None
+        last = self.last_message()
+        at = Partition(last.topic, last.partition), last.offset
+        self.decide(self.on_failure, *(failed_result(*at, closing, error) for closing, error in failed))
+
+    def _last_of(self, topic: str) -> tuple[Partition, int]:
+        """Returns partition and offset of the last processed message of an input topic."""
+        return Partition(topic, self._task.partition), self._task.positions[topic] - 1
+
+    def last_message(self) -> MessageContext:
+        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
+        topic = self._task.inputs[0]
+        return current_message() or MessageContext(topic, self._task.partition, self._task.positions[topic] - 1)
 
 
 class UnreadMessage:

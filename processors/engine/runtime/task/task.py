@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import length_hint
@@ -29,7 +29,6 @@ from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, c
 from holdfast.processors.engine.dataframe.message_context import place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import Run as Steps
 from holdfast.processors.engine.dataframe.plain_loop import RunFunction, Timing
-from holdfast.processors.engine.dataframe.results_aside import ResultsAside
 from holdfast.processors.engine.dataframe.sinks import sinks_of, waiting_bytes
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
@@ -67,7 +66,6 @@ from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import TimestampType
-from holdfast.processors.engine.windows.stored import Closing
 
 _NONE: Mapping[str, Any] = {}
 
@@ -100,10 +98,7 @@ class Task(TaskFacts):
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
         self._monotonic = NO_GROUPS.monotonic
-        self.arrivals = Arrivals()
-        self.failures = Failures(self.outboxes, self.arrivals, self)
-        self._on_failure: OnFailure | None = None  # the failure policy of the current call
-        self._aside = ResultsAside(self.states, self.outboxes, self._owed_fail)
+        self.failures = Failures(self, self.states, self.outboxes)
         self.schedules: TaskSchedules | None = None
         self.sources: TaskSources | None = None
 
@@ -159,7 +154,7 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self.last_message, self.outboxes)}
+        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self.failures.last_message, self.outboxes)}
         bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
@@ -186,7 +181,7 @@ class Task(TaskFacts):
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
-        made = Timing(kind=kind, aside=self._aside)
+        made = Timing(kind=kind, aside=self.failures.aside)
         return made if self.time is None else replace(made, stream=self.time.stream, windows=self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
@@ -195,7 +190,7 @@ class Task(TaskFacts):
         If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
         error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
         """
-        self._on_failure = on_failure
+        self.failures.on_failure = on_failure
         self._close_and_fire(on_failure, due=due)
         if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
             self.schedules.fire(self._times.now_ms, partial(self.failures.slot, on_failure))
@@ -216,9 +211,10 @@ class Task(TaskFacts):
                 self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
                 self.time.dirty = True
 
-    def _owed_fail(self, failed: Sequence[tuple[Closing, BaseException]]) -> None:
-        assert self._on_failure is not None
-        self.failures.owed(self._on_failure, failed)
+    @property
+    def arrivals(self) -> Arrivals:
+        """The counts of messages."""
+        return self.failures.arrivals
 
     def keep_time(self) -> None:
         """Write the stream time into the stores, for a commit that closes no window and fires no schedule."""
@@ -232,7 +228,7 @@ class Task(TaskFacts):
         records before the failed record are processed. If not all records were processed, the caller must call the
         method again with the same records. If ``held`` is True, it must commit before that.
         """
-        topic, self.held, self._on_failure = batch.partition.topic, False, on_failure
+        topic, self.held, self.failures.on_failure = batch.partition.topic, False, on_failure
         if self.time is not None:
             self.time.look()
         first, done = bisect_left(batch.offsets, self._positions[topic], first, last), 0
@@ -346,7 +342,7 @@ class Task(TaskFacts):
         if isinstance(records, Run):
             return self.process(*records, on_failure)
         assert self.woven is not None
-        self._on_failure, self.held, made = on_failure, False, self.woven.columns(records)
+        self.failures.on_failure, self.held, made = on_failure, False, self.woven.columns(records)
         if made is None:  # a record can't be deserialized, so each input is processed separately
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
@@ -412,7 +408,7 @@ class Task(TaskFacts):
             newest = records.newest(at)  # learn the newest time at once, so that only one message repeats
             return self._times.learn(records.place(at)[0].partition.topic, newest)
 
-        self._aside.repeats = repeats
+        self.failures.aside.repeats = repeats
         while True:
             try:
                 processing(lambda: place_of(*records.place(count - length_hint(values) - 1)), function, columns)
@@ -426,7 +422,7 @@ class Task(TaskFacts):
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
-                if error is self._aside.repeated or repeats(error):
+                if error is self.failures.aside.repeated or repeats(error):
                     return failed
                 self._fail(batch, index, error, on_failure)
             else:

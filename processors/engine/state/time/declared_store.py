@@ -244,9 +244,9 @@ class DeclaredState(StoreState):
     #: Methods that read or write the stored bytes of a state key (None: no value), without checks for expiry.
     read_plain, write_plain = StoreState._load, StoreState._store
 
-    def undo_to(self, mark: int) -> None:
-        """Reverts the current message's writes after the first ``mark`` entries of the undo log."""
-        super().undo_to(mark)
+    def undo_message(self, mark: int = 0) -> None:
+        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
+        super().undo_message(mark)
         if hasattr(self, "dated"):
             self.dated.forget(self.message_key)
 
