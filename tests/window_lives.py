@@ -62,7 +62,7 @@ def world() -> tuple[InMemoryCluster, int]:
     """
     cluster = InMemoryCluster()
     cluster.clock.skew_s = 100_000 - 1_700_000_000
-    for topic in ("in", "out"):
+    for topic in ("in", "out", "dead"):
         cluster.create_topic(topic, config={"message.timestamp.after.max.ms": str(2**62)})
     return cluster, int(cluster.clock.time() * 1000)
 
@@ -88,6 +88,20 @@ def live_through(
     left = len(cluster.read("in")) - sum(cluster.committed_offsets("g").values())
     live(cluster, app, SimulatedDisk(), None, silence_s, left if held_back else 0)
     return [(record.key or b"", json.loads(record.value or b"")) for _, record in cluster.read("out")]
+
+
+def unlucky(result: dict[str, Any]) -> dict[str, Any]:
+    """A step behind a window that raises for about a third of the results."""
+    if result["total"] % 3 == 0:
+        raise ValueError("an unlucky result")
+    return result
+
+
+def put_aside(cluster: InMemoryCluster) -> list[tuple[bytes, Any]]:
+    """Keys and values of the dead letters, each of which is a result that ``unlucky`` refuses."""
+    letters = [(record.key or b"", json.loads(record.value or b"")) for _, record in cluster.read("dead")]
+    assert all(letter.get("total", 1) % 3 == 0 for _, letter in letters)
+    return letters
 
 
 def _send(cluster: InMemoryCluster, event: Event) -> None:

@@ -36,6 +36,8 @@ PAUSES_S = 0.2, 1.0
 _LATER = (408, 429)
 #: The registry's error codes for subjects, versions and schemas that do not exist.
 _UNKNOWN = range(40400, 40500)
+#: The prefix of the registry's settings.
+_GROUP = "HOLDFAST_SCHEMA_REGISTRY__"
 #: Libraries whose errors mean that no answer arrived.
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
 
@@ -55,8 +57,10 @@ class Patience:
 class PatientRegistry:
     """A wrapper of confluent-kafka's client. Each of its public methods waits while the registry does not answer."""
 
-    def __init__(self, client: Any, url: str, patience: Patience) -> None:
+    def __init__(self, client: Any, url: str, patience: Patience, signs_in: str = "without credentials") -> None:
         self._client, self._patience = client, patience
+        #: How requests are authenticated, as a part of errors. It contains no secret.
+        self._signs_in = signs_in
         #: Time of the first failed call since the last answer; None while the registry answers. After a call failed
         #: because it waited until the time limit, the next call makes only one attempt.
         self._since: float | None = None
@@ -80,7 +84,7 @@ class PatientRegistry:
             try:
                 answer = call(*arguments, **named)
             except Exception as failure:
-                reason = self._reason_to_wait(failure)
+                reason = self._reason_to_wait(failure, _subject_of(arguments, named))
                 if reason is None:
                     raise
             else:
@@ -103,7 +107,7 @@ class PatientRegistry:
             time.sleep(pause)
             pause = min(pause * 2, longest)
 
-    def _reason_to_wait(self, failure: Exception) -> str | None:
+    def _reason_to_wait(self, failure: Exception, subject: str | None) -> str | None:
         """The reason why a later attempt may succeed; None if the answer is final."""
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -113,7 +117,7 @@ class PatientRegistry:
                 return f"HTTP status {status}, {failure.error_message}"
             if status == 404 and (code in _UNKNOWN or self._is_registry()):
                 return None
-            raise self._refusal(status, str(failure.error_message)) from failure
+            raise self._refusal(status, str(failure.error_message), subject) from failure
         if any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(failure)):
             raise SchemaRegistryRefuses(
                 f"The certificate of the schema registry at {self.url} is not trusted: {failure}.",
@@ -137,20 +141,44 @@ class PatientRegistry:
             return False
         return True
 
-    def _refusal(self, status: int, said: str) -> SchemaRegistryRefuses:
-        actions = {
-            401: "Set user and password, or the token, of the group `schema_registry` (docs/schema-registry.md).",
-            403: "Give this user the right to read and, with `auto_register_schemas`, to write these subjects.",
-            404: "Check the URL: it ends where `/subjects` begins, as `https://host:8081` or `.../apis/ccompat/v7`.",
-            409: "Change the schema so that it is compatible with the registered versions, or change the subject's "
-            "compatibility. Then restart: processing resumes at this message.",
+    def _refusal(self, status: int, said: str, subject: str | None) -> SchemaRegistryRefuses:
+        of, these = ("", "its subjects") if subject is None else (f" for subject {subject}", f"subject {subject}")
+        expected = {
+            401: f"The request was sent {self._signs_in}; expected credentials that the registry knows.",
+            403: f"The request was sent {self._signs_in}; expected a user with a right to {these}.",
+            409: f"Expected a schema that is compatible with the registered versions of {these}.",
         }
+        actions = {
+            401: f"Set `{_GROUP}USER` and `{_GROUP}PASSWORD`, or `{_GROUP}TOKEN`; or, if the address is in the code, "
+            "`basic_auth_user_info` or `bearer_auth_token` of `SchemaRegistryClientConfig`.",
+            403: f"Give this user the right to read and, with `auto_register_schemas`, to write {these}.",
+            404: "Check the URL: it ends where `/subjects` begins, as `https://host:8081` or `.../apis/ccompat/v7`.",
+            409: "Change the schema so that it is compatible, for example by a default for each new field, or change "
+            f"the compatibility of {these}: `PUT {self.url}/config/{subject or '<subject>'}`. Then restart: processing "
+            "resumes at this message.",
+        }
+        parts = [
+            f"The schema registry at {self.url} refused a request{of} with HTTP status {status}: {said.rstrip('.')}."
+        ]
         return SchemaRegistryRefuses(
-            f"The schema registry at {self.url} refused a request with HTTP status {status}: {said.rstrip('.')}.",
+            " ".join([*parts, *([expected[status]] if status in expected else [])]),
             action=actions.get(status, "Correct the schema or the configuration of its registry, then restart."),
             url=self.url,
             status=status,
+            **({} if subject is None else {"subject": subject}),
         )
+
+
+def _subject_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
+    """Returns the subject of a call, which is its first text; None for a call without a subject."""
+    first = named.get("subject_name", arguments[0] if arguments else None)
+    return first if isinstance(first, str) else None
+
+
+def _signs_in(properties: Mapping[str, Any]) -> str:
+    if "basic.auth.user.info" in properties:
+        return "with a user and a password"
+    return "with a token" if any(name.startswith("bearer.auth.") for name in properties) else "without credentials"
 
 
 def _causes(failure: BaseException) -> Iterator[BaseException]:
@@ -181,7 +209,7 @@ class Registries:
         if config not in self._known:
             properties = config.properties(self.settings)
             url = str(properties["url"])
-            self._known[config] = PatientRegistry(_client(url, properties), url, self.patience)
+            self._known[config] = PatientRegistry(_client(url, properties), url, self.patience, _signs_in(properties))
         return self._known[config]
 
 

@@ -239,7 +239,8 @@ def _stores_of_sources(sourced: Mapping[str, DeclaredSource], users: Collection[
         if store in users:
             raise StepInvalid(
                 f"Store {store!r} has the state of source {each.name!r}, and a step uses it, too.",
-                action="Give the store of the step another name.",
+                action=f"Give the store of the step another name, for example `steps-of-{each.name}`; sources take the "
+                "names `source-<name of the source>`.",
                 store=store,
             )
     return tuple(

@@ -117,8 +117,8 @@ class RecordTimes:
         self._seen_ms = float("-inf")
         self._inputs.clear()
 
-    def refusal(self, topic: str, time_ms: int) -> RecordTimeRefused:
-        """The error for an output whose time the topic does not accept."""
+    def refusal(self, topic: str, time_ms: int, *, of_source: bool = False) -> RecordTimeRefused:
+        """The error for an output whose time the topic does not accept. ``of_source``: a source produced the output."""
         now_ms = self._now_ms()
         ahead = time_ms > now_ms
         before_ms, after_ms = self._topics[topic]
@@ -127,7 +127,10 @@ class RecordTimes:
             f"The message's time is {_shown(time_ms)}, {abs(time_ms - now_ms) / 1000:,.0f} s "
             f"{'ahead of' if ahead else 'behind'} this worker's clock, and topic {topic} takes records up to "
             f"{limit_ms / 1000:,.0f} s {'ahead' if ahead else 'behind'} (`{key}`).",
-            action=f"Correct the producer's clock, or raise `{key}` of topic {topic}. Set `dead_letter_topic` to put "
+            action=f"Pass another `timestamp` to `produce`, or leave it out for the present time, or raise `{key}` of "
+            f"topic {topic}."
+            if of_source
+            else f"Correct the producer's clock, or raise `{key}` of topic {topic}. Set `dead_letter_topic` to put "
             "such messages aside.",
             topic=topic,
             seen=_shown(time_ms),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.dataframe import generated_loop as fusion
+from holdfast.processors.engine.dataframe import plain_loop as compilation
 from holdfast.processors.engine.runtime import commit, loop, purge
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.task import columns, task
@@ -39,7 +39,7 @@ def switched(schedule: Schedule) -> Iterator[None]:
     if not schedule.columns:
         values.append((task, "columnar_stream", _none))
     if not schedule.generated:
-        values.append((task, "compile_run", fusion.loop_over))
+        values.append((task, "compile_run", compilation.loop_over))
     if not (schedule.woven and schedule.generated):
         values.append((task, "interleaved_streams", _none))
     if schedule.small:

@@ -215,7 +215,7 @@ def _overlay_survives_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_undo(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreState, "undo_message", StoreState.keep_message)
+    patch.setattr(StoreState, "undo_message", lambda self, mark=0: self.keep_message())
 
 
 def _producer_kept(patch: pytest.MonkeyPatch) -> None:

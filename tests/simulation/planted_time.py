@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.processors.engine.dataframe.results_aside import Mark, ResultsAside
 from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
@@ -89,6 +90,32 @@ WINDOWS: Plants = {
     "windows that one commit leaves wait for the next message": _left_windows_wait,
     "windows without room in the record of their key stay open": _more_forgotten,
     "a window of a quiet key leaves without a result": _quiet_unsent,
+}
+
+
+# -- results of windows and sessions that fail ------------------------------------------------------------------------
+
+
+def _failed_result_stays(patch: pytest.MonkeyPatch) -> None:
+    former = ResultsAside.fails
+
+    def undoes_nothing(self: ResultsAside, result: Any, raw_key: bytes, mark: Mark, error: BaseException) -> None:
+        former(self, result, raw_key, self.mark(), error)
+
+    patch.setattr(ResultsAside, "fails", undoes_nothing)
+
+
+def _result_fails_its_message(patch: pytest.MonkeyPatch) -> None:
+    def fails(self: ResultsAside, result: Any, raw_key: bytes, mark: Mark, error: BaseException) -> None:
+        raise error
+
+    patch.setattr(ResultsAside, "fails", fails)
+
+
+#: The tests of one step find these bugs. No result fails in the simulation.
+RESULTS: Plants = {
+    "a result that failed leaves its outputs": _failed_result_stays,
+    "a result that fails makes the message fail that closes its window": _result_fails_its_message,
 }
 
 

@@ -14,6 +14,7 @@ from holdfast.processors.engine.aggregates.aggregation import (
     FORMAT,
     FORMAT_VERSION,
     Aggregation,
+    AggregationFailed,
     AggregationInvalid,
     Aggregator,
     Count,
@@ -47,6 +48,10 @@ class FailedResult(dict[str, Any]):
     def __init__(self, start: int, end: int, error: BaseException) -> None:
         super().__init__(start=start, end=end)
         self.error = error
+
+    def __deepcopy__(self, memo: object) -> FailedResult:
+        """Returns the object itself: no step gets it, and its error may not be copyable."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +296,31 @@ class WindowAggregation(Aggregation):
         Raises:
             AggregationFailed: The messages can't be aggregated together.
         """
-        computed: dict[str, Any] = {"start": start, "end": end}
+        return self._computed(start, end, self._folded_items(items))
+
+    def computed_due(
+        self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]], *, closes: bool
+    ) -> dict[str, Any]:
+        """Returns the same as ``computed``, or a ``FailedResult`` with an error that no message may fail with.
+
+        ``closes`` is True if the window closes: earlier messages made it, so all errors are errors of its result.
+        Otherwise, a message that can't be aggregated with the others raises its error.
+        """
+        try:
+            folded = self._folded_items(items)
+            try:
+                return self._computed(start, end, folded)
+            except AggregationFailed:
+                raise
+            except (Exception, *_ENDING) as error:
+                return FailedResult(start, end, error)
+        except (Exception, *_ENDING) as error:
+            if not closes:
+                raise
+            return FailedResult(start, end, error)
+
+    def _folded_items(self, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+        folded = dict[str, Any]()
         for name, made in self.columns.items():
             held: Any = None
             for time_ms, item in items:
@@ -300,8 +329,14 @@ class WindowAggregation(Aggregation):
                 elif name in item:
                     read = copied(item[name]) if self.in_place else item[name]
                     held = made.add(held, [time_ms, read] if made.by_time else read, name)
-            computed[name] = None if held is None else made.result(held, name)
-        return computed
+            folded[name] = held
+        return folded
+
+    def _computed(self, start: int, end: int, folded: Mapping[str, Any]) -> dict[str, Any]:
+        results = {
+            name: None if held is None else self.columns[name].result(held, name) for name, held in folded.items()
+        }
+        return {"start": start, "end": end, **results}
 
     def check_merges(self) -> None:
         """Raises AggregationInvalid if a column can't merge the states of two sessions, as session windows require."""
@@ -333,9 +368,9 @@ class WindowAggregation(Aggregation):
         return stored
 
     def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """Returns the result of a window that a commit closes, or a ``FailedResult`` with the error of a column.
+        """Returns the result of a window that closes, or a ``FailedResult`` with the error of a column.
 
-        The error is not raised, because a commit processes no message that could fail with this error.
+        The error is not raised, because no message may fail with it: earlier messages made the window.
         """
         try:
             return self.result(start, end, stored)

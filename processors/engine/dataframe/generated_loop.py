@@ -38,7 +38,6 @@ import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import repeat
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -47,13 +46,16 @@ from xxhash import xxh3_64_hexdigest
 
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.schemas.codecs import StampingWriter
+from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.dataframe.plain_loop import (
     NO_TIMING,
     UNWRITABLE,
-    CurrentMessage,
+    Run,
+    RunFunction,
     Timing,
-    compile_steps,
+    aside_of,
     headers_set,
+    loop_over,
     null_key,
     sets_timestamps,
     taker_of,
@@ -76,24 +78,11 @@ from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
 from holdfast.processors.engine.windows.stored import MessagePlace
 
-#: The generated function. It takes iterators of values, raw keys, timestamps, deserialized keys and headers.
-#: The iterator of headers may be empty unless ``Run.wants_headers`` is true.
-RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
-
-
 #: The generated function for the streams of several inputs. Its additional first argument is an iterator with the
 #: number of each message's input. The other arguments are those of ``RunFunction``.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The compiled steps of a stream. ``wants_headers``: whether a step reads headers or sends them to an output."""
-
-    function: RunFunction
-    wants_headers: bool
 
 
 def compile_run(
@@ -147,45 +136,6 @@ def run_text(source: Node) -> str:
     return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write([source], [timing])
 
 
-def loop_over(
-    source: Node,
-    stores: Mapping[str, StoreState],
-    outboxes: Outboxes,
-    record_bytes_max: Mapping[str, int],
-    times: RecordTimes = ANY_TIME,
-    timing: Timing = NO_TIMING,
-) -> Run:
-    """Makes the function of ``compile_run`` from closures of ``plain_loop``, for steps that are nested too deeply."""
-    current = CurrentMessage()
-    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
-    stream = timing.stream if source.kind == "source" else None
-    wants_headers = uses_headers(source)
-
-    def run(
-        values: Iterator[Any],
-        raw_keys: Iterator[bytes | None],
-        timestamps: Iterator[int],
-        keys: Iterator[Any],
-        headers: Iterator[Headers],
-    ) -> None:
-        sent = headers if wants_headers else repeat(None)
-        for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, sent, strict=False):
-            marks = {topic: len(box.values) for topic, box in outboxes.items()}
-            current.key = raw_key
-            try:
-                step(value, key, timestamp, header)
-            except BaseException:
-                for topic, box in outboxes.items():
-                    box.keep(marks.get(topic, 0))
-                raise
-            if stream is not None and current.latest_ms > stream.time_ms:
-                stream.advance(current.latest_ms)
-            for state in stores.values():
-                state.keep_message()
-
-    return Run(run, wants_headers)
-
-
 class _At(NamedTuple):
     """The variable names of the value, the event time and the headers at a step of the generated code."""
 
@@ -207,6 +157,11 @@ def _compiled(text: str) -> CodeType:
     # Because of this entry, tracebacks show the lines of the generated code.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
+
+
+def _brings_owed(source: Node) -> bool:
+    """Whether a window of the stream brings results of earlier messages, which can fail without the message."""
+    return any(node.window is not None and node.window.owes for node in source.walk())
 
 
 @dataclass(slots=True)
@@ -272,8 +227,12 @@ class _Writer:
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
+        if self.timing.aside is not None and any(map(_brings_owed, sources)):
+            self._write(2, "failed_results.clear()")
+            self.names["failed_results"] = self.timing.aside.failed
         self._write(2, "raise")
         self.names.update(
+            FailedResult=FailedResult,
             unwritable=unwritable,
             UNWRITABLE=UNWRITABLE,
             UNFIT=UNFIT,
@@ -305,6 +264,8 @@ class _Writer:
         if stream is not None:
             self._write(depth, "latest = -1" if dated else self._checked("timestamp", source.max_ahead_ms or 0))
         self._children(source, depth, self.first, frozenset(), Shared.NOTHING)
+        if self.timing.aside is not None and _brings_owed(source):
+            self._write(depth, f"if failed_results: {self._name('aside', self.timing.aside)}.decide()")
         if stream is not None:
             seen = "latest" if dated else "timestamp"
             self._write(depth, f"if {seen} > stream.time_ms:")
@@ -425,12 +386,25 @@ class _Writer:
         self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
         line = len(self.lines)
         made = _At(f"value_{line}", f"timestamp_{line}", "None")
+        aside = aside_of(node, self.timing)
         headers = f", {at.header}" if node.asks_headers else ""
         results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
         results = f"apart({results})" if node.parts_results else results
-        self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
-        self._children(node, depth + 1, made, frozenset(), shared)
-        self._write(depth + 1, "pass")
+        if aside is None:
+            self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
+            self._children(node, depth + 1, made, frozenset(), shared)
+            self._write(depth + 1, "pass")
+            return
+        called = self._name("aside", aside)
+        self._write(depth, f"for result_{line} in {results}:")
+        self._write(depth + 1, f"{made.value}, {made.timestamp} = result_{line}")
+        self._write(depth + 1, f"mark_{line} = {called}.mark()")
+        self._write(depth + 1, "try:")
+        self._write(depth + 2, f"if type({made.value}) is FailedResult: raise {made.value}.error")
+        self._children(node, depth + 2, made, frozenset(), shared)
+        self._write(
+            depth + 1, f"except BaseException as error: {called}.fails(result_{line}, raw_key, mark_{line}, error)"
+        )
 
     def _sink(self, node: Node, depth: int, at: _At) -> None:
         assert node.topic is not None

@@ -7,14 +7,17 @@ its own function, because stateful steps refer to the task's stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.schemas.codecs import StampingWriter
+from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.names import is_repartition_topic
+from holdfast.processors.engine.dataframe.results_aside import ResultsAside
 from holdfast.processors.engine.formats.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
@@ -23,15 +26,19 @@ from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTim
 from holdfast.processors.engine.steps.branches import Shared, branches_of, copy_before, separates, shared_behind
 from holdfast.processors.engine.steps.in_place import apart, copied
 from holdfast.processors.engine.steps.node import Node
-from holdfast.processors.engine.steps.outbox import Output
+from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.steps.topic import TimestampType, Topic
 from holdfast.processors.engine.windows.counts import CountStore, count_window_of
-from holdfast.processors.engine.windows.stored import Taker
+from holdfast.processors.engine.windows.stored import Result, Taker
 
 #: The exceptions with which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 Compiled = Callable[[Any, Any, int, Headers], None]
+
+#: The function of many messages. It takes iterators of values, raw keys, timestamps, deserialized keys and headers.
+#: The iterator of headers may be empty unless ``Run.wants_headers`` is true.
+RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
 class NullKey(HoldfastError):
@@ -51,16 +58,26 @@ class Timing:
     """The stream time, the timestamp type and the windows that the steps of one stream use.
 
     ``stream`` is None for a task without stream time. ``kind`` is the type of the topic's timestamps. ``windows`` has
-    the task's windows by store name.
+    the task's windows by store name. ``aside`` takes failed results of earlier messages; without it, such a result
+    fails the message that brings it.
     """
 
     stream: StreamTime | None = None
     kind: TimestampType = TimestampType.TIMESTAMP_CREATE_TIME
     windows: Mapping[str, Taker] = field(default_factory=dict)
+    aside: ResultsAside | None = None
 
 
 #: The default ``Timing``: no stream time and no windows.
 NO_TIMING = Timing()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The compiled steps of a stream. ``wants_headers``: whether a step reads headers or sends them to an output."""
+
+    function: RunFunction
+    wants_headers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +195,50 @@ def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Ta
     return timing.windows[node.store]
 
 
+def aside_of(node: Node, timing: Timing) -> ResultsAside | None:
+    """Returns the object that takes failed results of a window; None if the window brings none of earlier messages."""
+    owes = node.window is not None and node.window.owes
+    return timing.aside if owes else None
+
+
 def _windowed(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     assert node.store is not None
     take, current, spec = taker_of(node, around.timing, around.stores).take, around.current, node.window
     parts = node.parts_results
+    aside = aside_of(node, around.timing)
+    send = _plain(child) if aside is None else _put_aside(child, aside, current)
 
     def window(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         raw = current.key
         if raw is None:
             raise null_key(spec)
         results = take(value, key, raw, timestamp, headers)
-        for result, start in apart(results) if parts else results:
-            child(result, key, start, None)
+        for result in apart(results) if parts else results:
+            send(result, key)
 
     return window
+
+
+def _plain(child: Compiled) -> Callable[[Result, Any], None]:
+    return lambda result, key: child(result[0], key, result[1], None)
+
+
+def _put_aside(child: Compiled, aside: ResultsAside, current: CurrentMessage) -> Callable[[Result, Any], None]:
+    """Returns a function that calls the steps with a window's result.
+
+    A failed result of earlier messages is put aside.
+    """
+
+    def step(result: Result, key: Any) -> None:
+        mark = aside.mark()
+        try:
+            if isinstance(result[0], FailedResult):
+                raise result[0].error
+            child(result[0], key, result[1], None)
+        except BaseException as error:
+            aside.fails(result, current.key or b"", mark, error)
+
+    return step
 
 
 def _children(node: Node, around: _Surroundings, shared: Shared = Shared.NOTHING) -> Compiled:
@@ -336,6 +383,49 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> C
         child(value, key, timestamp, headers)
 
     return send
+
+
+def loop_over(
+    source: Node,
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
+) -> Run:
+    """Makes the function of ``compile_run`` from closures of ``plain_loop``, for steps that are nested too deeply."""
+    current = CurrentMessage()
+    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
+    stream, aside = timing.stream if source.kind == "source" else None, timing.aside
+    wants_headers = uses_headers(source)
+
+    def run(
+        values: Iterator[Any],
+        raw_keys: Iterator[bytes | None],
+        timestamps: Iterator[int],
+        keys: Iterator[Any],
+        headers: Iterator[Headers],
+    ) -> None:
+        sent = headers if wants_headers else repeat(None)
+        for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, sent, strict=False):
+            marks = {topic: len(box.values) for topic, box in outboxes.items()}
+            current.key = raw_key
+            try:
+                step(value, key, timestamp, header)
+                if aside is not None and aside.failed:
+                    aside.decide()
+            except BaseException:
+                if aside is not None:
+                    aside.failed.clear()
+                for topic, box in outboxes.items():
+                    box.keep(marks.get(topic, 0))
+                raise
+            if stream is not None and current.latest_ms > stream.time_ms:
+                stream.advance(current.latest_ms)
+            for state in stores.values():
+                state.keep_message()
+
+    return Run(run, wants_headers)
 
 
 def topic_sender(

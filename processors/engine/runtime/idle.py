@@ -73,7 +73,7 @@ class _Silence:
 
 
 class SourceFailed(ProcessingFailed):
-    """The ``run`` method of a source raised an error.
+    """A method of a source, for example ``run``, raised an error.
 
     The worker stops, after it has committed what the source completed.
     """
@@ -144,22 +144,23 @@ class SourceTurns:
 
 
 def raise_failed(sources: TaskSources) -> None:
-    """Raises SourceFailed if the ``run`` of a source has raised an error.
+    """Raises SourceFailed if a method of a source, for example ``run``, has raised an error.
 
     The error is raised after the task has taken over all messages that the source had completed.
     """
     if (failed := sources.failure) is None:
         return
-    name, error = failed
+    name, method, error = failed
     if isinstance(error, HoldfastError):
         said, action = error.message, error.action
     else:
-        said, action = masked(str(error)), "Correct its `run`, or the system that it reads."
+        said, action = masked(str(error)), f"Correct its `{method}`, or the system that it reads."
     raise SourceFailed(
         f"Source {name!r} raised {type(error).__name__}: {said.rstrip('.')}. What it had completed is committed; what "
         "a StatefulSource has produced since its last `flush` is discarded.",
         action=f"{action} Then restart: the source starts again.",
         source=name,
+        method=method,
         error=type(error).__name__,
     ) from error
 

@@ -141,7 +141,7 @@ class Handover:
             raise too_large(f"A message of source {self.source!r}", self._topic, size, self._limits.record_bytes_max)
         earliest, latest = self._limits.times.bounds(self._topic)
         if not earliest <= at_ms <= latest:
-            raise self._limits.times.refusal(self._topic, at_ms)
+            raise self._limits.times.refusal(self._topic, at_ms, of_source=True)
         with self._changed:
             self._check()
             if not self._has_room():

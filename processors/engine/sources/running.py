@@ -162,11 +162,11 @@ class TaskSources:
         return any(not (each.ended or each.in_step) for each in running)
 
     @property
-    def failure(self) -> tuple[str, BaseException] | None:
-        """The name of a source whose ``run`` raised an error, and the error; None without an error."""
+    def failure(self) -> tuple[str, str, BaseException] | None:
+        """The name of a source that raised an error, the method that raised it, and the error; None without an error."""
         for each in self._all:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
-                return each.name, each.handover.error
+                return each.name, each.copy.called_by_worker, each.handover.error
         return None
 
     def committed(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.formats.kafka_message import GivenHeaders, KafkaMessage
@@ -33,6 +33,10 @@ class SourceNotRunning(HoldfastError):
     """A method of a source was called while the source does not run, for example ``produce`` on the declared object."""
 
 
+class SourceWithoutState(HoldfastError, AttributeError):
+    """A source that is no ``StatefulSource`` used ``state``."""
+
+
 class MessageRefused(HoldfastError):
     """``produce`` of a source got an argument that is not allowed. The message is not sent."""
 
@@ -54,6 +58,8 @@ class Source:
 
     _handover: Handover | None = None
     _topic: Topic | None = None
+    #: The method or callback that the worker called last, for the error of a source that fails.
+    called_by_worker = "run"
 
     def __init__(
         self,
@@ -195,21 +201,32 @@ class Source:
         failed = True
         try:
             self._connect()
+            self._calls("run")
             self.run()
             failed = False
         finally:
-            self.cleanup(failed)
+            try:
+                self.cleanup(failed)
+            except BaseException:
+                self._calls("cleanup")
+                raise
 
     def _connect(self) -> None:
+        self._calls("setup")
         try:
             self.setup()
         except Exception as failure:
             if self._on_not_connected is None:
                 raise
+            self._calls("on_client_connect_failure")
             self._on_not_connected(failure)
         else:
             if self._on_connected is not None:
+                self._calls("on_client_connect_success")
                 self._on_connected()
+
+    def _calls(self, method: str) -> None:
+        self.called_by_worker = method
 
     def _not_running(self, called: str) -> NoReturn:
         raise SourceNotRunning(
@@ -217,6 +234,19 @@ class Source:
             action=f"Use `{called}` within `run` (or `setup`) of the class, and start the application: `app.run()`.",
             source=self.name,
         )
+
+    if not TYPE_CHECKING:  # so that type checkers still report other attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own."""
+            if name != "state":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            kind = type(self).__name__
+            raise SourceWithoutState(
+                f"Source {self.name!r} used `state`, but {kind} is a subclass of `Source`, which keeps no state.",
+                action=f"Write `class {kind}(StatefulSource)`, and call `self.flush()` to commit its state.",
+                source=self.name,
+            )
 
     def __repr__(self) -> str:
         """Returns the name of the source."""

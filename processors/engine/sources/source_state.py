@@ -6,8 +6,14 @@ import copy
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
 from holdfast.processors.engine.state.methods import StateMethods, Ttl
+from holdfast.processors.engine.state.own_keys import RESERVED
+
+
+class SourceStateKeyInvalid(HoldfastError):
+    """A state key of a source is no text, or begins with a name that belongs to Holdfast."""
 
 
 class SourceState(StateMethods):
@@ -33,19 +39,35 @@ class SourceState(StateMethods):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Returns a copy of the value of ``key``; without a value, returns a copy of ``default``."""
-        raw = self._held.get(key)
+        raw = self._load(key)
         return copy.deepcopy(default) if raw is None else decode_value(raw)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """Sets the value of ``key``, which must be a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
+        self._check_key(key)
         self._store(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"))
 
     def _load(self, key: str) -> bytes | None:
+        self._check_key(key)
         return self._held.get(key)
 
+    def _check_key(self, key: Any) -> None:
+        """Raises SourceStateKeyInvalid if the key can't be a state key of a source."""
+        if isinstance(key, str) and not key.startswith(RESERVED):
+            return
+        is_text = isinstance(key, str)
+        raise SourceStateKeyInvalid(
+            f"A state key of store {self.name!r} is {repr(key)[:80]} of type {type(key).__name__}; expected a text"
+            + (f" that does not begin with {RESERVED!r}." if is_text else "."),
+            action="Choose another state key." if is_text else "Pass a text, for example `str(key)`.",
+            store=self.name,
+            seen=repr(key)[:80],
+        )
+
     def _store(self, key: str, raw: bytes | None) -> None:
+        self._check_key(key)
         if raw is None:
             self._held.pop(key, None)
         else:

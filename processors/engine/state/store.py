@@ -62,7 +62,6 @@ CELLS_MAX = 64
 #: Estimated bytes of an entry in addition to its key and value: object headers, and its place in the dict.
 ENTRY_BYTES = 180
 
-
 _JSON_HEAD: Final = bytes([VALUE_VERSION, CODEC_JSON])
 _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
@@ -141,9 +140,7 @@ class StoreState(StateMethods):
         *,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.name = name
-        self._topic = topic
-        self.record_bytes_max = record_bytes_max
+        self.name, self._topic, self.record_bytes_max = name, topic, record_bytes_max
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
@@ -222,8 +219,7 @@ class StoreState(StateMethods):
 
     def point_at(self, message_key: bytes, timestamp_ms: int) -> None:
         """Sets the current message: the key and the event time that the next calls use."""
-        self.message_key = message_key
-        self.timestamp_ms = timestamp_ms
+        self.message_key, self.timestamp_ms = message_key, timestamp_ms
 
     @property
     def prefetches(self) -> bool:
@@ -260,9 +256,9 @@ class StoreState(StateMethods):
         """Clears the undo log after a successful message, so that the next commit contains the message's writes."""
         self._undo.clear()
 
-    def undo_message(self) -> None:
-        """Reverts the writes of a failed message."""
-        for dirty, place, before in reversed(self._undo):
+    def undo_message(self, mark: int = 0) -> None:
+        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
+        for dirty, place, before in reversed(self._undo[mark:]):
             self._bytes -= len(dirty[place] or b"")
             if before is _MISSING:
                 del dirty[place]
@@ -270,7 +266,7 @@ class StoreState(StateMethods):
                 dirty[place] = before
                 self._bytes += len(before or b"")
         self._written.cut(len(self._shared.dirty))
-        self._undo.clear()
+        del self._undo[mark:]
 
     def writes(self) -> Writes:
         """Returns the uncommitted writes of all messages."""

@@ -90,6 +90,10 @@ class Window(Kept, Protocol):
         """Whether one message may produce several results, because it belongs to several windows."""
 
     @property
+    def owes(self) -> bool:
+        """Whether a message may bring results of earlier messages, which can fail without the message."""
+
+    @property
     def asks_headers(self) -> bool:
         """Whether the window calls user functions that take the message's headers."""
 

@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.time.window_keys import COUNTED, COUNTED_O
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import WindowUse
 from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
-from holdfast.processors.engine.windows.stored import Result
+from holdfast.processors.engine.windows.stored import OwedResult, Result
 
 COUNTED_VERSION = 1
 #: Approximate number of chunks that contain the messages of one overlapping window, and minimum number of messages in a
@@ -66,6 +66,11 @@ class CountSpec:
     def overlaps(self) -> bool:
         """True, because one message may produce the results of several windows."""
         return True
+
+    @property
+    def owes(self) -> bool:
+        """Whether a message may bring a result of earlier messages (``OwedResult``): the one that fills a window."""
+        return self.final
 
     @property
     def asks_headers(self) -> bool:
@@ -174,7 +179,9 @@ class CountStore:
             state.delete(COUNTED_OPEN)
         else:
             state.set(COUNTED_OPEN, {**stored, WINDOW: {"messages": messages, "start": start, "end": end}})
-        return [(spec.aggregation.result(start, end, stored), start)] if full or not spec.final else []
+        if spec.final:
+            return [OwedResult(spec.aggregation.due(start, end, stored), start)] if full else []
+        return [(spec.aggregation.result(start, end, stored), start)]
 
     def _overlap(self, value: Any, time_ms: int) -> Sequence[Result]:
         spec, state = self.spec, self._state
@@ -221,7 +228,7 @@ class CountStore:
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
-        results = []
+        results: list[Result] = []
         for begin in begins:
             if begin < chunks[0]:
                 # the first messages of this window are missing, because an earlier definition of the windows did not
@@ -229,8 +236,11 @@ class CountStore:
                 continue
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]
-            result = spec.aggregation.computed(min(times), max(times), inside)
-            results.append((result, result["start"]))
+            start, end = min(times), max(times)
+            if not spec.final:
+                results.append((spec.aggregation.computed(start, end, inside), start))
+            else:
+                results.append(OwedResult(spec.aggregation.computed_due(start, end, inside, closes=False), start))
         if not spec.final:
             return results
         return results[:1] if number - first + 1 == spec.count and first >= chunks[0] else []

@@ -29,7 +29,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     hold_before,
     hold_key,
 )
-from holdfast.processors.engine.windows.stored import Closing, Result, StoredWindows
+from holdfast.processors.engine.windows.stored import Closing, OwedResult, Result, StoredWindows
 
 
 class FewerResults:
@@ -62,11 +62,11 @@ class FewerResults:
         Raises the errors of ``StoredWindows.take``.
         """
         results = self._windows.take(value, key, raw_key, time_ms, headers)
-        state, stream, sent = self._state, self._stream, []
+        state, stream, sent = self._state, self._stream, list[Result]()
         now_ms = stream.after(time_ms)
         known = state.get(HELD)
         if known is not None and known["due"] <= now_ms and known["held"] is not None:
-            sent.append((known["held"][0], known["held"][1]))
+            sent.append(OwedResult(known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
             self._forget(raw_key, known)  # The record is no longer needed: without a record, nothing is held back.

@@ -22,7 +22,7 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.steps.in_place import copied, may_change
 from holdfast.processors.engine.windows.bounds import closed_upto, starts
 from holdfast.processors.engine.windows.spec import Trigger, WindowSpec
-from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.windows.stored import Closing, MessagePlace, OwedResult, Result, StoredWindows
 
 #: Maximum number of entries in a store's cache of windows. The cache key is event time // step.
 KNOWN_MAX = 64
@@ -138,10 +138,10 @@ class WindowStore(StoredWindows):
         The value to store is None if ``after_update`` sent the window, because the window then starts empty.
         """
         value, _, time_ms, _ = message
-        aggregation, early = self.spec.aggregation, []
+        aggregation, early = self.spec.aggregation, list[Result]()
         before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
-            early.append((aggregation.result(*window, held), window[0]))
+            early.append(OwedResult(aggregation.result(*window, held), window[0]))
             held = None  # the window was sent, so it starts again with this message
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
@@ -171,7 +171,7 @@ class WindowStore(StoredWindows):
         for start, end in closing if spec.final else ():
             # A window has no stored value if a command has cleared it.
             if (stored := state.get(window_key(start, end))) is not None:
-                results.append((spec.aggregation.result(start, end, stored), start))
+                results.append(OwedResult(spec.aggregation.due(start, end, stored), start))
         if closing:
             self._no_longer(known, closing)
         self._keep_open(known)

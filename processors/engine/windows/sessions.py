@@ -43,7 +43,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_key,
 )
 from holdfast.processors.engine.windows.spec import WindowSpec
-from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.windows.stored import Closing, MessagePlace, OwedResult, Result, StoredWindows
 
 #: Maximum number of due index entries that ``due_at`` reads. If it reads this many, it returns True without checking
 #: them.
@@ -230,8 +230,8 @@ class SessionStore(StoredWindows):
             known.take(time_ms, self._stream.cap_ms)
             for session in self._passed(known):
                 if self.spec.final:
-                    result = self.spec.aggregation.result(session.start, session.end, session.stored)
-                    results.append((result, session.start))
+                    result = self.spec.aggregation.due(session.start, session.end, session.stored)
+                    results.append(OwedResult(result, session.start))
                 self._close(known, session, raw_key)
         self._keep_open(known)
         return results
@@ -289,7 +289,7 @@ class SessionStore(StoredWindows):
 
         Each item has two numbers that identify the session (opening time and end), and the session's result.
         """
-        made = self.spec.aggregation.result
+        made = self.spec.aggregation.due
         passed = self._passed(self._of_key())
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
 

@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTim
 from holdfast.processors.engine.state.time.window_keys import KEY_TIME, chunk_key
 from holdfast.processors.engine.windows.bounds import closed_upto
 from holdfast.processors.engine.windows.spec import WindowSpec
-from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.windows.stored import Closing, MessagePlace, OwedResult, Result, StoredWindows
 
 CHUNK_VERSION = 1
 #: Number of chunks into which the length of a window is split, and maximum number of further chunks for the grace.
@@ -125,8 +125,11 @@ class SlidingStore(StoredWindows):
             raise unknown_version(what, stored.get("format"), CHUNK_VERSION)
         return [(time_ms, item) for time_ms, item in stored["items"]]
 
-    def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:
-        """Returns the results of all windows that end from ``first_ms`` to ``last_ms`` (inclusive), sorted by end."""
+    def _windows(self, known: _Key, first_ms: int, last_ms: int, *, closes: bool = False) -> list[Result]:
+        """Returns the results of all windows that end from ``first_ms`` to ``last_ms`` (inclusive), sorted by end.
+
+        ``closes`` is True if the windows close.
+        """
         if first_ms > last_ms:
             return []
         length_ms, aggregation = self.spec.duration_ms, self.spec.aggregation
@@ -137,7 +140,10 @@ class SlidingStore(StoredWindows):
         for end in sorted({time_ms for time_ms in times if first_ms <= time_ms <= last_ms}):
             start = max(0, end - length_ms)
             inside = items[bisect_right(times, start - 1) : bisect_right(times, end)]
-            found.append((aggregation.computed(start, end, inside), start))
+            if not self.spec.final:
+                found.append((aggregation.computed(start, end, inside), start))
+            else:
+                found.append(OwedResult(aggregation.computed_due(start, end, inside, closes=closes), start))
         return found
 
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
@@ -169,7 +175,7 @@ class SlidingStore(StoredWindows):
 
     def _passed(self, known: _Key) -> list[Result]:
         """Returns the results of windows that the key's own event time closes and that are not closed yet."""
-        return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1)
+        return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1, closes=True)
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
         """Stores the key's record.

@@ -98,6 +98,12 @@ class WindowSpec:
         return self.kind != "tumbling"
 
     @property
+    def owes(self) -> bool:
+        """Whether a message may bring results of earlier messages (``OwedResult``)."""
+        closes = self.final and self.closing == "key"
+        return closes or self.before_update is not None or self.every_ms is not None
+
+    @property
     def asks_headers(self) -> bool:
         """Whether the window calls a user function that gets headers."""
         return (self.before_update or self.after_update) is not None

@@ -64,6 +64,16 @@ CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
 Result = tuple[dict[str, Any], int]
 
 
+class OwedResult(NamedTuple):
+    """A result of earlier messages that a message brings, for example because it closes their window.
+
+    If a later step raises an error for it, only this result fails, and not the message (``ResultsAside``).
+    """
+
+    result: dict[str, Any]
+    start: int
+
+
 class Closing(NamedTuple):
     """A window that is due: its index entry, its message key, and its result (None if no result is sent)."""
 

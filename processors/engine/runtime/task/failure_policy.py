@@ -6,7 +6,7 @@ This module also calls the user's callbacks about messages, for example ``on_mes
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,30 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
-from holdfast.infra.kafka.records import Headers
+from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
-from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX, is_repartition_topic
+from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message
+from holdfast.processors.engine.dataframe.results_aside import ResultsAside
 from holdfast.processors.engine.formats.serialization import ValueUnreadable, ValueUnwritable, headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
-from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
-from holdfast.processors.engine.steps.outbox import Output
+from holdfast.processors.engine.runtime.task.arrivals import Arrivals
+from holdfast.processors.engine.runtime.task.facts import TaskFacts
+from holdfast.processors.engine.runtime.task.failed_message import (
+    FailedMessage,
+    OnFailure,
+    failed_result,
+    failed_slot,
+    failed_timer,
+)
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.timers import Due
+from holdfast.processors.engine.steps.outbox import Outboxes, Output
+from holdfast.processors.engine.windows.stored import Closing
 
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
@@ -84,6 +97,69 @@ class Callbacks:
     def skip(self) -> bool:
         """Whether a callback may skip a failed message."""
         return (self.processing, self.consumer, self.producer) != (None, None, None)
+
+
+class Failures:
+    """Applies the failure policy to what fails in one task. The failed work is already undone.
+
+    Args:
+        task: The places of the task's last messages.
+        states: The task's stores.
+        outboxes: The outboxes that get the dead letters.
+    """
+
+    def __init__(self, task: TaskFacts, states: Mapping[str, StoreState], outboxes: Outboxes) -> None:
+        self._task, self._outboxes = task, outboxes
+        self.arrivals = Arrivals()
+        #: Results of earlier messages that fail within a message.
+        self.aside = ResultsAside(states, outboxes, self._owed)
+        #: The failure policy of the present call of the task.
+        self.on_failure: OnFailure | None = None
+        #: The error with which the policy stopped the worker, so that no other failure has this error as its reason.
+        self._stops: BaseException | None = None
+
+    def decide(self, on_failure: OnFailure, *failed: FailedMessage) -> None:
+        """Applies the policy, adds the dead letters, and counts. Adds nothing if the policy stops the worker."""
+        for each in failed:
+            if each.error is self._stops:
+                raise each.error
+        try:
+            decided = [(each, on_failure(each)) for each in failed]
+        except BaseException as error:
+            self._stops = error
+            raise
+        for each, instead in decided:
+            if instead is not None:
+                self._outboxes.add(instead)
+            self.arrivals.failed(each, put_aside=instead is not None)
+
+    def windows(self, on_failure: OnFailure) -> Callable[[str, Closing, BaseException], None]:
+        """Returns the policy for windows that no message closes."""
+        return lambda topic, at, error: self.decide(on_failure, failed_result(*self._last_of(topic), at, error))
+
+    def timers(self, on_failure: OnFailure) -> Callable[[str, Due, BaseException], None]:
+        """Returns the policy for timers."""
+        return lambda topic, due, error: self.decide(on_failure, failed_timer(*self._last_of(topic), due, error))
+
+    def slot(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
+        """Applies the policy to a slot of a schedule."""
+        self.decide(on_failure, failed_slot(*self._last_of(self._task.inputs[0]), schedule, slot_ms, error))
+
+    def _owed(self, failed: Sequence[tuple[Closing, BaseException]]) -> None:
+        """Applies the policy to results of earlier messages that the present message brought."""
+        assert self.on_failure is not None
+        last = self.last_message()
+        at = Partition(last.topic, last.partition), last.offset
+        self.decide(self.on_failure, *(failed_result(*at, closing, error) for closing, error in failed))
+
+    def _last_of(self, topic: str) -> tuple[Partition, int]:
+        """Returns partition and offset of the last processed message of an input topic."""
+        return Partition(topic, self._task.partition), self._task.positions[topic] - 1
+
+    def last_message(self) -> MessageContext:
+        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
+        topic = self._task.inputs[0]
+        return current_message() or MessageContext(topic, self._task.partition, self._task.positions[topic] - 1)
 
 
 class UnreadMessage:
@@ -161,6 +237,9 @@ class ProcessedCalls:
         for number in range(run.size):
             batch, index = run.place(number)
             (topic, partition), offset = batch.partition, batch.offsets[index]
+            # In a repartition topic, a record without a key is a watermark of the processor's own, and no message.
+            if is_repartition_topic(topic) and batch.keys[index] is None:
+                continue
             if before[topic] <= offset < positions[topic]:
                 self._call(topic, partition, offset)
 

@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import length_hint
 from typing import Any
 
-from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
-from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
-from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message, place_of, processing
-from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_run
+from holdfast.processors.engine.dataframe.message_context import place_of, processing
+from holdfast.processors.engine.dataframe.plain_loop import Run as Steps
+from holdfast.processors.engine.dataframe.plain_loop import RunFunction, Timing
 from holdfast.processors.engine.dataframe.sinks import sinks_of, waiting_bytes
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
@@ -43,18 +43,12 @@ from holdfast.processors.engine.runtime.task.arrivals import Arrivals
 from holdfast.processors.engine.runtime.task.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.task.facts import TaskFacts, TaskPhase
-from holdfast.processors.engine.runtime.task.failed_message import (
-    FailedMessage,
-    OnFailure,
-    failed_record,
-    failed_result,
-    failed_slot,
-    failed_timer,
-)
+from holdfast.processors.engine.runtime.task.failed_message import OnFailure, failed_record
+from holdfast.processors.engine.runtime.task.failure_policy import Failures
 from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, InterleavedStreams, interleaved_streams
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
-from holdfast.processors.engine.runtime.task.task_time import Closings, OnWindowError, TaskTime
-from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, Until
+from holdfast.processors.engine.runtime.task.task_time import Closings, TaskTime
+from holdfast.processors.engine.runtime.task.task_timers import Until
 from holdfast.processors.engine.runtime.task.timed_steps import (
     add_steps,
     processors_of,
@@ -104,7 +98,7 @@ class Task(TaskFacts):
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
         self._monotonic = NO_GROUPS.monotonic
-        self.arrivals = Arrivals()
+        self.failures = Failures(self, self.states, self.outboxes)
         self.schedules: TaskSchedules | None = None
         self.sources: TaskSources | None = None
 
@@ -160,7 +154,7 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self._last_message, self.outboxes)}
+        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self.failures.last_message, self.outboxes)}
         bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
@@ -187,7 +181,8 @@ class Task(TaskFacts):
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
-        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
+        made = Timing(kind=kind, aside=self.failures.aside)
+        return made if self.time is None else replace(made, stream=self.time.stream, windows=self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers and schedules, take messages of sources, and make watermarks.
@@ -195,9 +190,10 @@ class Task(TaskFacts):
         If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
         error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
         """
+        self.failures.on_failure = on_failure
         self._close_and_fire(on_failure, due=due)
         if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
-            self.schedules.fire(self._times.now_ms, partial(self._slot_fails, on_failure))
+            self.schedules.fire(self._times.now_ms, partial(self.failures.slot, on_failure))
         if self.sources is not None and due:
             self.sources.take()
 
@@ -208,35 +204,17 @@ class Task(TaskFacts):
             self.time.keep() if self.progressed else None  # without progress, the stores must stay as restored
             return
 
-        self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
+        self.time.before_commit(self.failures.windows(on_failure), self.failures.timers(on_failure))
         for writer in self.time.watermark_writers:
             if (value := writer.tell(self.time.watermark_ms(writer), self._monotonic())) is not None:
                 places = [(topic, number) for topic, each in writer.topics.items() for number in range(each.partitions)]
                 self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
                 self.time.dirty = True
 
-    def _window_fails(self, on_failure: OnFailure) -> OnWindowError:
-        return lambda topic, at, error: self._decide(failed_result(*self._last_of(topic), at, error), on_failure)
-
-    def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
-        return lambda topic, due, error: self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
-
-    def _slot_fails(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
-        self._decide(failed_slot(*self._last_of(self.inputs[0]), schedule, slot_ms, error), on_failure)
-
-    def _last_of(self, topic: str) -> tuple[Partition, int]:
-        """Returns partition and offset of the last processed message of an input topic."""
-        return Partition(topic, self.partition), self._positions[topic] - 1
-
-    def _last_message(self) -> MessageContext:
-        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
-        return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
-
-    def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
-        if (instead := on_failure(failed)) is not None:
-            self.outboxes.add(instead)
-        self.arrivals.failed(failed, put_aside=instead is not None)
+    @property
+    def arrivals(self) -> Arrivals:
+        """The counts of messages."""
+        return self.failures.arrivals
 
     def keep_time(self) -> None:
         """Write the stream time into the stores, for a commit that closes no window and fires no schedule."""
@@ -250,7 +228,7 @@ class Task(TaskFacts):
         records before the failed record are processed. If not all records were processed, the caller must call the
         method again with the same records. If ``held`` is True, the caller must commit before that.
         """
-        topic, self.held = batch.partition.topic, False
+        topic, self.held, self.failures.on_failure = batch.partition.topic, False, on_failure
         if self.time is not None:
             self.time.look()
         first, done = bisect_left(batch.offsets, self._positions[topic], first, last), 0
@@ -325,7 +303,7 @@ class Task(TaskFacts):
         between = self._between
         if between is None or not between.stop_messages():
             return True
-        self.held = not between.act(self._window_fails(on_failure), self._timer_fails(on_failure))
+        self.held = not between.act(self.failures.windows(on_failure), self.failures.timers(on_failure))
         return not self.held
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
@@ -364,7 +342,7 @@ class Task(TaskFacts):
         if isinstance(records, Run):
             return self.process(*records, on_failure)
         assert self.woven is not None
-        self.held, made = False, self.woven.columns(records)
+        self.failures.on_failure, self.held, made = on_failure, False, self.woven.columns(records)
         if made is None:  # a record can't be deserialized, so each input is processed separately
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
@@ -422,6 +400,15 @@ class Task(TaskFacts):
         """Calls a generated function with the iterators ``columns``. Returns the number of processed records."""
         count, values = records.size, columns[-WIDTH]
         between = self._between
+
+        def repeats(error: BaseException) -> bool:
+            if not isinstance(error, RecordTimeRefused):
+                return False
+            at = count - length_hint(values) - 1
+            newest = records.newest(at)  # learn the newest time at once, so that only one message repeats
+            return self._times.learn(records.place(at)[0].partition.topic, newest)
+
+        self.failures.aside.repeats = repeats
         while True:
             try:
                 processing(lambda: place_of(*records.place(count - length_hint(values) - 1)), function, columns)
@@ -435,24 +422,22 @@ class Task(TaskFacts):
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
-                if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # learn the newest time at once, so that only one message repeats
-                    if self._times.learn(batch.partition.topic, newest):
-                        return failed
+                if error is self.failures.aside.repeated or repeats(error):
+                    return failed
                 self._fail(batch, index, error, on_failure)
             else:
                 reached = count - length_hint(values)
                 self._positions.update(records.behind(reached))
                 if between is None or reached == count:
                     return reached
-                if not between.act(self._window_fails(on_failure), self._timer_fails(on_failure)):
+                if not between.act(self.failures.windows(on_failure), self.failures.timers(on_failure)):
                     self.held = True
                     return reached
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Applies the failure policy to a failed message, whose writes are undone, and moves the position after it."""
         topic = batch.partition.topic
-        self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
+        self.failures.decide(on_failure, failed_record(batch, index, error, regrouped=topic in self.regrouped))
         self._positions[topic] = batch.offsets[index] + 1
 
     @property

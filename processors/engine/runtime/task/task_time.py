@@ -18,7 +18,7 @@ from operator import length_hint
 
 from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.dataframe.plain_loop import RunFunction
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream

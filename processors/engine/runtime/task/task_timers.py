@@ -23,7 +23,7 @@ from operator import length_hint
 from typing import Any
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.dataframe.plain_loop import RunFunction
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from holdfast.processors.engine.aggregates.aggregation import aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import Run
 from holdfast.processors.engine.dataframe.groups import schedules_by_store, sources_by_store
-from holdfast.processors.engine.dataframe.plain_loop import Timing, topic_sender
+from holdfast.processors.engine.dataframe.plain_loop import Run, Timing, topic_sender
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter

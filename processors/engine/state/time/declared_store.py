@@ -250,9 +250,9 @@ class DeclaredState(StoreState):
     #: Read or write the stored bytes of a state key (None: no value), without a check for expiry.
     read_plain, write_plain = StoreState._load, StoreState._store
 
-    def undo_message(self) -> None:
-        """Reverts the writes of a failed message."""
-        super().undo_message()
+    def undo_message(self, mark: int = 0) -> None:
+        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
+        super().undo_message(mark)
         if hasattr(self, "dated"):
             self.dated.forget(self.message_key)
 

@@ -13,7 +13,8 @@ import pytest
 
 from holdfast import Application, HoldfastError, InMemoryCluster
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import compile_run, loop_over
+from holdfast.processors.engine.dataframe.generated_loop import compile_run
+from holdfast.processors.engine.dataframe.plain_loop import loop_over
 from holdfast.processors.engine.expressions.failures import ColumnInvalid, ColumnMissing, ColumnUnfit
 from holdfast.processors.engine.expressions.tree import DEPTH_MAX
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid

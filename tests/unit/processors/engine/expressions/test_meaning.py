@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import compile_run, loop_over, run_text
+from holdfast.processors.engine.dataframe.generated_loop import compile_run, run_text
+from holdfast.processors.engine.dataframe.plain_loop import loop_over
 from holdfast.processors.engine.expressions.failures import ColumnMissing, ColumnUnfit
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import Topic

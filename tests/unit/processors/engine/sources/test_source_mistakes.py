@@ -16,7 +16,8 @@ from holdfast.processors.engine.runtime.idle import SourceFailed
 from holdfast.processors.engine.sources import handover
 from holdfast.processors.engine.sources.declaration import SourceInvalid
 from holdfast.processors.engine.sources.handover import FlushTimeout, UnitTooLarge
-from holdfast.processors.engine.sources.source import MessageRefused, SourceNotRunning
+from holdfast.processors.engine.sources.source import MessageRefused, SourceNotRunning, SourceWithoutState
+from holdfast.processors.engine.sources.source_state import SourceStateKeyInvalid
 from holdfast.processors.engine.state.methods import StateValueInvalid
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.sources import Source, StatefulSource
@@ -97,9 +98,15 @@ def test_a_declaration_is_refused(declare: Callable[[], Any], kind: type[Holdfas
 
 def test_a_store_of_a_source_is_of_no_step() -> None:
     app = application()
-    app.dataframe(source=Quiet("a")).apply(lambda value, state: value, stateful=True, store="source-a")
-    with pytest.raises(StepInvalid, match="Store 'source-a' has the state of source 'a', and a step uses it, too"):
+    app.dataframe(source=Quiet("a")).apply(lambda value, state: value, stateful=True, store=app.store("source-a"))
+    with pytest.raises(
+        StepInvalid, match="Store 'source-a' has the state of source 'a', and a step uses it"
+    ) as refused:
         app.topology()
+    assert "another name, for example `steps-of-a`; sources take the names `source-<" in refused.value.action
+    app = application()
+    app.dataframe(source=Quiet("a")).apply(lambda value, state: value, stateful=True, store=app.store("steps-of-a"))
+    assert {store.name for store in app.topology().stores} == {"source-a", "steps-of-a"}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +141,13 @@ def test_a_source_that_does_not_run_produces_nothing(call: Callable[[Any], Any])
         (lambda source: source.produce(b"1", timestamp=1.5), MessageRefused, "expected milliseconds since 1970"),
         (lambda source: source.produce(b"x" * 2_000_000), RecordTooLarge, "A message of source 'one' has 2,000,000"),
         (lambda source: source.produce(b"1", timestamp=4_000_000_000_000), RecordTimeRefused, "ahead of this worker"),
+        (lambda source: source.state.set(7, 1), SourceStateKeyInvalid, "is 7 of type int; expected a text."),
+        (lambda source: source.state.get(b"a"), SourceStateKeyInvalid, "is b'a' of type bytes; expected a text."),
+        (
+            lambda source: source.state.set("__holdfast/x", 1),
+            SourceStateKeyInvalid,
+            "does not begin with '__holdfast/'",
+        ),
         (lambda source: source.state.set("a", {1, 2}), ValueNotStorable, "for key 'a' of store 'source-one'"),
         (lambda source: source.state.set("a", "x" * 2_000_000), RecordTooLarge, "in store 'source-one' has 2,000,0"),
         (lambda source: source.state.set("a", 1, ttl=5), StateValueInvalid, "was set with `ttl`"),
@@ -159,6 +173,71 @@ def test_a_wrong_call_stops_the_worker_and_sends_nothing_of_its_unit(
     assert said in failed.value.message
     assert len(cluster.read("source__one")) == 1
     assert (b"one", "lost") not in cluster.state(app, "source-one")
+
+
+def test_the_action_of_a_time_that_the_topic_refuses_works_for_a_source() -> None:
+    class Ahead(Source):
+        given: int | None = 4_000_000_000_000
+
+        def run(self) -> None:
+            self.produce(b"1", key="k", timestamp=self.given)
+
+    def build() -> Application:
+        app = application()
+        app.dataframe(source=Ahead("ahead"))
+        return app
+
+    cluster = InMemoryCluster()
+    with pytest.raises(SourceFailed) as failed:
+        cluster.run(build())
+    action = failed.value.action
+    assert action.startswith("Pass another `timestamp` to `produce`, or leave it out for the present time, or raise ")
+    assert "dead_letter_topic" not in action
+    Ahead.given = None
+    cluster.run(build())
+    assert [record.value for _, record in cluster.read("source__ahead")] == [b"1"]
+
+
+def test_a_source_without_state_is_told_the_class_that_has_it() -> None:
+    class Plain(Source):
+        def run(self) -> None:
+            self.state.set("a", 1)
+
+    app = application()
+    app.dataframe(source=Plain("plain"))
+    with pytest.raises(SourceFailed) as failed:
+        InMemoryCluster().run(app)
+    assert type(failed.value.__cause__) is SourceWithoutState
+    assert "but Plain is a subclass of `Source`, which keeps no state" in failed.value.message
+    assert failed.value.action.startswith("Write `class Plain(StatefulSource)`")
+
+
+def test_a_source_without_state_may_have_an_attribute_of_this_name() -> None:
+    class Own(Source):
+        def run(self) -> None:
+            self.state = [1]
+            self.produce(b"1", key=str(self.state))
+
+    app, cluster = application(), InMemoryCluster()
+    app.dataframe(source=Own("own"))
+    cluster.run(app)
+    assert [record.key for _, record in cluster.read("source__own")] == [b"[1]"]
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'stat'"):
+        _ = Own("other").stat  # type: ignore[attr-defined]
+
+
+def _fails(*given: Any) -> None:
+    raise OSError("no route to host")
+
+
+@pytest.mark.parametrize("method", ["setup", "run", "cleanup", "on_client_connect_success"])
+def test_the_error_names_the_method_that_failed(method: str) -> None:
+    made = type("Made", (Quiet,), {} if method.startswith("on_") else {method: _fails})
+    app = application()
+    app.dataframe(source=made("made", **({method: _fails} if method.startswith("on_") else {})))
+    with pytest.raises(SourceFailed) as failed:
+        InMemoryCluster().run(app)
+    assert failed.value.action.startswith(f"Correct its `{method}`, or the system that it reads.")
 
 
 def test_a_flush_ends_by_its_timeout_and_the_messages_stay() -> None:

@@ -16,8 +16,8 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, First, Reduce
 from holdfast.processors.engine.dataframe import generated_loop as fusion
-from holdfast.processors.engine.dataframe.generated_loop import loop_over, run_text
-from holdfast.processors.engine.dataframe.plain_loop import NO_TIMING
+from holdfast.processors.engine.dataframe.generated_loop import run_text
+from holdfast.processors.engine.dataframe.plain_loop import NO_TIMING, loop_over
 from holdfast.processors.engine.runtime.task import task
 from holdfast.processors.engine.steps import in_place
 from holdfast.processors.engine.steps.in_place import copied, may_change

@@ -99,7 +99,11 @@ def _closes_early(patch: pytest.MonkeyPatch) -> None:
 
 def _closes_twice(patch: pytest.MonkeyPatch) -> None:
     former = SlidingStore._windows
-    patch.setattr(SlidingStore, "_windows", lambda self, known, first, last: former(self, known, first - 1, last))
+    patch.setattr(
+        SlidingStore,
+        "_windows",
+        lambda self, known, first, last, **given: former(self, known, first - 1, last, **given),
+    )
 
 
 def _counts_late_ones(patch: pytest.MonkeyPatch) -> None:

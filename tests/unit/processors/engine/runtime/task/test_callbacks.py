@@ -155,6 +155,19 @@ def test_each_message_is_told_once(steps: Any) -> None:
     assert sorted(seen) == sorted(wanted)
 
 
+def test_messages_behind_group_by_are_told_and_watermarks_are_not() -> None:
+    seen: list[tuple[str, int, int]] = []
+    cluster = fed(*(json.dumps({"k": str(number % 2)}).encode() for number in range(6)))
+    app = application(on_message_processed=lambda *place: seen.append(place))
+    grouped = app.dataframe(app.topic("in")).group_by("k")
+    grouped.tumbling_window(1_000, name="w").count().final().to_topic(app.topic("out"))
+    cluster.run(app)
+    own = cluster.read("g-k-repartition")
+    messages = [("g-k-repartition", partition, record.offset) for partition, record in own if record.key is not None]
+    assert len(messages) == 6 < len(own)
+    assert sorted(seen) == sorted([*(("in", number % 2, number // 2) for number in range(6)), *messages])
+
+
 def test_an_error_behind_a_message_stops_the_worker_and_the_message_stays_done() -> None:
     seen: list[int] = []
 
