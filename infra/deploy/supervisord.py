@@ -30,8 +30,6 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from holdfast.infra.deploy.program_files import (
     STOP_WAIT_S,
     ProgramRefused,
@@ -46,13 +44,14 @@ from holdfast.infra.deploy.program_files import (
     launch_file,
     program_file,
 )
+from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.files import locked, write_private
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.system.process import completed, end_process, start_mark
 from holdfast.infra.waiting import wait_until
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Maximum length, in bytes, of a unix socket's path. Longer paths are replaced; all systems allow at least 103 bytes.
 SOCKET_PATH_MAX = 100

@@ -6,8 +6,6 @@ Invariants:
     - Both ways give equal runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,7 +74,7 @@ def _answered(run: Mapping[str, Any]) -> PastRun:
     )
 
 
-def _recorded(record: dg.RunRecord) -> PastRun:
+def _recorded(record: "dg.RunRecord") -> PastRun:
     run = record.dagster_run
     return PastRun(
         run_id=run.run_id,

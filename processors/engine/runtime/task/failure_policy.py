@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.log import get_logger
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
@@ -26,7 +25,7 @@ from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRu
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 from holdfast.processors.engine.steps.outbox import Output
 
-_log = structlog.get_logger("runtime.failures")
+_log = get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
 
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
