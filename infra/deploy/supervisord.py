@@ -115,13 +115,14 @@ class _Transport(xmlrpc.client.Transport):
 
     def make_connection(self, host: Any) -> HTTPConnection:
         """A connection to the socket; ``host`` is only the name in the request."""
-        if self._connection[1] is None:
+        connection = self._connection[1]
+        if connection is None:
             connection = HTTPConnection("localhost", timeout=ANSWER_TIMEOUT_S)
             connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.sock.settimeout(ANSWER_TIMEOUT_S)
             connection.sock.connect(str(self._path))
             self._connection = host, connection
-        return self._connection[1]
+        return connection
 
     def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
         """Send a request once. The class above would repeat it, but supervisord may have carried it out."""

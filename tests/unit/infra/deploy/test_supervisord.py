@@ -365,6 +365,4 @@ def test_strangers_find_no_door_and_broken_requests_stop_nothing(supervisor: Sup
 def test_the_codes_of_refusals_are_those_of_supervisord() -> None:
     names = [each for each in vars(Faults) if each.isupper()]
     assert len(names) == 5
-    assert {each: getattr(Faults, each) for each in names} == {
-        each: getattr(AllFaults, each) for each in names
-    }
+    assert {each: getattr(Faults, each) for each in names} == {each: getattr(AllFaults, each) for each in names}
