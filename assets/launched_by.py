@@ -17,11 +17,11 @@ class Launched(Protocol):
 
     @property
     def run_id(self) -> str:
-        """The id of the run."""
+        """Dagster's identifier, 36 characters."""
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The tags of the run."""
+        """Names and values, those that Dagster set itself among them."""
 
 
 def actor_of(run: Launched) -> str:
