@@ -13,9 +13,7 @@ TOPICS, CHANGELOGS, PROCESSORS = layers.TOPICS, layers.CHANGELOGS, layers.PROCES
 STATE, WAREHOUSE, OPERATIONS = layers.STATE, layers.WAREHOUSE, layers.OPERATIONS
 #: Value of the tag ``layer`` for table maintenance, which runs at other times than snapshots.
 MAINTENANCE = "maintenance"
-#: Run tag with the one processor that a run changes.
-#: ``dagster.yaml`` allows only one run at a time for each value of this tag.
-PROCESSOR_TAG = "processor"
+PROCESSOR_TAG = layers.PROCESSOR_TAG
 #: The Dagster group of topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"
 #: The Dagster group of definitions that cannot be imported.

@@ -1,6 +1,7 @@
 """Names the person or program that launched a run; the registry records this name with each change."""
 
-import dagster as dg
+from collections.abc import Mapping
+from typing import Protocol
 
 #: Dagster's tag with the person who launched a run or a backfill, set by the webserver (``orchestration.host.front``).
 USER_TAG = "user"
@@ -11,7 +12,19 @@ AGAIN_TAG = "dagster/parent_backfill_id"
 NAME_MAX = 100
 
 
-def actor_of(run: dg.DagsterRun) -> str:
+class Launched(Protocol):
+    """A Dagster run with its tags."""
+
+    @property
+    def run_id(self) -> str:
+        """Dagster's identifier, 36 characters."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Names and values, those that Dagster set itself among them."""
+
+
+def actor_of(run: Launched) -> str:
     """Returns the run as text. If the person who launched the run is known, the text begins with the person's name."""
     name = f"dagster run {run.run_id}"
     person = run.tags.get(USER_TAG, "")

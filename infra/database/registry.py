@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -39,8 +38,9 @@ from holdfast.infra.database.records import (
 )
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.database.writes import insert_into
+from holdfast.infra.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
 #: Key in an incident's ``detail`` with the list of slots (places of workers) that a person must repair. All other keys

@@ -26,12 +26,9 @@ import xmlrpc.client  # nosec B411: it reads answers of our own supervisord, ove
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
-
-import structlog
-from supervisor.xmlrpc import Faults, SupervisorTransport, UnixStreamHTTPConnection
 
 from holdfast.infra.deploy.program_files import (
     STOP_WAIT_S,
@@ -47,13 +44,14 @@ from holdfast.infra.deploy.program_files import (
     launch_file,
     program_file,
 )
+from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.files import locked, write_private
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.system.process import completed, end_process, start_mark
 from holdfast.infra.waiting import wait_until
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Maximum length, in bytes, of a unix socket's path. Longer paths are replaced; all systems allow at least 103 bytes.
 SOCKET_PATH_MAX = 100
@@ -99,23 +97,36 @@ _LOG_TAIL_BYTES = 64 * 1024
 _NOT_INHERITED = ("HOLDFAST_", "DAGSTER_", "SUPERVISOR_")
 
 
-class _Connection(UnixStreamHTTPConnection):  # type: ignore[misc]
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(ANSWER_TIMEOUT_S)
-        self.sock.connect(self.socketfile)
+class Faults:
+    """Codes of supervisord's answers that refuse a request; ``supervisor.xmlrpc.Faults`` has all of them."""
+
+    SHUTDOWN_STATE, BAD_NAME, ALREADY_STARTED, NOT_RUNNING, ALREADY_ADDED = 6, 10, 60, 70, 90
 
 
-class _Transport(SupervisorTransport):  # type: ignore[misc]
+class _Transport(xmlrpc.client.Transport):
+    """XML-RPC over supervisord's unix socket.
+
+    ``supervisor.xmlrpc`` has such a class, too. Its import takes 40 ms of CPU, because it loads supervisord's server.
+    """
+
     def __init__(self, path: Path) -> None:
-        super().__init__(serverurl=f"unix://{path}")
+        super().__init__()
+        self._path = path
 
-        def connect() -> _Connection:
-            connection = _Connection("localhost")
-            connection.socketfile = str(path)
-            return connection
+    def make_connection(self, host: Any) -> HTTPConnection:
+        """A connection to the socket; ``host`` is only the name in the request."""
+        connection = self._connection[1]
+        if connection is None:
+            connection = HTTPConnection("localhost", timeout=ANSWER_TIMEOUT_S)
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(ANSWER_TIMEOUT_S)
+            connection.sock.connect(str(self._path))
+            self._connection = host, connection
+        return connection
 
-        self._get_connection = connect
+    def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
+        """Send a request once. The class above would repeat it, but supervisord may have carried it out."""
+        return self.single_request(host, handler, request_body, verbose)
 
 
 class Supervisord:

@@ -29,9 +29,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.unclean_end import as_properties, ended_uncleanly, expire_registration
@@ -279,6 +276,10 @@ class EmbeddedBroker:
 
 def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
     """Whether a broker answers a metadata request and knows a controller. An open port alone is not enough."""
+    # imported late because `holdfast status` only looks whether a broker runs; the client takes 30 ms of CPU
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
     client = AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 2000}, logger=_SILENT)
     with suppress(KafkaException):
         metadata = client.list_topics(timeout=timeout_s)

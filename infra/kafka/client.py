@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
 from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.reserved import contradiction
+from holdfast.infra.log import get_logger
 from holdfast.infra.masking import masked
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
-_log = structlog.get_logger("kafka.client")
+_log = get_logger("kafka.client")
 
 #: Minimum seconds between two log lines of librdkafka of the same kind.
 REPEAT_AFTER_S = 30.0

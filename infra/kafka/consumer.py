@@ -12,7 +12,6 @@ from functools import partial
 from itertools import groupby, repeat
 from typing import Any
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from holdfast.infra.installation import install_line
@@ -29,9 +28,10 @@ from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Batch, GroupMetadata, NotedOffset, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
+from holdfast.infra.log import get_logger
 from holdfast.infra.waiting import retry
 
-_log = structlog.get_logger("kafka.consumer")
+_log = get_logger("kafka.consumer")
 
 OnPartitions = Callable[[list[Partition]], None]
 

@@ -18,7 +18,6 @@ from itertools import islice, repeat
 from operator import length_hint
 from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from holdfast.infra.kafka.client import library_logger
@@ -34,9 +33,10 @@ from holdfast.infra.kafka.errors import (
 from holdfast.infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
 from holdfast.infra.kafka.records import GroupMetadata, Headers, NotedOffset, Partition
 from holdfast.infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
+from holdfast.infra.log import get_logger
 from holdfast.infra.waiting import Deadline
 
-_log = structlog.get_logger("kafka.producer")
+_log = get_logger("kafka.producer")
 
 #: Seconds after which the broker aborts an open transaction.
 TRANSACTION_S = 15.0

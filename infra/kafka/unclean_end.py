@@ -17,12 +17,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import structlog
-
+from holdfast.infra.log import get_logger
 from holdfast.infra.system.process import end_process, start_detached, start_mark
 from holdfast.infra.waiting import Deadline, wait_until
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Timeout of a broker's session in the configuration of this controller, milliseconds.
 SESSION_MS = 500

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from holdfast.infra.log import get_logger
 from holdfast.infra.masking import shown_url
 from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistryInvalid
 from holdfast.infra.schemas.errors import SchemaRegistryAway, SchemaRegistryRefuses
@@ -28,7 +27,7 @@ from holdfast.infra.schemas.errors import SchemaRegistryAway, SchemaRegistryRefu
 if TYPE_CHECKING:
     from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
-_log = structlog.get_logger("schemas.registry")
+_log = get_logger("schemas.registry")
 
 #: Pauses between attempts, seconds: the first pause and the longest pause; each pause is twice the previous one.
 PAUSES_S = 0.2, 1.0

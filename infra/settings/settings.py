@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import structlog
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from holdfast.infra.installation import CHECKOUT
-from holdfast.infra.log import configure_logging
+from holdfast.infra.log import configure_logging, get_logger, is_configured
 from holdfast.infra.masking import masked, remember
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings.groups import (
@@ -37,7 +36,7 @@ from holdfast.infra.settings.project_source import ProjectSource, origin_of, pro
 from holdfast.infra.settings.schema_registry import FormatSettings
 from holdfast.infra.settings.secret_fields import Concealing
 
-_log = structlog.get_logger("settings")
+_log = get_logger("settings")
 
 #: The folder in which the default home folder lies: this checkout, or, with a wheel, the working directory.
 PROJECT = CHECKOUT or Path.cwd()
@@ -263,7 +262,7 @@ def _warn_of_unknown(settings: Settings) -> None:
             continue
         _warned.add(name)
         # An unconfigured structlog writes to stdout, where commands print their results.
-        if not structlog.is_configured():
+        if not is_configured():
             configure_logging(settings.log_level, settings.log_format)
         _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
 

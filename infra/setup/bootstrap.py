@@ -59,6 +59,7 @@ def main(arguments: list[str]) -> int:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not (PYTHON.exists() and STAMP.exists() and STAMP.read_text() == _fingerprint()):
             _install()
+        compile_checkout()
         if "--lock" in arguments:
             _write_lock()
             return 0
@@ -129,6 +130,17 @@ def _compile() -> None:
     # Errors are ignored (check=False), because packages contain files for other Python versions, and templates.
     folders = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages")]
     subprocess.run([str(PYTHON), "-m", "compileall", "-qq", "-j", "0", *folders], cwd=PROJECT, check=False)
+
+
+def compile_checkout() -> None:
+    """Compile this checkout's own modules to bytecode, for the reason in ``_compile``.
+
+    Without this step, a command that imports the engine needs a third more CPU. Modules that are compiled already are
+    skipped. Python notices an edit of a module by its time and size, and then ignores the bytecode.
+    """
+    # The links in the folder `holdfast` are not followed, so the folders behind them are named.
+    folders = [str(PROJECT / each) for each in ("holdfast", "infra", "processors", "assets", "orchestration")]
+    subprocess.run([str(PYTHON), "-m", "compileall", "-qq", *folders], cwd=PROJECT, check=False)
 
 
 def _fits() -> bool:

@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 
 # The settings are not imported at run time, because a process that only starts another process does not need them.
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
-_log = structlog.get_logger("privacy")
+_log = get_logger("privacy")
 
 #: Default umask of every Holdfast process: new files get mode 0600, new folders 0700.
 UMASK: Final = 0o077

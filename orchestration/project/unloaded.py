@@ -10,15 +10,14 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import structlog
-
+from holdfast.infra.log import get_logger
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.json_file import read_json
 from holdfast.processors.application.broken_definition import BrokenDefinition
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def _file(settings: Settings) -> Path:

@@ -15,10 +15,8 @@ import msgspec
 
 from holdfast.assets.layers import is_ours
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.host import local
+from holdfast.orchestration.view.webserver import NoAnswer, ask
 
-#: Timeout of each GraphQL request, seconds.
-TIMEOUT_S = 10.0
 _QUERY = """{ assetNodes {
   assetKey { path } partitionStats { numMaterialized numPartitions numFailed }
   assetMaterializations(limit: 1) { timestamp } automationCondition { label expandedLabel }
@@ -87,25 +85,12 @@ class AssetPage(msgspec.Struct, frozen=True):
 
 def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
     """The facts about every asset of this installation; None if the webserver does not answer as expected."""
-    web = local.running(settings, local.WEBSERVER)
-    if web is None:
-        return None
-    import httpx  # imported late because nothing is asked where no webserver runs
-
-    tokens = settings.webserver.tokens
-    headers = {"Authorization": f"Bearer {next(iter(tokens.values()))}"} if tokens else {}
-
-    def ask(query: str, **variables: object) -> dict[str, Any]:
-        document = {"query": query, "variables": variables}
-        answer = httpx.post(f"{web.url}/graphql", json=document, headers=headers, timeout=TIMEOUT_S, trust_env=False)
-        return dict(answer.json()["data"])
-
     try:
-        pages = tuple(map(_page, ask(_QUERY)["assetNodes"]))
+        pages = tuple(map(_page, ask(settings, _QUERY)["assetNodes"]))
         own = [{"path": page.key} for page in pages if not is_ours(page.key)]
-        failed = _failed_runs(ask(_LAST_RUNS, keys=own)["assetsLatestInfo"]) if own else {}
+        failed = _failed_runs(ask(settings, _LAST_RUNS, keys=own)["assetsLatestInfo"]) if own else {}
         return tuple(msgspec.structs.replace(page, failed_run=failed.get(page.key)) for page in pages)
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, msgspec.ValidationError):
+    except (NoAnswer, KeyError, TypeError, msgspec.ValidationError):
         return None
 
 

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import KeysOf, TopicFacts, TopicSpec
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.changelog.config import (
     ENTRIES,
     MIN_INSYNC,
@@ -34,7 +33,7 @@ from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
 from holdfast.processors.engine.table_topics import forgetful, table_warnings
 from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
-_log = structlog.get_logger("application")
+_log = get_logger("application")
 
 #: The role of input topics that other programs write.
 SOURCE = "source topic"

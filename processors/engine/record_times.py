@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-import structlog
-
 from holdfast.infra.clock import Clock, SystemClock
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.log import get_logger
 
-_log = structlog.get_logger("record_times")
+_log = get_logger("record_times")
 
 BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 #: Milliseconds (a century). A topic's limit of this length or more is treated as no limit; Kafka's default is

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-import structlog
-
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
 from holdfast.infra.kafka.records import KeysOf, TopicFacts
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.engine.topology import Topology
 
-_log = structlog.get_logger("application")
+_log = get_logger("application")
 
 #: The clients that normally use each partitioner.
 _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka and librdkafka by default"}

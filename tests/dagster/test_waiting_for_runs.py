@@ -10,9 +10,12 @@ from holdfast.assets.keys import snapshot_key
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.host import local
+from holdfast.orchestration.view import past_runs
 from holdfast.orchestration.view.asset_page import read_pages
+from holdfast.orchestration.view.past_runs import read_runs
 from holdfast.orchestration.view.progress import Progress
 from holdfast.orchestration.view.runs import DagsterRuns, RunFailed
+from holdfast.orchestration.view.webserver import NoAnswer
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,16 @@ def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) 
     with pytest.raises(RunFailed, match="is queued and did not succeed"):
         runs.wait(first, told.append, timeout_s=2.5)
     assert "behind" not in told[-1].now, "the first one waits for no other"
+    answered, failing = read_runs(settings, 10), pytest.MonkeyPatch()
+    assert [each.run_id for each in answered] == [second, first]
+    assert answered[0].assets == (("warehouse", "fleet", "aircraft_snapshot"),)
+
+    def no_answer(*_: object, **__: object) -> dict[str, object]:
+        raise NoAnswer("stopped")
+
+    with failing.context() as patched:
+        patched.setattr(past_runs, "ask", no_answer)
+        assert read_runs(settings, 10) == answered, "the database has the same runs as the webserver's answer"
 
 
 @pytest.mark.thorough

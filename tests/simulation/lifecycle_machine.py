@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.http_request import Answer
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
@@ -249,7 +249,7 @@ class SimulatedClient(ProcessorClient):
         program = self._world.programs.get(self._name)
         return program is not None and program.alive
 
-    def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
+    def _get(self, page: str, timeout_s: float) -> Answer | None:
         self._process.point(f"http:{page}")
         program = self._world.programs.get(self._name)
         worker = None if program is None else program.worker
@@ -267,7 +267,7 @@ class SimulatedClient(ProcessorClient):
         answer = self._done_by(worker, pages[page], timeout_s, only_reads=True)
         return answer if answer is not None and answer.is_success else None
 
-    def _send(self, method: str, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+    def _send(self, method: str, page: str, timeout_s: float, body: bytes = b"") -> Answer:
         self._process.point(f"http:{page}:before")
         program = self._world.programs.get(self._name)
         worker = None if program is None else program.worker
@@ -297,9 +297,9 @@ class SimulatedClient(ProcessorClient):
 
     def _done_by(
         self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
-    ) -> httpx.Response | None:
+    ) -> Answer | None:
         """Run the work on the worker's own thread. Returns its result, or None if no result comes in time."""
-        answers: list[httpx.Response] = []
+        answers: list[Answer] = []
 
         def call() -> None:
             try:
@@ -319,8 +319,8 @@ class SimulatedClient(ProcessorClient):
         return answers[0]
 
 
-def _answer(code: int, document: Mapping[str, Any]) -> httpx.Response:
-    return httpx.Response(code, content=json.dumps(document, default=str).encode())
+def _answer(code: int, document: Mapping[str, Any]) -> Answer:
+    return Answer(code, json.dumps(document, default=str).encode())
 
 
 class NothingHangs:

@@ -1,7 +1,7 @@
 """``holdfast history``: prints a processor's applies, incidents, rehearsals and Dagster runs, newest first.
 
 Invariants:
-    - This command only reads. Dagster need not run, because runs are read directly from Dagster's database.
+    - This command only reads. Dagster need not run: without its webserver, runs are read from Dagster's database.
 """
 
 from contextlib import closing
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.assets.layers import PROCESSOR_TAG
 from holdfast.orchestration.commands.options import Json, Processor, command_settings, print_json, print_rows
 
 if TYPE_CHECKING:
-    import dagster as dg
-
     from holdfast.infra.settings import Settings
+    from holdfast.orchestration.view.past_runs import PastRun
     from holdfast.processors.lifecycle.recovery.timeline import Entry
 
 #: Maximum number of Dagster's newest runs among which the runs of a processor are searched.
@@ -53,6 +53,7 @@ def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
     Raises:
         HoldfastError: The registry does not answer.
     """
+    from holdfast.orchestration.view.past_runs import read_runs
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.lifecycle.recovery import timeline
 
@@ -63,7 +64,7 @@ def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
     found = [entry for each in applies for entry in timeline.of_apply(each)]
     found += [entry for each in incidents for entry in timeline.of_incident(each)]
     found += [entry for each in actions for entry in timeline.of_action(each)]
-    found += _runs(settings, processor)
+    found += [_of_run(each, processor) for each in read_runs(settings, _RUNS_MAX) if is_about(each, processor)]
     return sorted(found, key=lambda each: (each.at, each.identity), reverse=True)[:limit]
 
 
@@ -76,45 +77,27 @@ def _document(entry: "Entry") -> dict[str, Any]:
 _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
 
 
-def _runs(settings: "Settings", processor: str) -> "list[Entry]":
-    """The Dagster runs that belong to the processor; empty if Dagster is not installed or never ran here."""
-    home = settings.paths.dagster
-    if not (home / "dagster.yaml").is_file():
-        return []
-    try:
-        import dagster as dg  # imported late because the import takes a second
-    except ModuleNotFoundError:
-        return []
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        records = instance.get_run_records(limit=_RUNS_MAX)
-    return [_of_run(each, processor) for each in records if is_about(each.dagster_run, processor)]
-
-
-def is_about(run: "dg.DagsterRun", processor: str) -> bool:
+def is_about(run: "PastRun", processor: str) -> bool:
     """Whether a Dagster run has the processor's tag, or selects an asset or an asset check of the processor."""
-    from holdfast.assets.keys import PROCESSOR_TAG
-
-    selected = [*(run.asset_selection or ()), *(each.asset_key for each in run.asset_check_selection or ())]
-    return run.tags.get(PROCESSOR_TAG) == processor or any(each.path[1:2] == [processor] for each in selected)
+    selected = (*run.assets, *(path for path, _ in run.checks))
+    return run.tags.get(PROCESSOR_TAG) == processor or any(path[1:2] == (processor,) for path in selected)
 
 
-def _of_run(record: "dg.RunRecord", processor: str) -> "Entry":
+def _of_run(run: "PastRun", processor: str) -> "Entry":
     from holdfast.assets.launched_by import actor_of
     from holdfast.processors.lifecycle.recovery.timeline import Entry
 
-    run, began, ended = record.dagster_run, record.start_time, record.end_time
-    selected = sorted({key.path[-1] for key in run.asset_selection or ()})
-    checked = sorted({f"{each.asset_key.path[-1]}:{each.name}" for each in run.asset_check_selection or ()})
-    what = ", ".join(selected or checked) if run.job_name.startswith("__") else run.job_name
-    status = run.status.value.lower()
-    at = record.create_timestamp if began is None else datetime.fromtimestamp(began, UTC)
+    selected = sorted({path[-1] for path in run.assets})
+    checked = sorted({f"{path[-1]}:{name}" for path, name in run.checks})
+    what = ", ".join(selected or checked) if run.job.startswith("__") else run.job
+    began, ended = run.started_at, run.ended_at
     return Entry(
         identity=f"run-{run.run_id}",
         processor=processor,
         kind="run",
-        text=f"Run {run.run_id[:8]} of {what}: {status}.",
-        at=at.astimezone(UTC),
-        outcome=status,
+        text=f"Run {run.run_id[:8]} of {what}: {run.status}.",
+        at=datetime.fromtimestamp(run.created_at if began is None else began, UTC),
+        outcome=run.status,
         who=actor_of(run),
         seconds=None if began is None or ended is None else ended - began,
     )

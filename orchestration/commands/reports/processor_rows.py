@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import structlog
 from msgspec import to_builtins
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 from holdfast.infra.settings.of_workers import shown
 from holdfast.orchestration.view import reasons
 from holdfast.orchestration.view.reasons import Reason
@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.recovery.incidents import Observation, wanted
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Fields of a slot's row that come from the worker's answer. They are None if the worker does not answer.
 _OF_A_WORKER = (

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
+from holdfast.infra.log import get_logger
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.process import own_identity
 
-_log = structlog.get_logger("serving.last_words")
+_log = get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:

@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from holdfast.infra import http_request
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.http_request import Answer
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.rooted import inside
-from holdfast.infra.tls import trusted_for
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     READ_PAGE,
@@ -39,9 +39,6 @@ from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endp
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-if TYPE_CHECKING:
-    import httpx
-
 #: Seconds between two reads of a running command's ticket.
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
@@ -52,8 +49,6 @@ _BODY_REST_BYTES = 65_536
 
 #: The exceptions of decoding an answer that is not a worker's valid JSON document. Deep nesting raises RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-#: The event that the HTTP library reports after it has connected, before it sends the first byte.
-_CONNECTED = "connection.connect_tcp.complete"
 
 #: A function that the client calls with the ticket of a running command (its state and progress) after each check.
 ProgressLog = Callable[[Mapping[str, Any]], None]
@@ -321,7 +316,7 @@ class ProcessorClient:
             time.sleep(LOOK_EVERY_S)
         raise self._silent(page, f"the command is not done after {timeout_s:.0f} s, and continues")
 
-    def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
+    def _get(self, page: str, timeout_s: float) -> Answer | None:
         with suppress(ProcessorSilent):
             return self._send("GET", page, timeout_s)
         return None
@@ -336,25 +331,29 @@ class ProcessorClient:
             raise self._silent(path, f"its answer can't be read: {failure!r}") from failure
         return document
 
-    def _send(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+    def _send(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> Answer:
         endpoint = read_endpoint(self._file)
         if endpoint is None:
             raise self._silent(path, "it has no endpoint file")
         if not endpoint.is_alive:
             raise self._silent(path, f"its process {endpoint.pid} has ended")
-        import httpx  # imported late because many commands find no worker to ask; the library takes 45 ms of CPU
+        headers, with_token = {}, method != "GET" or endpoint.reads_need_token
 
-        headers, options = {}, {}
-        try:
-            if method != "GET" or endpoint.reads_need_token:
+        def check() -> None:
+            # A worker listens on its port only once in its life. So if the worker's process listens on the port after
+            # the connection was made, the connection leads to this worker.
+            if with_token:
                 _check_owner(endpoint)
+
+        try:
+            check()
+            if with_token:
                 headers["Authorization"] = f"Bearer {endpoint.token}"
-                options["trace"] = partial(_look_at_connect, endpoint)
-            with httpx.Client(timeout=timeout_s, trust_env=False, verify=trusted_for(endpoint.url)) as client:
-                return client.request(method, endpoint.url + path, content=body, headers=headers, extensions=options)
+            url = endpoint.url + path
+            return http_request.request(method, url, timeout_s=timeout_s, body=body, headers=headers, on_connect=check)
         except _StrangerAtPort as stranger:
             raise self._silent(path, str(stranger)) from None
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as failure:
+        except http_request.FAILURES as failure:
             raise self._silent(path, f"it did not answer: {failure!r}") from failure
 
     def _silent(self, path: str, seen: str) -> ProcessorSilent:
@@ -371,19 +370,7 @@ def _check_owner(endpoint: Endpoint) -> None:
         raise _StrangerAtPort(f"another program listens at {endpoint.url}, or none; no token was sent")
 
 
-def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
-    """Checks, after a connection was made, that the worker's process listens on the port.
-
-    The HTTP library calls this function at each step of a request. ``facts`` is not used.
-
-    A worker listens on its port only once in its life. So if the worker's process listens on the port after the
-    connection was made, the connection leads to this worker.
-    """
-    if event == _CONNECTED:
-        _check_owner(endpoint)
-
-
-def _refusal(answer: httpx.Response) -> HoldfastError:
+def _refusal(answer: Answer) -> HoldfastError:
     try:
         told = answer.json()
     except _UNREADABLE:

@@ -163,7 +163,7 @@ class TaskSources:
 
     @property
     def failure(self) -> tuple[str, str, BaseException] | None:
-        """The name of a source that raised an error, the method that raised it, and the error; None without an error."""
+        """The name of a source that raised an error, the method that raised it, and the error; None if none raised."""
         for each in self._all:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
                 return each.name, each.copy.called_by_worker, each.handover.error

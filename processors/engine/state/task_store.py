@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.changelog.format import (
     META_KEY,
     Commands,
@@ -36,7 +36,7 @@ from holdfast.processors.engine.state.database import Change, Database, Database
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
 
-_log = structlog.get_logger("state.task_store")
+_log = get_logger("state.task_store")
 
 META_VERSION = 1
 

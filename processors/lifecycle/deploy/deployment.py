@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-import structlog
-
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S, Step, look, step_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
@@ -33,7 +32,7 @@ from holdfast.processors.lifecycle.deploy.watch import Counted, committed_of, co
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed, log_tail
 from holdfast.processors.lifecycle.ports import NotStarted, World
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class DeploymentFailed(NotStarted):

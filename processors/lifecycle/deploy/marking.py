@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import structlog
-
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.marks import Mark, read_mark, write_mark
+from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
 from holdfast.processors.lifecycle.ports import World
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:

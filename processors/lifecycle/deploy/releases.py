@@ -23,18 +23,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-import structlog
-
 from holdfast.infra.database.records import Release
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Default number of releases kept for each processor.
 KEPT = 5

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-import structlog
-
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
@@ -31,6 +29,7 @@ from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError, in_one_line
 from holdfast.infra.exit_codes import EXIT_REFUSED
+from holdfast.infra.log import get_logger
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -45,7 +44,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.ports import NotStarted, now_utc
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: A function that is called with each progress message while a stage of a plan is carried out.
 ProgressLog = Callable[[str], None]

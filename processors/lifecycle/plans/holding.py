@@ -33,15 +33,14 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-import structlog
-
 from holdfast.infra.database import leases
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.lease_times import BEAT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Port = TypeVar("Port")
 

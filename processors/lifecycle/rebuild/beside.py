@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import structlog
-
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, Offsets
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent
@@ -44,7 +43,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 from holdfast.processors.lifecycle.rebuild.exchange import Exchange
 from holdfast.processors.lifecycle.rebuild.shadow import START_S, Machine, ShadowFailed, ShadowProgram
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Result = TypeVar("Result")
 

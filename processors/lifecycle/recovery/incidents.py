@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-import structlog
-
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.program_files import ProgramStatus, SupervisorSilent
+from holdfast.infra.log import get_logger
 from holdfast.infra.settings.of_workers import differences
 from holdfast.infra.system.holders import is_gone
 from holdfast.infra.system.process import running_for_s
@@ -52,7 +51,7 @@ from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, dec
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
 #: time, the next incident takes over the list of faults that restarts did not repair.

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
-
+from holdfast.infra.log import get_logger
 from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.state.exports import ExportUnreadable, entry_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _TwoValues(Exception):

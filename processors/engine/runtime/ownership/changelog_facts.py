@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-import structlog
-
 from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.runtime.ports import TopicView
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
@@ -23,7 +22,7 @@ from holdfast.processors.engine.state.keep_or_restore import RETENTION_PART_SAFE
 from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
 
-_log = structlog.get_logger("table_topics")
+_log = get_logger("table_topics")
 
 #: Maps each store to the facts of its changelog, by partition number.
 Found = Mapping[str, Mapping[int, ChangelogFacts]]

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Headers, Partition
+from holdfast.infra.log import get_logger
 from holdfast.infra.masking import masked
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.aggregates.aggregation import AggregationFailed
@@ -39,7 +38,7 @@ from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.windows.stored import Closing
 
-_log = structlog.get_logger("runtime.failures")
+_log = get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
 
 #: A user's callback for a failed message. It gets the error, the message and a logger, and returns True to skip the

@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import structlog
-
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import get_logger
 
 #: Stands for "no event time yet". Less than every event time, which is in milliseconds since 1970.
 NO_TIME = -1
@@ -46,7 +45,7 @@ _UNITS = (
     ("nanoseconds", 10**9, "time // 1_000_000"),
 )
 
-_log = structlog.get_logger("runtime.time")
+_log = get_logger("runtime.time")
 #: Names of the functions for which the warning about event times in seconds was already logged.
 _told_of_seconds: set[str] = set()
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from supervisor.xmlrpc import Faults as AllFaults
 
 from holdfast.infra.deploy.program_files import (
     ProgramInvalid,
@@ -25,7 +26,7 @@ from holdfast.infra.deploy.program_files import (
     SupervisorUnavailable,
     program_file,
 )
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.supervisord import Faults, Supervisord
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.process import start_mark
 from tests.parts.open_ports import listening
@@ -171,7 +172,7 @@ def test_any_environment_arrives_as_it_is_and_stays_private(supervisor: Supervis
 START = """
 import sys
 from pathlib import Path
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.supervisord import Faults, Supervisord
 from holdfast.infra.paths import Paths
 print(Supervisord(Paths(Path(sys.argv[1]))).start())
 """
@@ -362,3 +363,9 @@ def test_strangers_find_no_door_and_broken_requests_stop_nothing(supervisor: Sup
         line.close()
     assert supervisor.pid() == pid
     assert supervisor.programs() == {}
+
+
+def test_the_codes_of_refusals_are_those_of_supervisord() -> None:
+    names = [each for each in vars(Faults) if each.isupper()]
+    assert len(names) == 5
+    assert {each: getattr(Faults, each) for each in names} == {each: getattr(AllFaults, each) for each in names}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from holdfast.infra.setup import bootstrap
 from holdfast.infra.setup.bootstrap import FIRST, LOCK, is_progress, python_problem, requirements_of
 
 
@@ -49,3 +51,16 @@ def test_set_up_needs_the_standard_library_only() -> None:
     command = [sys.executable, "-S", "-c", "import holdfast.infra.setup.bootstrap"]
     run = subprocess.run(command, cwd=LOCK.parent, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_set_up_compiles_the_checkout_even_where_python_writes_no_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "processors" / "one.py"
+    module.parent.mkdir()
+    module.write_text("1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(bootstrap, "PROJECT", tmp_path)
+    monkeypatch.setattr(bootstrap, "PYTHON", Path(sys.executable))
+    bootstrap.compile_checkout()
+    assert [path.name.partition(".")[0] for path in module.parent.glob("__pycache__/*.pyc")] == ["one"]
