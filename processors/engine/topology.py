@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType
@@ -50,6 +50,9 @@ class StoreSpec:
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
     #: facts. The field is empty if the description comes from the registry.
     uses: tuple[TimeUse, ...] = ()
+    #: Whether groups of a table's rows depend on the store: the entries of all such stores must fit each other. The
+    #: version hash leaves this field out, because it has the steps themselves.
+    retracts: bool = False
 
     @property
     def timed(self) -> bool:
@@ -205,6 +208,15 @@ class Topology:
         """Returns the group of ``chains`` that contains the subtopology of a store; empty for an unknown store."""
         return next((chain for chain in self.chains() if any(store in sub.stores for sub in chain)), ())
 
+    def retracting_with(self, stores: Collection[str]) -> tuple[str, ...]:
+        """Returns all stores that must fit one of these stores, because groups of a table's rows depend on them.
+
+        The result contains the given stores on which such groups depend. It is empty if there is none.
+        """
+        marked = {store.name for store in self.stores if store.retracts}
+        chains = [chain for chain in self.chains() if any(marked & set(stores) & set(sub.stores) for sub in chain)]
+        return tuple(store for chain in chains for sub in chain for store in sub.stores if store in marked)
+
     def changelog_of(self, store: str) -> TopicSpec | None:
         """Returns the changelog topic of a store; None without a changelog."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
@@ -315,6 +327,7 @@ def code_version_of(topology: Topology, code: str) -> str:
     for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
         store.pop("schema")
         store.pop("meaning")  # the hash covers ``meaning`` through the rules of the steps and the functions' source
+        store.pop("retracts")
         store.pop("uses")  # the hash covers ``uses`` through the lines of ``columns``
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -103,6 +103,29 @@ def of_topic(log: SourceLog) -> Refused:
     )
 
 
+def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -> Refused | None:
+    """Refuses to change some entries of stores on which groups of a table's rows depend.
+
+    What one of these stores has added to a group, another one takes out later. ``then`` is added to the action.
+    """
+    together = topology.retracting_with(stores)
+    if not together:
+        return None
+    named = next(store for store in stores if store in together)
+    others = [store for store in together if store != named]
+    beside = f" beside {', '.join(others)}" if others else ""
+    subs = topology.chain_of(named)
+    sources = [name for sub in subs for name in sub.inputs if not topology.is_repartition(name)]
+    name = topology.processor
+    return Refused(
+        f"Groups of a table's rows depend on store `{named}`{beside}: with other entries in a part of them, later "
+        "changes would take rows out of groups that do not count these rows.",
+        f"To take a row out, write a record with its key and without a value to {', '.join(sources)}. To count all "
+        f"rows again: `holdfast apply stop {name}`, then `holdfast apply clear {name} --all --rewind earliest`.{then}",
+        {"processor": name, "store": named},
+    )
+
+
 def of_own_store(topology: Topology, store: str) -> Refused | None:
     """Refuses to build a store of schedules or of a source from messages or rows."""
     kind = next((each.kind for each in topology.stores if each.name == store), None)
