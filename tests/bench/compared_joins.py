@@ -88,7 +88,7 @@ class Kind:
                 table = left.to_table(f"{self.label}-left")
                 if how == "filter":
                     table = table.filter(is_even, f"{self.label}-even").map(tenfold, f"{self.label}-tenfold")
-                # Each column is one that Kafka Streams' program has. With another column, a group would change more often.
+                # The columns are those of Kafka Streams' program. With one more, a group would change more often.
                 columns: dict[str, Any] = {"n": Count()} if how == "count" else {"n": Count(), "total": Sum()}
                 by = table.group_by(remainder, name=f"remainder-{how}")
                 return by.aggregate(columns, name=self.label).to_stream()

@@ -146,7 +146,7 @@ class Execution:
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
                 # With new input offsets, no command to put keys back is printed, because the input that is read again
                 # restores the keys.
-                undo = "" if stage.positions else put_back_by(processor, paths)
+                undo = "" if stage.positions or not stage.can_be_undone else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():
                 self.owners.read_again(processor, stage, tell)

@@ -164,7 +164,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
     With ``export``, the owners first write the entries to files. No input is processed between export and deletion.
     ``positions`` (input topic -> partition -> offset) are input offsets to set in the same commit as the last deletes;
-    empty for unchanged offsets.
+    empty for unchanged offsets. ``can_be_undone`` is whether the entries of the files can be put back afterwards.
     """
 
     stores: tuple[str, ...]
@@ -172,6 +172,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     partitions: tuple[int, ...]
     positions: dict[str, dict[int, int]] = {}
     export: bool = False
+    can_be_undone: bool = True
     destructive: ClassVar[bool] = True
 
     @property

@@ -270,7 +270,9 @@ def _stages(
             partitions = sum(len(each) for each in firsts.values())
             place = "the end" if all(map(topology.is_repartition, firsts)) else "the start"
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to {place}"
-        stages.append(ClearKeys(says, group, request.selection, numbers, firsts, export=request.export))
+        undone = not topology.retracting_with(group)
+        cleared = ClearKeys(says, group, request.selection, numbers, firsts, request.export, undone)
+        stages.append(cleared)
     if not online:
         stages.append(_as_meant(facts, topology))
     if made and not request.export:

@@ -78,6 +78,7 @@ def test_keys_of_the_table_and_of_other_stores_are_cleared(store: str) -> None:
     assert isinstance(plan.verdict, Ready)
     assert [type(stage) for stage in plan.stages] == [ClearKeys]
     assert "Put the deleted entries back" in plan.undo
+    assert all(stage.can_be_undone for stage in plan.stages if isinstance(stage, ClearKeys))
 
 
 def test_one_group_is_not_rebuilt_from_its_topic() -> None:
@@ -98,6 +99,7 @@ def test_a_clear_of_all_of_them_leaves_out_what_would_take_rows_out_of_cleared_g
     assert "sets the input offsets of 2 partitions to the end" in cleared["groups",].says
     assert f"what is in {BETWEEN} is left out: it is about the cleared rows" in plan.findings
     assert not any("read again" in found for found in plan.findings)
+    assert not any(stage.can_be_undone for stage in cleared.values())
     assert plan.undo.startswith("Read all input again: `holdfast apply clear shop --all --rewind earliest`.")
     later = decide(
         Clear("shop"), stopped(TOPOLOGY, ends={**stopped(TOPOLOGY).ends, BETWEEN: {0: 100, 1: 101}}), TOPOLOGY
