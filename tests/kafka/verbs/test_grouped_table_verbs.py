@@ -19,7 +19,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Everything, Keys, Restore, Stop
 from tests.oracles.fold import fold_changelog
-from tests.parts.operated import Operated
+from tests.parts.operated import Operated, exported_by
 
 DEFINITION = """
 from dataclasses import dataclass
@@ -139,8 +139,13 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
         verdict = verbs.plan(request).verdict
         assert isinstance(verdict, Refused)
         assert f"`holdfast apply clear {group} --all --rewind earliest`" in verdict.action
-    operated.do(Clear(group, ("orders",), Keys(("k01", "k02"))))
+    before = {store: stored(operated, store) for store in TOGETHER | {"orders"}}
+    done = operated.do(Clear(group, ("orders",), Keys(("k01", "k02"))))
+    assert {key for key, _ in before["orders"].keys() - stored(operated, "orders").keys()} == {"k01", "k02"}
     assert seen(operated) == groups_of(rows)
+    file = next(exported_by(note.text) for note in done.notes if note.stage == "clear_keys")
+    operated.do(Restore(group, file=str(file)))
+    assert {store: stored(operated, store) for store in before} == before
     send({"k01": None, "k02": row(2, 5)})
 
     # The workers lose their disk. They restore the stores from the changelogs, and the groups go on.
