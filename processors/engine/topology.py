@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType
@@ -207,15 +207,6 @@ class Topology:
     def chain_of(self, store: str) -> tuple[Subtopology, ...]:
         """Returns the group of ``chains`` that contains the subtopology of a store; empty for an unknown store."""
         return next((chain for chain in self.chains() if any(store in sub.stores for sub in chain)), ())
-
-    def retracting_with(self, stores: Collection[str]) -> tuple[str, ...]:
-        """Returns all stores that must fit one of these stores, because groups of a table's rows depend on them.
-
-        The result contains the given stores on which such groups depend. It is empty if there is none.
-        """
-        marked = {store.name for store in self.stores if store.retracts}
-        chains = [chain for chain in self.chains() if any(marked & set(stores) & set(sub.stores) for sub in chain)]
-        return tuple(store for chain in chains for sub in chain for store in sub.stores if store in marked)
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """Returns the changelog topic of a store; None without a changelog."""

@@ -34,6 +34,7 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     not_as_deployed,
     of_topic,
     parts_of_groups,
+    retracting_with,
     unknown_partitions,
     unknown_stores,
     without_windows,
@@ -122,7 +123,7 @@ def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
 
 def _part_of_groups(request: Clear, topology: Topology, stores: tuple[str, ...]) -> Refused | None:
     """Refuses to clear a part of the stores on which groups of a table's rows depend."""
-    together = topology.retracting_with(stores)
+    together = retracting_with(topology, stores)
     whole = isinstance(request.selection, Everything) and not request.partitions
     if whole and set(together) <= set(stores):
         return None
@@ -140,7 +141,7 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
         "desired": facts.desired,
         "alive": facts.alive,
     }
-    if request.rewind != "stay" or topology.retracting_with(stores):
+    if request.rewind != "stay" or retracting_with(topology, stores):
         basis["committed"] = facts.committed
         basis["first_offsets"] = selected(facts.starts, [spec.name for spec in topology.inputs])
         basis["ends"] = selected(facts.ends, [spec.topic for spec in topology.repartitions])
@@ -213,7 +214,7 @@ def _left_out(facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict
 
     Records that are still in these topics take out rows, which the cleared groups do not have.
     """
-    read = {name for store in topology.retracting_with(stores) for name in topology.inputs_of(store)}
+    read = {name for store in retracting_with(topology, stores) for name in topology.inputs_of(store)}
     return {topic: each for topic, each in _ends_behind(facts, topology).items() if topic in read and each}
 
 
@@ -270,7 +271,7 @@ def _stages(
             partitions = sum(len(each) for each in firsts.values())
             place = "the end" if all(map(topology.is_repartition, firsts)) else "the start"
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to {place}"
-        undone = not topology.retracting_with(group)
+        undone = not retracting_with(topology, group)
         cleared = ClearKeys(says, group, request.selection, numbers, firsts, request.export, undone)
         stages.append(cleared)
     if not online:
@@ -360,7 +361,7 @@ def _deleted(facts: Facts, store: str, request: Clear) -> str:
 def _undo(request: Clear, topology: Topology, stores: tuple[str, ...]) -> str:
     if request.rewind == "earliest":
         return "Not needed: state is built again from the input. Outputs of this input are published again."
-    if (together := topology.retracting_with(stores)) and request.export:
+    if (together := retracting_with(topology, stores)) and request.export:
         name = topology.processor
         return (
             f"Read all input again: `holdfast apply clear {name} --all --rewind earliest`. The exported file has all "

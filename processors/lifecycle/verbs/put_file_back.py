@@ -21,6 +21,7 @@ from holdfast.processors.lifecycle.plans.requests import Everything, Keys, Resto
 from holdfast.processors.lifecycle.verbs.refusals import (
     not_exchangeable,
     parts_of_groups,
+    retracting_with,
     unknown_partitions,
     unknown_stores,
 )
@@ -109,7 +110,7 @@ def _refused(request: Restore, facts: Facts, topology: Topology) -> Refused | No
     if absent is not None:
         has = ", ".join(file.stores)
         return Refused(f"{file.path} has no entries of {absent}; it has {has}.", "Name one of these stores.", {})
-    together = topology.retracting_with(tuple(wanted(request, facts)))
+    together = retracting_with(topology, tuple(wanted(request, facts)))
     others = [store for store in file.stores if store not in together]
     then = f" To put the other stores back: `{' '.join(f'--store {store}' for store in others)}`." if others else ""
     if (refused := parts_of_groups(topology, tuple(wanted(request, facts)), then)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, Topology
@@ -103,12 +103,22 @@ def of_topic(log: SourceLog) -> Refused:
     )
 
 
+def retracting_with(topology: Topology, stores: Collection[str]) -> tuple[str, ...]:
+    """Returns all stores that must fit one of these stores, because groups of a table's rows depend on them.
+
+    The result contains the given stores on which such groups depend. It is empty if there is none.
+    """
+    marked = {store.name for store in topology.stores if store.retracts}
+    chains = [chain for chain in topology.chains() if any(marked & set(stores) & set(sub.stores) for sub in chain)]
+    return tuple(store for chain in chains for sub in chain for store in sub.stores if store in marked)
+
+
 def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -> Refused | None:
     """Refuses to change some entries of stores on which groups of a table's rows depend.
 
     What one of these stores has added to a group, another one takes out later. ``then`` is added to the action.
     """
-    together = topology.retracting_with(stores)
+    together = retracting_with(topology, stores)
     if not together:
         return None
     named = next(store for store in stores if store in together)

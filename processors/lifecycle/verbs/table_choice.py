@@ -19,6 +19,7 @@ from holdfast.processors.lifecycle.plans.explanation import quoted
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+from holdfast.processors.lifecycle.verbs.refusals import retracting_with
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 LATEST = "latest"
@@ -105,7 +106,7 @@ def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen)
     They fit if the snapshots have the state at the committed offsets, which stay. They also fit if only groups are
     restored, which then read the repartition topic again from the offsets of their snapshot.
     """
-    parted = [store for store in chosen if store in topology.retracting_with(tuple(chosen))]
+    parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
     if inputs == "stay":
         return [store for store in parted if not _is_current(facts, chosen[store])]
     if inputs != "snapshot":
