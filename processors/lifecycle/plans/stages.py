@@ -164,7 +164,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
     With ``export``, the owners first write the entries to files. No input is processed between export and deletion.
     ``positions`` (input topic -> partition -> offset) are input offsets to set in the same commit as the last deletes;
-    empty for unchanged offsets. ``can_be_undone`` is whether the entries of the files can be put back afterwards.
+    empty for unchanged offsets.
     """
 
     stores: tuple[str, ...]
@@ -172,13 +172,20 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     partitions: tuple[int, ...]
     positions: dict[str, dict[int, int]] = {}
     export: bool = False
-    can_be_undone: bool = True
+    #: Whether the entries of the files can be put back afterwards.
+    can_be_undone: ClassVar[bool] = True
     destructive: ClassVar[bool] = True
 
     @property
     def exports_first(self) -> bool:
         """Whether the stage writes the data to a file before it deletes the data."""
         return self.export
+
+
+class ClearGroups(ClearKeys, frozen=True, tag="clear_groups"):
+    """Owners delete stores on which groups of a table's rows depend. Their entries can't be put back afterwards."""
+
+    can_be_undone: ClassVar[bool] = False
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
@@ -410,6 +417,7 @@ Stage = (
     | AbortTransaction
     | CompactStores
     | ClearKeys
+    | ClearGroups
     | ReadAgain
     | CheckLocalState
     | SetStateAside

@@ -19,6 +19,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Windows
 from holdfast.processors.lifecycle.plans.stages import (
+    ClearGroups,
     ClearKeys,
     DeleteStateAside,
     ReadAgain,
@@ -271,9 +272,8 @@ def _stages(
             partitions = sum(len(each) for each in firsts.values())
             place = "the end" if all(map(topology.is_repartition, firsts)) else "the start"
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to {place}"
-        undone = not retracting_with(topology, group)
-        cleared = ClearKeys(says, group, request.selection, numbers, firsts, request.export, undone)
-        stages.append(cleared)
+        kind = ClearGroups if retracting_with(topology, group) else ClearKeys
+        stages.append(kind(says, group, request.selection, numbers, firsts, export=request.export))
     if not online:
         stages.append(_as_meant(facts, topology))
     if made and not request.export:

@@ -5,6 +5,7 @@ A row is taken out of the group to which it was added, so a verb changes all of 
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.file_facts import FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Everything, Keys, Prefix, Restore
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.plans.shape import as_document, from_document, shape_of
+from holdfast.processors.lifecycle.plans.shape import topology_of as topology_from
+from holdfast.processors.lifecycle.plans.stages import ClearGroups, ClearKeys, RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable
 from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.snapshots.names import table_name
@@ -72,6 +75,14 @@ def test_a_part_of_these_stores_is_not_changed_and_the_ways_to_do_it_are_named(r
             assert "`--store rows --store seen`" in verdict.action
 
 
+def test_a_processor_whose_definition_can_not_be_imported_is_refused_by_its_recorded_shape() -> None:
+    shape = shape_of(TOPOLOGY, {spec.name: PARTITIONS for spec in TOPOLOGY.inputs})
+    recorded = topology_from("shop", from_document(json.loads(json.dumps(as_document(shape)))))
+    verdict = decide(Clear("shop", ("groups",), Keys(("open",))), world_of(recorded), recorded).verdict
+    assert isinstance(verdict, Refused)
+    assert REBUILD in verdict.action
+
+
 @pytest.mark.parametrize("store", ["rows", "seen"])
 def test_keys_of_the_table_and_of_other_stores_are_cleared(store: str) -> None:
     plan = decide(Clear("shop", (store,), Keys(("1",))), world_of(TOPOLOGY), TOPOLOGY)
@@ -92,7 +103,7 @@ def test_a_clear_of_all_of_them_leaves_out_what_would_take_rows_out_of_cleared_g
     """A record between the tasks may still take out a row. A cleared group does not have it."""
     plan = decide(Clear("shop", tuple(sorted(TOGETHER))), stopped(TOPOLOGY), TOPOLOGY)
     assert isinstance(plan.verdict, Ready)
-    assert [type(stage) for stage in plan.stages] == [RunProcessor, ClearKeys, ClearKeys, StopProcessor]
+    assert [type(stage) for stage in plan.stages] == [RunProcessor, ClearGroups, ClearGroups, StopProcessor]
     cleared = {stage.stores: stage for stage in plan.stages if isinstance(stage, ClearKeys)}
     assert cleared["groups-rows", "large"].positions == {}
     assert cleared["groups",].positions == {BETWEEN: {0: 100, 1: 100}}
