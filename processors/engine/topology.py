@@ -51,6 +51,9 @@ class StoreSpec:
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
     #: facts. The field is empty if the description comes from the registry.
     uses: tuple[TimeUse, ...] = ()
+    #: Whether groups of a table's rows depend on the store: the entries of all such stores must fit each other. The
+    #: version hash leaves this field out, because it has the steps themselves.
+    retracts: bool = False
 
     @property
     def timed(self) -> bool:
@@ -317,6 +320,7 @@ def code_version_of(topology: Topology, code: str) -> str:
     for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
         store.pop("schema")
         store.pop("meaning")  # the hash covers ``meaning`` through the rules of the steps and the functions' source
+        store.pop("retracts")
         store.pop("uses")  # the hash covers ``uses`` through the lines of ``columns``
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -111,6 +111,7 @@ def _of_joins(results: Results) -> Iterator[Judged]:
         # of the whole process.
         ("group and count, function", "join-group", "ours", _whole_cpu, function),
         ("group and count, built-in", "join-group", "ours-builtin", _whole_cpu, builtin),
+        ("rows of a table by group", "join-rows", "ours-builtin", _whole_cpu, (None, function[1])),
     )
     for what, case, name, of, goals in below:
         for peer, title, goal in zip(PEERS, TITLES, goals, strict=True):

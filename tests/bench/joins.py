@@ -2,6 +2,7 @@
 
 Left and right messages alternate, one millisecond apart, with the same keys. A joined value is ``[left, right]``. The
 interval is about as long as the time between two right messages of a key. A group counts messages by their merchant.
+``rows`` counts the rows of a table by their merchant: the newest message of each key is a row.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from tests.bench.measured import RunWrong
 from tests.bench.stream import FIRST_TIMESTAMP_MS, Message, messages
 
-Joined = Literal["", "table", "interval", "asof", "group"]
+Joined = Literal["", "table", "interval", "asof", "group", "rows"]
+#: The kinds with a repartition topic. They read a single topic.
+GROUPED: tuple[Joined, ...] = ("group", "rows")
 #: The length of the interval in milliseconds. The grace is as long, because Quix Streams refuses a shorter one.
 BACK_MS = 20_000
 #: The grace of as-of joins, in milliseconds.
@@ -52,12 +55,18 @@ def told(kind: Joined) -> str:
         "interval": f"stream:inner:{BACK_MS}:0:{BACK_MS}",
         "asof": f"asof:inner:0:0:{GRACE_MS}",
         "group": "group:count:0:0:0",
+        "rows": "rows:merchant:0:0:0",
     }[kind]
 
 
+def is_grouped(asked: str) -> bool:
+    """Whether the contender's argument is one of the kinds in ``GROUPED``."""
+    return asked in [told(kind) for kind in GROUPED]
+
+
 def is_left(message: Message, kind: Joined) -> bool:
-    """Whether a message belongs to the left topic. A group has only a left topic."""
-    return kind == "group" or message.number % 2 == 1
+    """Whether a message belongs to the left topic. Groups have only a left topic."""
+    return kind in GROUPED or message.number % 2 == 1
 
 
 def body_of(message: Message, kind: Joined) -> bytes:
@@ -104,6 +113,8 @@ def joined(
 ) -> StreamingDataFrame:
     """Declare the join or group with the engine; ``counted`` counts the messages of a group."""
     kind, _, back, _, grace = asked.split(":")
+    if kind == "rows":
+        return left.to_table("payments").group_by("merchant").aggregate(count=Count(), name="merchants").to_stream()
     if right is None:
         return counted(left.group_by("merchant"))
     if kind == "table":
@@ -118,6 +129,8 @@ def expected(count: int, keys: int, kind: Joined) -> tuple[int, str]:
     if kind == "group":
         merchants = Counter(msgspec.json.decode(body_of(each, kind))["merchant"] for each in messages(count, keys))
         return count, _hash(f"{name}:{many}".encode() for name, many in merchants.items())
+    if kind == "rows":
+        return _expected_of_rows(count, keys)
     rights: dict[int, list[int]] = defaultdict(list)
     found: list[bytes] = []
     for message in messages(count, keys):
@@ -130,6 +143,27 @@ def expected(count: int, keys: int, kind: Joined) -> tuple[int, str]:
         matches = before if kind == "interval" else before[-1:]
         found += [_PAIR.pack(FIRST_TIMESTAMP_MS + message.number, each) for each in matches]
     return len(found), _hash(found)
+
+
+def _expected_of_rows(count: int, keys: int) -> tuple[int, str]:
+    """A row changes one group if it is new, two if it moves, and none if its merchant stays the same."""
+    merchants, changes = dict[int, str](), 0
+    for message in messages(count, keys):
+        present = str(msgspec.json.decode(body_of(message, "rows"))["merchant"])
+        former = merchants.get(message.user)
+        changes += 0 if former == present else 1 if former is None else 2
+        merchants[message.user] = present
+    return changes, _hash(f"{name}:{many}".encode() for name, many in Counter(merchants.values()).items())
+
+
+def calls_of_streams(count: int, keys: int, kind: Joined) -> int:
+    """How often the program of Kafka Streams calls ``seen``: for each message, and for what its repartition topic has.
+
+    A row that has a former one is also taken out of its group.
+    """
+    if kind != "rows":
+        return count * (2 if kind == "group" else 1)
+    return 3 * count - len({message.user for message in messages(count, keys)})
 
 
 def _hash(made: Any) -> str:
@@ -146,6 +180,7 @@ class Sent:
         self._kind = kind
         self.pairs: list[bytes] = []
         self.counts: dict[bytes, int] = {}
+        self.changes = 0
         self.appended_ms: list[int] = []
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
@@ -156,9 +191,11 @@ class Sent:
         """
         self.appended_ms.append(appended_ms)
         try:
-            if self._kind == "group":
-                made = _decode_count(value)
-                self.counts[key] = made if isinstance(made, int) else made.count
+            if self._kind in GROUPED:
+                made = _decode_count(value) if value else 0
+                many = made if isinstance(made, int) else made.count
+                self.changes += self.counts.get(key, 0) != many
+                self.counts[key] = many
             else:
                 left, right = _decode_pair(value)
                 self.pairs.append(_PAIR.pack(left.ts, right.item))
@@ -167,5 +204,8 @@ class Sent:
 
     def result(self) -> tuple[int, str]:
         """The number of outputs and their hash, in the form of ``expected``."""
-        made = self.pairs if self._kind != "group" else [b"%b:%d" % each for each in self.counts.items()]
-        return len(self.appended_ms), _hash(made)
+        if self._kind not in GROUPED:
+            return len(self.appended_ms), _hash(self.pairs)
+        # Kafka Streams also sends a count that stays the same, and 0 for a group without rows.
+        many = self.changes if self._kind == "rows" else len(self.appended_ms)
+        return many, _hash(b"%b:%d" % each for each in self.counts.items() if each[1])

@@ -84,7 +84,7 @@ def application_of(
     )
     frame = application.dataframe(application.topic(work.source))
     if work.joins:
-        right = None if work.joins.startswith("group") else application.topic(work.source + joins.RIGHT)
+        right = None if joins.is_grouped(work.joins) else application.topic(work.source + joins.RIGHT)
         made = joins.joined(frame, right and application.dataframe(right), work.joins, counted)
     else:
         made = windowed(frame, work.windows) if work.windows else fold(frame)
@@ -119,7 +119,7 @@ def main(
     watch = Watch()
     structlog.configure(processors=[watch])
     application = application_of(work, fold, windowed, counted)
-    if work.joins.startswith("group"):
+    if joins.is_grouped(work.joins):
         application.run(timeout=GROUPED_S)
     else:
         application.run(count=work.count, timeout=SILENCE_S)

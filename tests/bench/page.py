@@ -51,6 +51,18 @@ computes what the audit expects. A full one takes 12.8 s and 10.8 s. The scans t
 
 
 AGAIN = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
+#: Ratios whose tables stand on the pages of what they are about.
+ELSEWHERE = """\
+Other pages have more ratios, each with its conditions.
+
+| what | beside | ratio | again |
+| --- | --- | ---: | --- |
+| [rows of a table by group](joins-compared.md#cost) | Kafka Streams | 1.16x rate, 0.61x CPU | `--cases join-rows` |
+| [joins, groups](joins-compared.md#cost) | both peers | 0.17x to 0.40x CPU | `--cases join-table,join-group` |
+| [decoding](formats.md#cost) | JSON | 0.8x to 135x CPU | `python -m tests.bench.formats` |
+| [state codecs](codecs.md#cost) | JSON | 0.4x to 8.2x CPU | `python -m tests.bench.codecs` |
+| [column expressions](columns.md) | functions | one for each step | `python -m tests.bench.columns` |
+"""
 
 
 def write_pages(first: Path, results: Results, cores: int) -> None:
@@ -66,6 +78,7 @@ def page(results: Results, cores: int, second: str) -> str:
     parts = ["# Benchmarks\n", f"{HOW}\n{AGAIN}"]
     if results.figures:
         parts.append(f"The engine against itself is on [another page]({second}).\n")
+    parts.append(ELSEWHERE)
     parts += ["## Goals\n", _goals(results, cores)]
     if results.wrong:
         parts += ["Runs that do not count:\n", "\n".join(f"- {told}" for told in results.wrong) + "\n"]

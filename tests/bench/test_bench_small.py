@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import windows
+from tests.bench import joins, windows
 from tests.bench.cases import all_cases, wanted_of, warm_up_of
 from tests.bench.engine import SCENARIOS, SMALL
 from tests.bench.measured import RunWrong, run_measured
@@ -70,6 +70,23 @@ def test_what_is_expected_of_windows_is_a_plain_count() -> None:
     closed = {place: many for place, many in counted.items() if place[1] < FIRST_TIMESTAMP_MS + 120_000}
     assert windows.expected(150_000, 30, "final") == closed
     assert windows.hash_of(closed) != windows.hash_of(counted)
+
+
+def test_what_is_expected_of_rows_is_where_each_row_is_now() -> None:
+    now: dict[bytes, str] = {}
+    moves = 0
+    for _, _, key, body, _ in joins.rows("t", 20_000, 300, "rows"):
+        merchant = json.loads(body)["merchant"]
+        moves += (key in now and now[key] != merchant) + (now.get(key) != merchant)
+        now[key] = merchant
+    sent = joins.Sent("rows")
+    for key, many in Counter(now.values()).items():
+        sent.add(key.encode(), b'{"count":%d}' % many, 0)
+    assert joins.expected(20_000, 300, "rows") == (moves, sent.result()[1])
+    assert joins.calls_of_streams(20_000, 300, "rows") == 60_000 - 300
+    for value in (b"1", b"1", b"2", b"0"):  # Kafka Streams sends an equal count, too, and 0 for an empty group
+        sent.add(b"new", value, 0)
+    assert sent.result() == (len(set(now.values())) + 3, joins.expected(20_000, 300, "rows")[1])
 
 
 def test_a_record_that_is_no_result_of_a_window_fails_the_run() -> None:
@@ -134,7 +151,16 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
 ) -> None:
     cases = {case.name: case for case in all_cases(SMALL)}
     # A sample of the cases: both guarantees, both numbers of keys, and one case of each kind.
-    chosen = ["few-eos-1s", "many-alo-1s", "windows-current", "windows-final", "restore", "cache", "latency"]
+    chosen = [
+        "few-eos-1s",
+        "many-alo-1s",
+        "windows-current",
+        "windows-final",
+        "join-rows",
+        "restore",
+        "cache",
+        "latency",
+    ]
     # The peers are left out, because they need separate environments, which only `make bench` sets up.
     results = bench(tmp_path / "bench", "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 

@@ -8,5 +8,12 @@ from tests.bench.formats import measured
 def test_each_format_has_a_row() -> None:
     rows = measured(0.02)
     assert rows[0]["format"] == "json"
-    assert {row["format"] for row in rows} > {"msgpack", "avro", "json schema", "protobuf messages"}
+    assert {row["format"] for row in rows} > {
+        "msgpack",
+        "avro",
+        "json schema",
+        "protobuf messages",
+        "typed json (dataclass)",
+        "typed json (pydantic)",
+    }
     assert all(row["us"] > 0 and row["ratio"] > 0 for row in rows)

@@ -175,6 +175,7 @@ def test_what_differs_in_its_guarantee_only_is_measured_side_by_side() -> None:
         ["join-interval"],
         ["join-asof"],
         ["join-group"],
+        ["join-rows"],
         ["restore"],
         ["cache"],
         ["latency"],

@@ -29,9 +29,13 @@ def is_internal(store: StoreSpec | None, message_key: object, state_key: str) ->
 
 
 def built_in(store: StoreSpec) -> ValueSchema | None:
-    """The columns of a store that a window or a built-in aggregation fills; None for values that users set."""
-    of_users = store.kind == "key-value" or len(_values(store)) != 1
-    return None if of_users or not _values(store)[0].columns else _values(store)[0]
+    """The columns of a store that a window, a built-in aggregation or a grouped table fills.
+
+    None for values that users set.
+    """
+    values = _values(store)
+    of_users = len(values) != 1 or (store.kind == "key-value" and not values[0].prefixes)
+    return None if of_users or not values[0].columns else values[0]
 
 
 def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]:

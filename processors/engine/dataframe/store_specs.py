@@ -29,6 +29,7 @@ def described_stores(
         SchemaInvalid: A model can't become columns.
     """
     kept, schemas = kept_by_store(nodes), schemas_by_store(nodes, declared)
+    retracting = _retracting(nodes)
     described = []
     for store, topics in users.items():
         if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
@@ -68,7 +69,8 @@ def described_stores(
         columns = (*columns, *("timers" for _ in timers))
         uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None]
         schema = schemas.get(store)
-        described.append(StoreSpec(store, tuple(topics), kind, codec, columns=columns, schema=schema, uses=tuple(uses)))
+        spec = StoreSpec(store, tuple(topics), kind, codec, columns=columns, schema=schema, uses=tuple(uses))
+        described.append(replace(spec, retracts=store in retracting))
     return tuple(described)
 
 
@@ -97,6 +99,23 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
             todo += [(each, is_regrouped or regroups) for each in before.get(id(node), ())]
         made.append(replace(store, meaning=tuple(sorted(set(found)))))
     return tuple(made)
+
+
+def _retracting(nodes: Sequence[Node]) -> frozenset[str]:
+    """Returns the stores on which groups of a table's rows depend.
+
+    These are the stores of the groups, and those of the steps before them that send a deletion only if they have the
+    row. The table itself sends every deletion, so its store is not among them.
+    """
+    found = set[str | None]()
+    for node in nodes:
+        if node.of_engine is None or node.store is None:
+            continue
+        sends_known = node.expand and node.store_use.form is StoreForm.ROWS and node.store_use.writes
+        below = [each.of_engine for each in node.walk()] if sends_known else [node.of_engine]
+        if any(step is not None and step.retracts for step in below):
+            found.add(node.store)
+    return frozenset(store for store in found if store is not None)
 
 
 def _check_codec(store: str, codec: str, steps: Sequence[Node]) -> None:
@@ -134,7 +153,8 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
         store: options for store, options in declared.items() if options.model is not None
     }
     for node in nodes:
-        if node.store is None or (node.model is None and node.kept is None):
+        columns = None if node.of_engine is None else node.of_engine.row_columns
+        if node.store is None or (node.model is None and node.kept is None and columns is None):
             continue
         other = modelled.setdefault(node.store, node)
         if other.model != node.model:
@@ -146,12 +166,16 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
     if not modelled:
         return {}
     # ``typed_columns`` is imported here, because workers do not need it.
-    from holdfast.processors.engine.windows.typed_columns import schema_of_store
+    from holdfast.processors.engine.windows.typed_columns import row_schema, schema_of_store
 
-    return {
-        store: schema_of_store(each.kept if isinstance(each, Node) else None, each.model)
-        for store, each in modelled.items()
-    }
+    made: dict[str, StoreSchema] = {}
+    for store, each in modelled.items():
+        step = each.of_engine if isinstance(each, Node) else None
+        if step is not None and step.row_columns is not None:
+            made[store] = row_schema(step.row_columns, each.model)
+        else:
+            made[store] = schema_of_store(each.kept if isinstance(each, Node) else None, each.model)
+    return made
 
 
 def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:

@@ -34,7 +34,7 @@ from holdfast.processors.engine.formats.typed import field_of, stored
 from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.group_key import text_of_key
-from holdfast.processors.engine.steps.step import ROWS_WRITTEN, Step, StoreForm, StoreUse
+from holdfast.processors.engine.steps.step import ROWS_WRITTEN, RowColumns, Step, StoreForm, StoreUse
 
 #: The source of the group's key: the name of a field of the row, or a function of the row. None means no group.
 Key = str | Callable[[Any], Any]
@@ -102,6 +102,7 @@ class MovedRows(Step):
 
     __name__ = "group_by"
     store_use = StoreUse(StoreForm.OWN)
+    retracts = True
     functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, key: Key, columns: RetractableColumns) -> None:
@@ -158,10 +159,16 @@ class GroupRows(Step):
     __name__ = "aggregate"
     order = "feeds"
     store_use = ROWS_WRITTEN
+    retracts = True
     functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, columns: RetractableColumns) -> None:
         self._columns, self.functions = columns, columns.functions
+
+    @property
+    def row_columns(self) -> RowColumns:
+        """The state key of a group's row, and the aggregates that are its columns."""
+        return RowColumns(ROW, self._columns.columns)
 
     def describe(self) -> str:
         """Describes the step in one line of text. If this text changes, the version of the processor changes."""

@@ -12,8 +12,6 @@ from holdfast.processors.engine.aggregates.retractable import RetractableColumns
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.formats.typed import row_model
 from holdfast.processors.engine.joins.row_changes import GroupRows, Key, MovedRows, RowFilter, RowMap, moved_key
-from holdfast.processors.engine.joins.table_rows import ROW
-from holdfast.processors.engine.schema.types import INFER
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.meaning import field_or_function, functions_of, lines_of
 from holdfast.processors.engine.steps.node import Node
@@ -158,8 +156,7 @@ class GroupedTable(Generic[Made]):
         )
         moved = stream._then(Node("apply", MovedRows(self.key, made), sent, expand=True, meaning=means))
         grouped = moved._between(moved_key, kept, f"{self.table.name}-by-{self.name}")
-        typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
-        rows = grouped._then(Node("apply", GroupRows(made), kept, expand=True, model=typed))
+        rows = grouped._then(Node("apply", GroupRows(made), kept, expand=True, model=model))
         return cast(Made, self.table._derived(kept, rows))
 
 

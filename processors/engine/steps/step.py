@@ -6,7 +6,7 @@ window or aggregate is a subclass of ``Step`` in a separate module. A user's fun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -108,6 +108,13 @@ class Inlined(NamedTuple):
     result: str = ""
 
 
+class RowColumns(NamedTuple):
+    """The state key under which a step stores a row for each key, and the aggregates that are the row's columns."""
+
+    state_key: str
+    aggregates: Mapping[str, Any]
+
+
 class Step:
     """Base class of built-in steps. The default values of its properties fit most steps."""
 
@@ -118,6 +125,8 @@ class Step:
     in_runs: ClassVar[bool] = False
     #: The step's role if the task reads several inputs in time order; None without a role.
     order: ClassVar[Order | None] = None
+    #: Whether the step takes out of a group what it added before. Its store then fits stores of other tasks.
+    retracts: ClassVar[bool] = False
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -132,6 +141,11 @@ class Step:
     @property
     def kept(self) -> Kept | None:
         """The definition of the aggregates or windows in the step's own store; None for a step without such a store."""
+        return None
+
+    @property
+    def row_columns(self) -> RowColumns | None:
+        """The aggregates that are the columns of the step's rows; None for a step with other rows."""
         return None
 
     @property

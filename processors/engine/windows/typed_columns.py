@@ -7,12 +7,14 @@ aggregation's columns more exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.processors.engine.aggregates.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import (
     FLOATING,
+    INFER,
     TEXT,
     WHOLE,
     Column,
@@ -28,7 +30,7 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 from holdfast.processors.engine.state.time.window_keys import COUNTED, COUNTED_OPEN, SESSION, WINDOWS
-from holdfast.processors.engine.steps.step import Kept
+from holdfast.processors.engine.steps.step import Kept, RowColumns
 from holdfast.processors.engine.windows.counts import COUNTED_VERSION, WINDOW, CountSpec
 from holdfast.processors.engine.windows.spec import WindowSpec
 
@@ -44,6 +46,9 @@ _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
     **dict.fromkeys(("earliest", "latest"), Held(1, TEXT)),
 }
+
+#: Column types of the rows of a grouped table. They have results, and not the values that are stored to compute them.
+_KINDS_OF_ROWS: dict[str, ColumnType] = {**_KINDS, "mean": FLOATING}
 
 
 def window_schema(aggregation: Aggregation) -> StoreSchema:
@@ -107,6 +112,29 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
         # The column is optional, because a value that was stored before the column was declared does not have it.
         columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
+
+
+def row_schema(rows: RowColumns, model: Any) -> StoreSchema:
+    """Returns the typed columns of the rows of a grouped table. In the group's other records, they are null.
+
+    Args:
+        rows: The state key of each row, and the aggregates that are its columns.
+        model: The model of the rows; None takes the types from the aggregates. A mapping of state keys to models and
+            ``"infer"`` have the same meaning as for other stores.
+
+    Raises:
+        SchemaInvalid: The model can't become columns.
+    """
+    if model == INFER or isinstance(model, Mapping):
+        return schema_of(model)
+    if model is not None:
+        (values,) = schema_of(model).values
+        return StoreSchema((replace(values, prefixes=(rows.state_key,)),))
+    columns = tuple(
+        Column(column_name(name), _KINDS_OF_ROWS.get(made.kind, TEXT), False, ((name,),), made.describe())
+        for name, made in rows.aggregates.items()
+    )
+    return checked(StoreSchema((ValueSchema(None, columns, prefixes=(rows.state_key,)),)))
 
 
 #: For each kind of store, the function that makes its typed columns from the step's declaration and the model.

@@ -27,7 +27,8 @@ class StoreShape(msgspec.Struct, frozen=True):
     The names of the store's tasks begin with ``task_group``.
 
     ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has texts about the
-    store's steps; None if an earlier version of Holdfast recorded the shape, without this field.
+    store's steps; None if an earlier version of Holdfast recorded the shape, without this field. ``retracts`` is
+    whether groups of a table's rows depend on the store.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StoreShape(msgspec.Struct, frozen=True):
     changelog: str | None
     restored_from: str | None = None
     meaning: tuple[str, ...] | None = None
+    retracts: bool = False
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -73,6 +75,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
             changelogs.get(store.name),
             tables.get(store.name),
             store.meaning,
+            store.retracts,
         )
         for store in topology.stores
     )
@@ -85,7 +88,9 @@ def topology_of(processor: str, shape: Shape) -> Topology:
     """Makes a topology from a recorded shape, for planners that need only names. Its topics have no configuration."""
     inputs = tuple(TopicSpec(name, count) for name, count in shape.inputs.items())
     kept = shape.stores
-    stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)
+    stores = tuple(
+        StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns, retracts=s.retracts) for s in kept
+    )
     changelogs = tuple(ChangelogSpec(s.name, TopicSpec(s.changelog)) for s in kept if s.changelog is not None)
     logs = tuple(SourceLog(s.name, s.restored_from) for s in kept if s.restored_from is not None)
     outputs = tuple(TopicSpec(name) for name in shape.outputs)
@@ -99,6 +104,9 @@ def topology_of(processor: str, shape: Shape) -> Topology:
 def as_document(shape: Shape) -> dict[str, Any]:
     """Converts a shape to a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(shape)
+    for store in document["stores"]:
+        if not store["retracts"]:  # removed, so that other stores keep the document of earlier Holdfast versions
+            store.pop("retracts")
     return document
 
 

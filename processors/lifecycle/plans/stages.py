@@ -180,12 +180,20 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     partitions: tuple[int, ...]
     positions: dict[str, dict[int, int]] = {}
     export: bool = False
+    #: Whether the entries of the files can be put back afterwards.
+    can_be_undone: ClassVar[bool] = True
     destructive: ClassVar[bool] = True
 
     @property
     def exports_first(self) -> bool:
         """Whether the stage writes the data to a file before it deletes the data."""
         return self.export
+
+
+class ClearGroups(ClearKeys, frozen=True, tag="clear_groups"):
+    """Owners delete stores on which groups of a table's rows depend. Their entries can't be put back afterwards."""
+
+    can_be_undone: ClassVar[bool] = False
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
@@ -417,6 +425,7 @@ Stage = (
     | AbortTransaction
     | CompactStores
     | ClearKeys
+    | ClearGroups
     | ReadAgain
     | CheckLocalState
     | SetStateAside

@@ -19,6 +19,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Windows
 from holdfast.processors.lifecycle.plans.stages import (
+    ClearGroups,
     ClearKeys,
     DeleteStateAside,
     ReadAgain,
@@ -33,6 +34,8 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
     of_topic,
+    parts_of_groups,
+    retracting_with,
     unknown_partitions,
     unknown_stores,
     without_windows,
@@ -59,6 +62,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     refused = (
         unknown_stores(topology, stores)
         or (None if request.rewind == "earliest" else _of_topics(topology, stores))
+        or _part_of_groups(request, topology, stores)
         or (without_windows(topology, stores) if isinstance(request.selection, Windows) else None)
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
@@ -69,7 +73,8 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     )
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
-    positions = _positions(facts, topology) if request.rewind == "earliest" else {}
+    again = request.rewind == "earliest"
+    positions = _positions(facts, topology) if again else _left_out(facts, topology, stores)
     made = created_again(facts, topology, unusable(facts, topology)) if request.rewind == "earliest" else ()
     moved = any(
         facts.committed.get(topic, {}).get(number) != at
@@ -83,19 +88,19 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
         said = f"Store {quoted(stores)} holds no key of the selection ({selected_keys})."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
-    rewound = " and read the input again from its beginning" if request.rewind == "earliest" else ""
+    rewound = " and read the input again from its beginning" if again else ""
     seconds, rate = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S, "keys")
     return Plan(
         request=request,
         verdict=Ready(f"delete {_what(request, stores, request.partitions)}{rewound}."),
         stages=_stages(request, facts, topology, stores, positions, made, online=online),
         findings=(
-            *_findings(facts, topology, stores, positions),
+            *_findings(facts, topology, stores, positions, again=again),
             *times_of(tuple(each for each in topology.stores if each.name in stores)),
         ),
         kept=_kept(request, topology, stores),
         deleted=tuple(_deleted(facts, store, request) for store in stores),
-        undo=_undo(request),
+        undo=_undo(request, topology, stores),
         keys=keys,
         size_bytes=sum(each.size_bytes for each in known) if keys is not None else None,
         seconds=seconds + (0.0 if online else 10.0),
@@ -117,6 +122,17 @@ def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
     return msgspec.structs.replace(refused, action=f"{refused.action}{named}{whole}")
 
 
+def _part_of_groups(request: Clear, topology: Topology, stores: tuple[str, ...]) -> Refused | None:
+    """Refuses to clear a part of the stores on which groups of a table's rows depend."""
+    together = retracting_with(topology, stores)
+    whole = isinstance(request.selection, Everything) and not request.partitions
+    if whole and set(together) <= set(stores):
+        return None
+    others = [store.name for store in topology.stores if store.name not in together]
+    named = f" To clear the other stores: `{' '.join(f'--store {name}' for name in others)}`." if others else ""
+    return parts_of_groups(topology, stores, named)
+
+
 def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, object]:
     changelogs = [spec.topic.name for spec in topology.changelogs if spec.store in stores]
     basis: dict[str, object] = {
@@ -126,7 +142,7 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
         "desired": facts.desired,
         "alive": facts.alive,
     }
-    if request.rewind != "stay":
+    if request.rewind != "stay" or retracting_with(topology, stores):
         basis["committed"] = facts.committed
         basis["first_offsets"] = selected(facts.starts, [spec.name for spec in topology.inputs])
         basis["ends"] = selected(facts.ends, [spec.topic for spec in topology.repartitions])
@@ -194,6 +210,15 @@ def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     return {topic: each for topic, each in {**found, **_ends_behind(facts, topology)}.items() if each}
 
 
+def _left_out(facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, dict[int, int]]:
+    """The end offsets of the repartition topics of cleared groups.
+
+    Records that are still in these topics take out rows, which the cleared groups do not have.
+    """
+    read = {name for store in retracting_with(topology, stores) for name in topology.inputs_of(store)}
+    return {topic: each for topic, each in _ends_behind(facts, topology).items() if topic in read and each}
+
+
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     """The end offset of every partition of the repartition topics, also without a committed offset.
 
@@ -245,8 +270,10 @@ def _stages(
             says = f"write {what} to a file and delete them from state and changelog, while no input is processed"
         if firsts:
             partitions = sum(len(each) for each in firsts.values())
-            says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to the start"
-        stages.append(ClearKeys(says, group, request.selection, numbers, firsts, export=request.export))
+            place = "the end" if all(map(topology.is_repartition, firsts)) else "the start"
+            says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to {place}"
+        kind = ClearGroups if retracting_with(topology, group) else ClearKeys
+        stages.append(kind(says, group, request.selection, numbers, firsts, export=request.export))
     if not online:
         stages.append(_as_meant(facts, topology))
     if made and not request.export:
@@ -285,7 +312,7 @@ def _as_meant(facts: Facts, topology: Topology) -> Stage:
 
 
 def _findings(
-    facts: Facts, topology: Topology, stores: tuple[str, ...], positions: dict[str, dict[int, int]]
+    facts: Facts, topology: Topology, stores: tuple[str, ...], positions: dict[str, dict[int, int]], *, again: bool
 ) -> tuple[str, ...]:
     found = []
     for store in stores:
@@ -297,17 +324,18 @@ def _findings(
             found.append(f"store `{store}`: {amount} ({counted_by(counted)})")
     for topic, offsets in positions.items():
         if topology.is_repartition(topic):
-            found.append(f"what is in {topic} is left out: it comes again from {_sources_of(topic, topology)}")
+            why = f"it comes again from {_sources_of(topic, topology)}" if again else "it is about the cleared rows"
+            found.append(f"what is in {topic} is left out: {why}")
             continue
-        again = sum(facts.committed.get(topic, {}).get(number, at) - at for number, at in offsets.items())
-        found.append(f"{count_of(again, 'record')} of {topic} will be read again")
+        records = sum(facts.committed.get(topic, {}).get(number, at) - at for number, at in offsets.items())
+        found.append(f"{count_of(records, 'record')} of {topic} will be read again")
         gone = [number for number, at in offsets.items() if at > 0]
         if gone:
             found.append(
                 f"{topic} no longer begins at offset 0 in {count_of(len(gone), 'partition')}: state from its deleted "
                 "records cannot be built again"
             )
-    if positions:
+    if again:
         found += rebuilt_otherwise(each for each in topology.stores if each.name in stores)
     return tuple(found)
 
@@ -330,9 +358,15 @@ def _deleted(facts: Facts, store: str, request: Clear) -> str:
     return f"store `{store}`: {request.selection.words()}{where}"
 
 
-def _undo(request: Clear) -> str:
+def _undo(request: Clear, topology: Topology, stores: tuple[str, ...]) -> str:
     if request.rewind == "earliest":
         return "Not needed: state is built again from the input. Outputs of this input are published again."
+    if (together := retracting_with(topology, stores)) and request.export:
+        name = topology.processor
+        return (
+            f"Read all input again: `holdfast apply clear {name} --all --rewind earliest`. The exported file has all "
+            f"deleted entries. It can't be put back into {', '.join(together)}, because groups depend on these stores."
+        )
     if request.export:
         return (
             "Put the deleted entries back. The result of `apply` prints the command for this, with the path of the "

@@ -19,7 +19,13 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
-from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, of_own_store, unknown_stores
+from holdfast.processors.lifecycle.verbs.refusals import (
+    UNDO_EXCHANGE,
+    not_exchangeable,
+    of_own_store,
+    parts_of_groups,
+    unknown_stores,
+)
 
 #: Rows written per second, assumed until a rate was measured.
 ASSUMED_ROWS_PER_S = 30_000.0
@@ -122,7 +128,7 @@ def _findings(request: Backfill, facts: Facts, columns: tuple[str, ...], partiti
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology) -> Refused | None:
     name = request.store
-    if (refused := of_own_store(topology, name)) is not None:
+    if (refused := of_own_store(topology, name) or parts_of_groups(topology, [name])) is not None:
         return refused
     if next(each for each in topology.stores if each.name == name).kind != KEY_VALUE:
         return Refused(

@@ -18,7 +18,13 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.file_facts import FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys, Restore
-from holdfast.processors.lifecycle.verbs.refusals import not_exchangeable, unknown_partitions, unknown_stores
+from holdfast.processors.lifecycle.verbs.refusals import (
+    not_exchangeable,
+    parts_of_groups,
+    retracting_with,
+    unknown_partitions,
+    unknown_stores,
+)
 
 #: Entries written per second, assumed until a rate was measured.
 ASSUMED_ENTRIES_PER_S = 30_000.0
@@ -104,6 +110,11 @@ def _refused(request: Restore, facts: Facts, topology: Topology) -> Refused | No
     if absent is not None:
         has = ", ".join(file.stores)
         return Refused(f"{file.path} has no entries of {absent}; it has {has}.", "Name one of these stores.", {})
+    together = retracting_with(topology, tuple(wanted(request, facts)))
+    others = [store for store in file.stores if store not in together]
+    then = f" To put the other stores back: `{' '.join(f'--store {store}' for store in others)}`." if others else ""
+    if (refused := parts_of_groups(topology, tuple(wanted(request, facts)), then)) is not None:
+        return refused
     for store, each in wanted(request, facts).items():
         refused = (
             unknown_stores(topology, [store])

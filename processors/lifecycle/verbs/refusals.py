@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, Topology
@@ -100,6 +100,39 @@ def of_topic(log: SourceLog) -> Refused:
         "topic changes it.",
         f"Write to {log.topic}: a record sets a row, a record without a value deletes it.",
         {"store": log.store, "topic": log.topic},
+    )
+
+
+def retracting_with(topology: Topology, stores: Collection[str]) -> tuple[str, ...]:
+    """Returns all stores that must fit one of these stores, because groups of a table's rows depend on them.
+
+    The result contains the given stores on which such groups depend. It is empty if there is none.
+    """
+    marked = {store.name for store in topology.stores if store.retracts}
+    chains = [chain for chain in topology.chains() if any(marked & set(stores) & set(sub.stores) for sub in chain)]
+    return tuple(store for chain in chains for sub in chain for store in sub.stores if store in marked)
+
+
+def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -> Refused | None:
+    """Refuses to change some entries of stores on which groups of a table's rows depend.
+
+    What one of these stores has added to a group, another one takes out later. ``then`` is added to the action.
+    """
+    together = retracting_with(topology, stores)
+    if not together:
+        return None
+    named = next(store for store in stores if store in together)
+    others = [store for store in together if store != named]
+    beside = f" beside {', '.join(others)}" if others else ""
+    subs = topology.chain_of(named)
+    sources = [name for sub in subs for name in sub.inputs if not topology.is_repartition(name)]
+    name = topology.processor
+    return Refused(
+        f"Groups of a table's rows depend on store `{named}`{beside}: with other entries in a part of them, later "
+        "changes would take rows out of groups that do not count these rows.",
+        f"To take a row out, write a record with its key and without a value to {', '.join(sources)}. To count all "
+        f"rows again: `holdfast apply stop {name}`, then `holdfast apply clear {name} --all --rewind earliest`.{then}",
+        {"processor": name, "store": named},
     )
 
 

@@ -37,7 +37,12 @@ from holdfast.processors.lifecycle.plans.stages import (
     StopProcessor,
 )
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
+from holdfast.processors.lifecycle.verbs.refusals import (
+    not_as_deployed,
+    parts_of_groups,
+    unknown_stores,
+    without_changelog,
+)
 from holdfast.processors.lifecycle.verbs.table_choice import (
     Chosen,
     Vector,
@@ -47,6 +52,7 @@ from holdfast.processors.lifecycle.verbs.table_choice import (
     name_of,
     newest,
     sources_of,
+    unlike_others,
     vector_of,
 )
 
@@ -95,10 +101,12 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
         refused = _other_partitions(facts, topology, chosen)
     if refused is None:
         positions = _positions(request, facts, subs, chosen)
-        refused = _regrouped(request, topology, positions) or _input_gone(request, facts, subs, chosen, positions)
-    if refused is not None:
-        return Plan(request=request, verdict=refused, basis=basis)
-    return _ready(request, facts, topology, chosen, positions, basis)
+        parted = parts_of_groups(topology, unlike_others(request.inputs, facts, topology, chosen))
+        refused = parted or _regrouped(request, topology, positions)
+        refused = refused or _input_gone(request, facts, subs, chosen, positions)
+    if refused is None:
+        return _ready(request, facts, topology, chosen, positions, basis)
+    return Plan(request=request, verdict=refused, basis=basis)
 
 
 def _ready(
@@ -192,10 +200,9 @@ def _unlisted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
 
 def _places(facts: Facts, subs: Sequence[Subtopology]) -> Iterator[tuple[str, int]]:
     """Yields topic and number of each input partition that tasks of these subtopologies read."""
-    for sub in subs:
-        for topic in sub.inputs:
-            for number in range(facts.topics[topic].partitions):
-                yield topic, number
+    for topic in (topic for sub in subs for topic in sub.inputs):
+        for number in range(facts.topics[topic].partitions):
+            yield topic, number
 
 
 def _other_partitions(facts: Facts, topology: Topology, chosen: Chosen) -> Refused | None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import quoted
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+from holdfast.processors.lifecycle.verbs.refusals import retracting_with
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 LATEST = "latest"
@@ -96,6 +98,30 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
         for topic, offset in part.inputs.items():
             vector.setdefault(topic, {})[part.partition] = offset
     return vector
+
+
+def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen) -> list[str]:
+    """The chosen stores on which groups of a table's rows depend, and that would not fit the other ones.
+
+    They fit if the snapshots have the state at the committed offsets, which stay. They also fit if only groups are
+    restored, which then read the repartition topic again from the offsets of their snapshot.
+    """
+    parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
+    if inputs == "stay":
+        return [store for store in parted if not _is_current(facts, chosen[store])]
+    if inputs != "snapshot":
+        return parted
+    return [store for store in parted if not all(map(topology.is_repartition, topology.inputs_of(store)))]
+
+
+def _is_current(facts: Facts, version: StoreVersion) -> bool:
+    """Whether a snapshot has the state at the committed input offsets."""
+    assert version.manifest is not None
+    return all(
+        facts.committed.get(topic, {}).get(number, 0) == at
+        for topic, each in vector_of(version.manifest).items()
+        for number, at in each.items()
+    )
 
 
 def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:

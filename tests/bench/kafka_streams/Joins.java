@@ -40,7 +40,8 @@ import org.apache.kafka.streams.state.WindowStore;
  *          inner or left
  * group    messages by their value; how is count, or windows of `first` with the count of each; both repartition
  * rows     rows of a table, which are numbers, by their remainder of 3; how is count, total (count and sum), or filter: the
- *          same of ten times the even ones
+ *          same of ten times the even ones; or merchant: the number of rows, which are JSON objects, by their merchant,
+ *          where `seen` is called for each row that is added to a group or taken out, too
  */
 final class Joins {
     private static final Serde<String> TEXT = Serdes.String();
@@ -54,7 +55,7 @@ final class Joins {
     private Joins(StreamsBuilder builder, String asked, String source, LongConsumer seen) {
         Consumed<String, String> texts = Consumed.with(TEXT, TEXT);
         left = builder.<String, String>stream(source, texts).peek((key, value) -> seen.accept(1));
-        right = asked.startsWith("group") ? null
+        right = asked.startsWith("group") || asked.startsWith("rows:merchant") ? null
             : builder.<String, String>stream(source + "-right", texts).peek((key, value) -> seen.accept(1));
         this.seen = seen;
     }
@@ -126,7 +127,13 @@ final class Joins {
                 .withKeySerde(TEXT).withValueSerde(TEXT)));
     }
 
-    private static KTable<String, String> rows(String how, KTable<String, String> table) {
+    private KTable<String, String> rows(String how, KTable<String, String> table) {
+        if (how.equals("merchant")) {
+            return table.groupBy((key, row) -> KeyValue.pair(merchantOf(row), ""), Grouped.with("by-merchant", TEXT, TEXT))
+                .aggregate(() -> 0L, (key, row, total) -> counted(total, 1), (key, row, total) -> counted(total, -1),
+                    Materialized.with(TEXT, Serdes.Long()))
+                .mapValues(String::valueOf);
+        }
         KTable<String, String> from = !how.equals("filter") ? table
             : table.filter((key, row) -> Long.parseLong(row) % 2 == 0)
                 .mapValues(row -> String.valueOf(10 * Long.parseLong(row)));
@@ -138,6 +145,11 @@ final class Joins {
         }
         return by.aggregate(() -> "0,0", (key, row, total) -> moved(total, row, 1),
             (key, row, total) -> moved(total, row, -1), Materialized.with(TEXT, TEXT));
+    }
+
+    private long counted(long total, int more) {
+        seen.accept(1);
+        return total + more;
     }
 
     private static String moved(String total, String row, int sign) {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, Count, Mean, Sum
+from holdfast import Application, Collect, Count, Mean, Sum
 from holdfast.orchestration.commands.reports import query, snapshot
 from holdfast.orchestration.commands.reports.readable_rows import built_in, cells, columns_for_people, is_internal
 from holdfast.processors.engine.topology import StoreSpec
@@ -107,3 +107,31 @@ def test_a_table_is_printed_without_its_bookkeeping(capsys: pytest.CaptureFixtur
     assert "store_partition" not in capsys.readouterr().out
     snapshot._print(document, None)
     assert "store_partition" in capsys.readouterr().out
+
+
+def test_a_grouped_table_is_columns_and_neither_totals_nor_single_items_are_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    app = Application(consumer_group="shop", auto_offset_reset="earliest")
+    columns = {"n": Count(), "total": Sum("amount"), "mean": Mean("amount"), "all": Collect("amount", limit=3)}
+    app.table(app.topic("orders")).group_by("status").aggregate(columns, name="by-status")
+    cluster = InMemoryCluster()
+    cluster.create_topic("orders")
+    for key, amount in ((b"1", b"0.1"), (b"2", b"0.2")):
+        cluster.produce("orders", b'{"status": "open", "amount": %s}' % amount, key)
+    cluster.run(app)
+    (store,) = [each for each in app.topology().stores if each.name == "by-status"]
+    stored = cluster.state(app, "by-status").items()
+    assert {state for (_, state), _ in stored} == {"row", "aggregate", "items/1", "items/2"}
+    rows = [
+        {"key": key.decode(), "state": state, "value": value, "partition": 0, "slot": "0"}
+        for (key, state), value in stored
+    ]
+    found = Found(tuple(rows), False, (Place(0, "0", {"orders": 2}),), "the running workers")
+    query._print("shop", store, found, internals=False)
+    text = capsys.readouterr().out
+    assert "{" not in text
+    assert text.count("open") == 1
+    for word in ("total", "mean", "all", " 2 ", "0.30000000000000004", "0.15000000000000002", "[0.1, 0.2]"):
+        assert word in text
+    assert columns_for_people([{**FIXED, "state_key": "row", "n": 2}], store) == ["message_key", "n"]

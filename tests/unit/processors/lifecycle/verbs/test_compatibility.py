@@ -243,6 +243,7 @@ def test_a_store_spec_is_described_whole() -> None:
     known |= {"schema"}  # a change of the schema changes only the warehouse's table, not the state
     known |= {"meaning"}  # `meaning` is compared line by line: test_meaning_plans.py has a case for each line
     known |= {"uses"}  # the lines of `columns` are computed from this field
+    known |= {"retracts"}  # follows from the steps: a new grouping is refused by its lines of `meaning`
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 
