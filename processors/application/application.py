@@ -250,8 +250,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
 
         Args:
             dataframe: Ignored, because all declared streams run. Accepted for code that was written for Quix Streams.
-            count: The run ends after this many messages, when the windows and timers that became due have run; 0 means
-                no limit.
+            count: The run ends after this many messages and the windows and timers that became due; 0 means no limit.
             timeout: The run ends after this many seconds without a message; 0 means never. With ``group_by``, the run
                 can last up to 10 seconds longer, while messages wait for the watermarks of other tasks.
             collect: Whether to return the results of all streams: the values after each last step. It needs ``count``
@@ -300,8 +299,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         Args:
             cluster: The Kafka cluster, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: The run ends after this many messages, when the windows and timers that became due have run; 0 means
-                no limit.
+            count: The run ends after this many messages and the windows and timers that became due; 0 means no limit.
             timeout: The run ends after this many seconds without a message; 0 means never.
             serve: Whether to serve status and control over HTTP.
             databases: The databases of local state; None opens the databases of ``state_backend``.

@@ -254,13 +254,13 @@ def test_a_message_fails_that_a_later_count_window_can_not_add(kind: str, sends:
 
 def test_windows_behind_a_large_number_are_computed_once_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = Counted[int]()
-    former = WindowAggregation.computed
+    former = WindowAggregation.computed_due
 
-    def counting(self: WindowAggregation, start: int, end: int, items: Any) -> dict[str, Any]:
+    def counting(self: WindowAggregation, start: int, end: int, items: Any, **how: Any) -> Any:
         computed[items[-1][0] - T] += 1
-        return former(self, start, end, items)
+        return former(self, start, end, items, **how)
 
-    monkeypatch.setattr(WindowAggregation, "computed", counting)
+    monkeypatch.setattr(WindowAggregation, "computed_due", counting)
     outcome(lambda stream, of: stream.sliding_count_window(3).agg(total=Sum(of)).final(), tmp_path, 1, 1e305, *[1] * 5)
     assert computed == {0: 1, 1: 2, 2: 3, 3: 3, 4: 1, 5: 1, 6: 1}
 
