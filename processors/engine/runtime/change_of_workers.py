@@ -35,7 +35,7 @@ class Change:
     """A planned change of a processor's workers.
 
     Args:
-        known: Client ids of all workers on this machine, both before and after the change.
+        known: Client ids of the workers that are on this machine before or after the change.
         expected: Client ids of the workers on this machine after the change.
         join: Whether the new workers may join the group now.
     """
@@ -56,9 +56,9 @@ def no_change() -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Stands for the group member of a worker that has not joined its group yet.
+    """Stands for the future group member of a worker that has not joined its consumer group yet.
 
-    Standbys need a member id before that.
+    The worker restores standbys (copies of tasks) before it joins. Their choice needs a member id.
     """
 
     client_id: str
@@ -66,9 +66,9 @@ class Newcomer:
 
     @property
     def member_id(self) -> str:
-        """The client id with a dash: the beginning of the future member id, to which a broker adds random text.
+        """The client id with a dash. The real member id will begin with this text; the broker adds random text.
 
-        Kafka's assignor sorts members by id, so the beginning gives the same order.
+        Kafka's assignor sorts members by id. This id therefore sorts as the real one will.
         """
         return f"{self.client_id}-"
 
@@ -85,8 +85,8 @@ class Follower(Protocol):
 def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Callable[[], bool]) -> None:
     """Restores the state of a new worker's future tasks. Returns when the worker may join its group.
 
-    Returns at once if no change is in progress. ``alive`` is called repeatedly. It returns False if the worker was
-    asked to stop; then this function returns, too.
+    Returns at once if no change is in progress. The function ``alive`` is called repeatedly. It returns False when the
+    worker was asked to stop; ``warm_up`` then returns, too.
     """
     newcomer = Newcomer(client_id)
     while (now := change()) is not None and not now.join and client_id in now.expected and alive():
@@ -98,9 +98,10 @@ def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Cal
 def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> ChangeSource:
     """Returns a function that reads the planned change of a processor's workers on this machine.
 
-    The client id of a worker comes from its state folder, so a change leaves out workers without a folder. If ``told``
-    is False, the returned function always returns None. This is for workers that have no planned changes: workers
-    without an HTTP server, and shadows (workers that only rebuild a store).
+    The client id of a worker comes from its state folder, so a change leaves out workers without a folder. ``told``
+    says whether the worker takes part in planned changes. If it is False, the returned function always returns None.
+    This is for workers that have no planned changes: workers without an HTTP server, and shadows (workers that only
+    rebuild a store).
     """
     if not told:
         return no_change

@@ -210,8 +210,8 @@ class Selection:
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: The changelog key prefixes of the listed message keys, sorted. None if ``prefix`` or ``all`` selects the
-        #: keys.
+        #: The beginnings of the changelog keys of the listed message keys, sorted. None if ``prefix`` or ``all``
+        #: selects the keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
@@ -227,7 +227,7 @@ class Selection:
                     action="Give the first time, and one behind the last time.",
                     seen=str(asked.window),
                 )
-        #: Whether the whole store is selected, including its internal records.
+        #: Whether the whole store is selected, including the records that Holdfast keeps in the store for itself.
         self.everything = asked.all and self.span is None
 
     def has(self, message_key: bytes) -> bool:

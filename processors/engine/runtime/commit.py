@@ -68,12 +68,13 @@ class TaskCommit:
     note: str = ""
     #: The message counts in ``note``; None if this part of the commit has no note.
     arrivals: Counts | None = None
-    #: The ``once`` name of the owner command that this commit completes; empty for every other commit.
+    #: The name (``once``) of the owner command, for example a ``clear``, that this commit completes; empty for other
+    #: commits.
     command: str = ""
 
     @property
     def commands(self) -> Commands:
-        """The ``once`` names of the last owner commands that changed this task, including this commit's command."""
+        """The names (``once``) of the last owner commands that changed this task, including this commit's command."""
         return with_command(self.task.meta.commands, self.command)
 
 
@@ -138,7 +139,10 @@ def produce_changelogs(
     owner: str,
     generation: int,
 ) -> None:
-    """Step 1: writes each store's changes to its changelog, then a meta record with ``owner`` and ``generation``."""
+    """Step 1: writes each store's changes to its changelog, then a meta record (the commit's input offsets).
+
+    The meta record also has ``owner`` (this worker's transactional id) and ``generation`` (of the deployment).
+    """
     for part in commit.tasks:
         meta = ChangelogMeta(
             inputs=part.inputs,
@@ -152,7 +156,7 @@ def produce_changelogs(
         )
         plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # an owner command has already set the changes of its commit
+            if name not in part.writes:  # an owner command may have set its changes already
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:

@@ -56,7 +56,8 @@ FENCED_MAX = 3
 #: fenced while a rival exists. If it is fenced once more, the worker stops. One rival is normal: the worker's previous
 #: process, whose session has not timed out yet.
 RIVALS_MAX = 1
-#: Seconds. If no other rival was seen within this time, earlier rivals are no longer counted.
+#: Seconds. If no other rival (a group member with this worker's client id) was seen within this time, earlier rivals
+#: are no longer counted.
 RIVAL_COUNTS_S = 300.0
 #: Timeout in seconds of the request for the group's members. The worker waits for the answer.
 RIVALS_TIMEOUT_S = 5.0
@@ -107,9 +108,10 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: The producer's counter ``doubts`` at the last check for missing markers. None: ``begin`` must check first.
+        #: ``doubts`` of the producer counts events that may have left transaction markers out. This is the count at the
+        #: last check for missing markers. None: ``begin`` must check first.
         self._settled: int | None = None
-        #: Monotonic seconds from which on ``look_after`` checks again.
+        #: Monotonic seconds at which ``look_after`` checks for missing markers again, at the earliest.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
         #: The producer that sends outputs. For at-least-once, this is a second producer without transactions.
@@ -143,7 +145,7 @@ class Committer:
         return self._aborts_in_a_row > 0
 
     def join(self) -> GroupMember:
-        """Create a new group member. Its client id is the transactional id, so that other workers can identify it."""
+        """Create a new group member. Its client id is the transactional id, which names this worker."""
         self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
         return self._member
 
@@ -212,10 +214,10 @@ class Committer:
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
             for box in boxes:
-                box.clear()  # a shadow sends no outputs, because the processor itself sends them
+                box.clear()  # a shadow (a rebuild of a store) sends no outputs; the processor sends them
             task.watermarks.clear()
             return Outcome.NOTHING
-        boxes = [box for box in boxes if box.to_kafka]  # results for sinks are delivered by ``commit``
+        boxes = [box for box in boxes if box.to_kafka]  # results for sinks are not sent here: ``commit`` delivers them
         if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:
@@ -234,7 +236,7 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
-        # the outcome is known: nothing was committed, because no commit was requested yet
+        # nothing was committed, because no commit was requested yet; so the outcome needs no check
         except OutcomeUnknown as unknown:
             _log.warning("a producer does not return; replacing it", error=unknown.message)
             self._replace_producer()
@@ -288,7 +290,7 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # The clock is read before the commit. If the process freezes during the commit, a later time would be wrong.
+        # Read before the commit: if the process freezes during the commit, the state is complete only up to this time.
         complete_at = self._clock.time()
         try:
             self._send_commit(pending, member)
@@ -436,8 +438,8 @@ class Committer:
 
         Returns if it has not, otherwise raises OwnershipLost.
 
-        The committed offsets alone don't prove that this worker made the commit. A later owner may have processed the
-        same records with other results. So the writes in memory are dropped, and a replay restores the state.
+        If the group's offsets moved, either this commit happened, or a later owner committed other results of the same
+        records. In both cases, the writes in memory are dropped, and a replay restores the state.
         """
         # A commit that only closes windows, without a message, leaves the offsets unchanged. The offsets then do not
         # show whether the commit happened.

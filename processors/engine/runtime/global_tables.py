@@ -134,7 +134,7 @@ def _all_readable(batch: Batch, deserialize: Deserializer) -> bool:
             if value is not None:
                 deserialize(value)
     except SchemaRegistryFailed:
-        raise  # the schema registry failed, so the rows may be correct
+        raise  # the schema registry did not answer, so the row may be readable later
     except (Exception, *ENDING):
         return False
     return True
@@ -273,7 +273,8 @@ class GlobalTables:
             into.take(batch)
         if self._load is not None:
             into.positions.update(self._consumer.positions(list(into.positions)))
-            # the consumer's position does not pass transaction markers at the end of a partition
+            # At the end of a partition, the consumer's position stays before transaction markers. The end offset is
+            # after them.
             for place, end in ends.items():
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()

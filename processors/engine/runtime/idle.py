@@ -1,8 +1,9 @@
 """Carries out work that becomes due while no messages arrive.
 
-Without messages, timers of the worker's clock fire, the clock reaches future event times, windows of idle inputs close,
-and sources run. A source is a user's class that produces messages for a topic, in a thread. Its messages are committed
-in units.
+Without messages, timers that follow the worker's clock fire, windows of idle inputs close, and sources run. Stream time
+also advances when the clock reaches event times that were in the future when their messages arrived. A source is a
+user's class that produces messages for a topic, in a thread. Its messages are committed in units: all messages of a
+unit, or none.
 
     turn of the loop ──► look: threads of sources start, units wait ──► a commit is due
     stop, revoke ──► end: `running` is False ──► commits, until all have ended or the time is over ──► the task closes
@@ -61,9 +62,9 @@ ENDED_WITHIN_S = 0.05
 
 @dataclass(slots=True)
 class _Silence:
-    """A task's work counter and stream time when the task became idle.
+    """A task's work counter (``TaskTime.work``) and its stream time when the task became idle.
 
-    ``since`` is this moment, in monotonic seconds.
+    ``since`` is the time at which the task became idle, in monotonic seconds.
     """
 
     time: TaskTime
@@ -226,7 +227,8 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            # watermarks that arrive after the start of the idle time still advance stream time
+            # Watermarks may have advanced stream time since the task became idle. The idle time is added to the newer
+            # time.
             silence.stream_ms = time.stream.time_ms
         if is_short:
             return False
@@ -273,7 +275,7 @@ def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
     Call it only while inputs are not paused.
     """
     schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
-    # a list, so that ``look`` is called for every task, even after a due slot
+    # a list and not a generator, so that ``look`` is called for every task, even after one with a due slot
     looks = [each.look(int(clock.time() * 1000)) for each in schedules]
     return any(looks)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-#: Upper bounds of the buckets, in seconds.
+#: Upper bounds of the histogram's buckets, in seconds.
 COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 

@@ -50,7 +50,7 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
 
-#: How often in a row corrupt state is restored without a commit. At the next corruption, the worker stops.
+#: Corrupt state is restored at most this many times in a row without a commit. Then the worker stops.
 DAMAGES_MAX = 3
 
 
@@ -155,7 +155,7 @@ class Worker:
     def resume(self) -> None:
         """Resume the inputs; call it on the worker's thread only."""
         self.paused = False
-        self._open.commit_in(0.0, self.clock.monotonic())  # sends windows and timers that are due by now
+        self._open.commit_in(0.0, self.clock.monotonic())  # so that due windows close and due timers fire
         if not self.maintenance.holds:
             self.flow(lambda member, partitions: member.resume(partitions))
 
@@ -168,7 +168,7 @@ class Worker:
     def compact(self) -> None:
         """Remove deleted and overwritten entries from RocksDB's files. Call it on the worker's thread only.
 
-        Uncommitted work is committed first. The inputs are paused until the end; the worker stays in its group.
+        Uncommitted work is committed first. Meanwhile, the inputs are paused; the worker stays in its group.
         """
         self.commit_now()
         flowing = not self.paused
@@ -212,13 +212,13 @@ class Worker:
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest and sources_rest:
-                    break  # else: the last commit was aborted, or it left due windows open
+                    break  # else one more round: the commit was aborted, or left due windows open
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except ProcessingFailed:
-            # Only after this failure, state, outputs and positions are consistent. After any other failure, memory may
-            # have changes that were not sent. Then the work is discarded, and its messages are read again.
+            # Only after ``ProcessingFailed``, state, outputs and positions are consistent. After other failures, memory
+            # may have changes that were not sent; then the work is discarded, and its messages are read again.
             self._commit_before_failure()
             raise
         finally:
@@ -322,7 +322,7 @@ class Worker:
         for batch in batches:
             task = self.assignment.running(batch.partition)
             if task is None:
-                continue  # revoked after the fetch, so the next owner processes these records
+                continue  # the partition was revoked after the fetch; its next owner processes these records
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
@@ -382,7 +382,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # a watermark is no message
+            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks do not count
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages that were processed before a message failed.
@@ -417,7 +417,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # committed messages come back from these topics
+        if self._open.clear() and self.topology.repartitions:  # records of repartition topics will arrive as input
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -437,7 +437,7 @@ class Worker:
                 self.member.seek(Partition(topic, task.partition), offset)
             self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # some inputs were paused at their bounds
+            self.flow(lambda member, partitions: member.resume(partitions))  # inputs at their read limit were paused
 
     def _pin(self, task: Task) -> None:
         """Schedule an early commit if an input has no committed offset. A restart then begins at the same offset."""

@@ -63,7 +63,8 @@ class Maintenance:
         self.holds = False
         #: Whether the running command waits for input. The loop then polls for records before the command's next step.
         self.waits = False
-        #: A command that the worker starts by itself while no other command runs. If it fails, the worker stops.
+        #: A command that the worker itself starts as soon as no other command runs. If this command fails, the worker
+        #: stops.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []

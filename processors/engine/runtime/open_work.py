@@ -34,15 +34,15 @@ class OpenWork:
         self._began = self._due_at = 0.0
 
     def polled(self, records: int, asked_for: int) -> None:
-        """Counts a poll that requested ``asked_for`` records and returned ``records``, and updates the commit time."""
+        """Counts a poll that requested ``asked_for`` records and returned ``records``. Updates when a commit is due."""
         self._pace.polled(records, asked_for)
         if self._open and self._since is not None:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
-        """Notes when a slice begins, a group of messages that are processed in one go.
+        """Notes when a slice begins. A slice is a group of messages that are processed in one go.
 
-        The first one starts the commit interval.
+        The first slice after a commit starts the commit interval.
         """
         self._began = now
 

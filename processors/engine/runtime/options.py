@@ -37,9 +37,10 @@ class Start:
         reseed: Names of stores whose changelogs must match local state. A changelog that differs is written again.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.
-        clears: Whether the worker only empties its stores. If the state was written with other keys than this version
-            uses, this is then no error.
-        generation: The generation of the deployment, written into meta records; 0 without a deployment.
+        clears: Whether the worker only empties its stores. The state may then have been written with other keys than
+            this version of the processor uses. Without ``clears``, that is an error.
+        generation: The number of the deployment in the registry of deployments. It is written into meta records; 0
+            without a deployment.
     """
 
     paused: bool = False

@@ -104,7 +104,7 @@ class ChangelogReplayer(Protocol):
         """Stop reading these partitions."""
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Return records without headers, and the end offset of each partition whose end was reached.
+        """Return records without headers, and the end offsets of those partitions that are now read to their ends.
 
         Waits at most ``timeout_s`` seconds.
         """

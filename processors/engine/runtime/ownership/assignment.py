@@ -242,7 +242,7 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
-        # The clock is read before the requests. If the process freezes during a request, a later time would be wrong.
+        # Read before the requests: if the process freezes during a request, the facts are only as new as this time.
         looked_at = self._cluster.clock.time()
         if not self._fence_former_owners(tasks):
             self.rest_s = LOOK_EVERY_S
@@ -342,7 +342,8 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown. Kafka may have removed tombstones before they were applied to the data.
+            # The age of this data is unknown. It may lack deletes whose tombstones Kafka removed before they were
+            # replayed.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
             # A copy of the folder is kept, because the data of its other stores may be complete when their changelogs
@@ -438,7 +439,7 @@ class Assignment:
         if task in self._fetching:
             found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # ``discard`` deletes only fetched files that were not installed
+            self.checkpoints.discard(found)  # deletes only files that were not installed
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task

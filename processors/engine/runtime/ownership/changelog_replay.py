@@ -56,7 +56,7 @@ HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether a replay has enough offsets for bulk mode, which costs two more opens of RocksDB."""
+    """Whether a replay is so long that RocksDB's bulk mode (faster writes) pays, although it costs two more opens."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -71,7 +71,7 @@ class TaskRestore:
     progress_at: float
     #: Wall-clock seconds at which the targets were read. A finished restore contains all changes up to this time.
     target_at: float
-    #: Wall-clock seconds up to which the local state contained all changes when the restore started.
+    #: Wall-clock seconds. When the restore started, the local state contained all changes up to this time.
     complete_at: float
     #: Maps each input topic to the topic id that it had when the state was built.
     sources: Mapping[str, str]
@@ -138,7 +138,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Maps each of ``stores`` to its current changelog offset, with the input offsets ``inputs``."""
+        """Returns for each of ``stores`` the offsets to record: the next changelog offset to replay, and ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -196,8 +196,9 @@ class Restorer:
     ) -> None:
         """Start the restore of a task. ``decided`` has the start of each replay, and whether local state is dropped.
 
-        ``looked_at`` is the wall-clock time at which the facts were read. ``often`` is True for a standby that replays
-        at short intervals. Bulk mode is then not used, because it reopens RocksDB and stops the compaction.
+        ``looked_at`` is the wall-clock time at which the facts of the changelogs were read. ``often`` is True for a
+        standby that replays at short intervals. Bulk mode is then not used, because it reopens RocksDB and stops the
+        compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -253,7 +254,7 @@ class Restorer:
         """
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
-            self.excuse()  # the worker did not poll, because it was frozen or busy
+            self.excuse()  # the worker was frozen or busy, so no progress was possible
         self._stepped_at = now
         if not self._assigned:
             self._assign()
@@ -314,7 +315,7 @@ class Restorer:
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
         """Converts a batch of a table's source topic to rows, up to the target of the replay."""
         assert self._consumer is not None
-        if replay.done:  # the batch was fetched before the partition was removed from the consumer
+        if replay.done:  # records beyond the target, fetched before the consumer dropped the partition
             return [], []
         count = bisect_left(batch.offsets, replay.facts.end)
         replay.position = min(batch.offsets[-1] + 1, replay.facts.end)
@@ -337,7 +338,10 @@ class Restorer:
                     restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
-        """Move a replay to its target if only transaction markers and compacted records are left before the target."""
+        """Sets a replay's position to its target if no record is left before the target.
+
+        The offsets in between are then transaction markers or compacted records.
+        """
         assert self._consumer is not None
         waiting = [
             partition

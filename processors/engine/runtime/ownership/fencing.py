@@ -29,7 +29,7 @@ FENCE_TIMEOUT_S = 5.0
 #: Seconds. A transaction that stays open longer was left open by a dead owner. A shorter time is normal, because Kafka
 #: answers a commit before it writes the markers.
 MARKERS_S = 0.5
-#: Seconds between two checks of a transaction that is still open, during ``MARKERS_S``.
+#: Seconds between two checks of an open transaction, until it has been open for ``MARKERS_S`` seconds.
 LOOK_EVERY_S = 0.05
 #: Minimum seconds between two searches for transactions that dead workers left open.
 LEFT_EVERY_S = 5.0
@@ -47,8 +47,8 @@ class FormerOwners:
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: Writes missing markers of transactions that have ended. ``Committer`` replaces it by an object with the
-        #: topics.
+        #: Writes missing markers of transactions that have ended. This first object knows no topics; ``Committer``
+        #: replaces it.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
         #: A function that is called between two requests while the worker waits for Kafka.
         self.on_wait: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class FormerOwners:
         try:
             topics = {topic for task in others for topic in changelogs[task]}
             held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
-        except HoldfastError as failure:  # without an answer of Kafka, opening the tasks also fails, and is retried
+        except HoldfastError as failure:  # if Kafka does not answer, the tasks can't be opened either, and are retried
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}

@@ -33,14 +33,14 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: For each task: its committed offsets, and the monotonic time since when they are unchanged.
+        #: For each task: its committed offsets, and the monotonic time at which they last changed.
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Before a commit, moves the positions of its tasks past transaction markers at the ends of their inputs.
+        """Moves the positions of tasks that have progressed past transaction markers at the ends of their inputs.
 
-        ``bounded`` is True for a shadow (a worker that only rebuilds a store). Then nothing changes, because the
-        positions of a shadow must not pass the offsets up to which it may read.
+        Call it before a commit. ``bounded`` is True for a shadow (a worker that only rebuilds a store). Then nothing
+        changes, because the positions of a shadow must not pass the offsets up to which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:

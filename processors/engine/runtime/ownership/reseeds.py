@@ -46,7 +46,7 @@ def stores_to_reseed(
     for store, facts in changelogs.items():
         at = meta.stores.get(store)
         if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
-            continue  # the changelog matches the local state
+            continue  # the changelog matches the local state: no re-seed
         if at is None and facts.end > 0 and not holds_data(store):
             continue  # The store has no local data, but its changelog has records. The store is then restored as usual.
         begun = at is not None and at.topic_id == RESEEDING
@@ -151,9 +151,9 @@ class Reseeds:
         return ready
 
     def forget(self, task: str) -> None:
-        """Forget a revoked task.
+        """Forget a revoked task. The records that its re-seed has written so far stay in the changelogs.
 
-        If its next owner re-seeds, it continues after the records that are already written.
+        If the task's next owner re-seeds, its re-seed continues after these records.
         """
         self._stores.pop(task, None)
         self.waiting.pop(task, None)

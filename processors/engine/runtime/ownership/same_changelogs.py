@@ -26,7 +26,7 @@ from holdfast.processors.engine.state.coherence import changelog_recreated, topi
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
-#: Seconds between two checks, and seconds before a second check that confirms a difference.
+#: ``EVERY_S``: seconds between two checks. ``AGAIN_S``: seconds until a second check, which must confirm a difference.
 EVERY_S = 10.0
 AGAIN_S = 3.0
 

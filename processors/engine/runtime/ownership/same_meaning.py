@@ -1,9 +1,9 @@
 """Checks that the state of a task was written with the same keys as the steps of this version use.
 
-For example, if ``group_by`` now uses a different key, old and new state must not be mixed. A deployment compares
-versions in the registry. A worker that is started by hand has no deployment. Each commit therefore stores a description
-of the keys with the state. A worker compares it with its steps before a task runs. Old state without this record is
-accepted, and the next commit writes the record.
+For example, if ``group_by`` now uses a different key, old and new state must not be mixed. A deployment finds this by
+comparing the new version with the old one, but a worker that is started by hand has no deployment. Each commit
+therefore stores a description of the keys with the state. Before a task runs, its worker compares the description with
+the steps. Old state without a description is accepted, and the next commit writes one.
 """
 
 from __future__ import annotations

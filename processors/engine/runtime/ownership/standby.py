@@ -53,7 +53,8 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("runtime.standby")
 
-#: Seconds between two requests for the group's members, and seconds until the next request after a failed one.
+#: ``LOOK_EVERY_S``: seconds between two requests for the group's members. ``LOOK_AGAIN_S``: seconds until the next
+#: request after a failed one.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
 #: ``PATIENCE_S``: maximum seconds for which a poll waits for records. ``BUSY_PATIENCE_S``: the same while changelog
 #: records wait to be replayed.
@@ -92,7 +93,7 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Number of records that finished replays have replayed.
+    #: Number of replayed records, summed over the standby's finished replays.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
@@ -130,7 +131,8 @@ class Standbys:
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
-        #: The results of ``young_from`` for source topics of tables. They are cached for ``FACTS_EVERY_S`` seconds.
+        #: For source topics of tables: the offsets from which on Kafka has kept all tombstones (``young_from``). They
+        #: are cached for ``FACTS_EVERY_S`` seconds.
         self._young: dict[str, Mapping[int, int]] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
         #: Whether the last step replayed records. More records are then probably available now.
@@ -202,9 +204,10 @@ class Standbys:
     # -- choice of tasks -------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Reads the group's members. Adds and removes standbys: this worker needs those for which it is an heir.
+        """Reads the group's members, and adds and removes standbys (copies of other workers' tasks).
 
-        If Kafka does not answer, nothing changes.
+        This worker needs a standby of each task that it gets if the task's owner leaves. If Kafka does not answer,
+        nothing changes.
         """
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
@@ -290,7 +293,7 @@ class Standbys:
         task = standby.task
         if task is None:
             if self._first.seek(standby.name, facts, looked_at):
-                return  # the first replay starts when the checkpoint is fetched
+                return  # a checkpoint is fetched first; the replay of the later records follows
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -389,9 +392,9 @@ class Standbys:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Stops all replays after a failure. The standbys that caused it are retried later; all others continue soon.
+        """Stops all replays after a failure. Standbys whose replay caused the failure wait before they are retried.
 
-        If the cause is unknown, all standbys that were replaying are retried later.
+        All other standbys continue soon. If the cause is unknown, all standbys that were replaying wait.
         """
         under_way = dict(self._restorer.active)
         blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
@@ -451,8 +454,8 @@ def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], loo
     dropped.
 
     Raises:
-        StateIncoherent: The local state does not match the changelog, but may be the only complete copy, because a task
-            left it complete or during a re-seed. A standby must not delete such state.
+        StateIncoherent: The local state does not match the changelog. But it may be the only complete copy: a task left
+            it complete, or was writing the changelog again from it (re-seed). A standby must not delete such state.
     """
     meta = task.meta
     needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 
-#: A partition is checked after its position has not changed for this many seconds.
+#: Seconds. A partition is checked after its position has not changed for this time.
 QUIET_S = 0.5
 #: Maximum seconds that one check waits for records.
 LOOK_S = 0.05
@@ -62,7 +62,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # The group member will receive this record. The next check must read the record again.
+                else:  # The worker's group consumer will get this record. A later check must find it again.
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

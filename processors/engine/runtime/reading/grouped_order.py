@@ -8,10 +8,10 @@ oldest message. A *watermark* is a record with the stream time of an upstream ta
 smallest time of its buffered messages and of the messages that upstream tasks may still send (``heard``). A head is
 *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
-If no head is safe, some topic has a younger message before an older message. The younger message must be processed
-first, because offsets are committed in order. Before it, older messages of the inputs with which it is joined
-(``rights``) are processed. Otherwise the join would not find their rows. A row with a later time does no harm. An input
-in ``rights`` may be joined with a third input, which is then processed before both::
+If no head is safe, some repartition topic has a younger message before an older message. The younger message must be
+processed first, because offsets are committed in order. But if its input is joined with other inputs (``rights``),
+their older messages are processed before it. Otherwise the join would not find the rows of these messages. A row with a
+later time does no harm. An input in ``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
@@ -39,7 +39,8 @@ from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Pie
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 
-#: A time in milliseconds, and the number of its input. At equal times, the input with the smaller number is next.
+#: A place in the reading order: a time in milliseconds, and the number of an input. At equal times, the input with the
+#: smaller number is next.
 _Place = tuple[int, int]
 _LAST: _Place = (NEVER + 1, 0)
 #: The lower bound for the next message of an input about which nothing is known yet. It is less than all times.
@@ -48,7 +49,7 @@ _UNKNOWN = NO_TIME - 1
 
 @dataclass(slots=True)
 class _Lows:
-    """Finds the smallest event time from any record in an input's buffer to the end of the buffer.
+    """For any record of an input's buffer, finds the smallest event time from this record to the buffer's end.
 
     The buffer consists of pieces. A piece is one batch of records.
     """
@@ -91,7 +92,8 @@ class _Bound(NamedTuple):
     """A lower bound for an input's messages that are not buffered yet: none of them is earlier than ``time_ms``."""
 
     time_ms: int
-    #: Whether other inputs must wait for these messages. False after they have waited for ``wait_s`` seconds.
+    #: Whether other inputs must wait for the messages that are not buffered yet. False after ``wait_s`` seconds of
+    #: waiting.
     holds: bool
 
 
@@ -313,7 +315,7 @@ class _Next(NamedTuple):
 
     cursor: _Cursor
     last: int
-    #: Whether all messages that other inputs process later have later times than these records.
+    #: Whether the messages of other inputs that are processed later all have later times than these records.
     in_order: bool
 
 
@@ -333,10 +335,10 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """Chooses the next records if no head is safe: ``chosen`` has a message before ``bound``, but after its head.
+    """Chooses the next records if no head is safe: behind its head, ``chosen`` has an older message, before ``bound``.
 
-    The head of ``chosen`` must be processed before that message. But messages with which the head is joined must be
-    processed before the head. Returns None if the task must wait for messages that the head is joined with.
+    In a topic, the head must be processed before the older message behind it. But messages that the head is joined with
+    must be processed before the head. Returns None if the task must wait for messages that the head is joined with.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

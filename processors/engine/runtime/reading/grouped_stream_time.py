@@ -93,17 +93,19 @@ class Upstream:
             )
             return
         time_ms = self._before[topic].take(read, now)
-        if time_ms is None:  # the watermark is of a task that no longer exists
+        if time_ms is None:  # the upstream task no longer exists
             return
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """Returns the largest event time that has arrived in the inputs. Watermarks of this topic do not count."""
+        """Returns the largest event time that has arrived, in messages or in watermarks. Watermarks of ``topic`` do not
+        count.
+        """
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
     @property
     def waits(self) -> bool:
-        """Whether a message or a watermark with a later time than stream time has arrived."""
+        """Whether a message or a watermark has arrived whose time is later than the task's stream time."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
@@ -112,9 +114,10 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Stores a topic's current end offset.
+        """Stores the current end offset of ``topic``.
 
-        Messages that have arrived by now may wait for this topic. Only watermarks after this offset end their wait.
+        Messages that have arrived in other inputs may wait for ``topic``. Only watermarks after this offset end their
+        wait.
         """
         self._before[topic].mark(end, self.newest_ms(topic))
 

@@ -1,7 +1,7 @@
-"""Counts misplaced messages. Their keys belong to another partition, whose task processes the keys' other messages.
+"""Counts misplaced messages: by its key, a misplaced message belongs to another partition of its topic.
 
-The two tasks share no state, so the key's state is split. A task with several inputs infers each input's partitioner
-from the first keys that it reads::
+The other messages of this key are in that partition, and another task processes them. The two tasks share no state, so
+the key's state is split. A task with several inputs infers each input's partitioner from the first keys that it reads::
 
     keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
     keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
@@ -94,7 +94,7 @@ class KeyPlaces:
         self.newest: Misplaced | None = None
 
     def saw(self, topic: str, keys: list[bytes | None]) -> None:
-        """Collects the keys of processed messages of one input. ``judge`` counts the misplaced ones."""
+        """Collects the keys of processed messages of one input. ``judge`` later counts the misplaced keys."""
         if topic in self._counts and keys:
             self._waiting.append((topic, keys))
             self._size += len(keys)
@@ -102,9 +102,9 @@ class KeyPlaces:
                 self.judge()
 
     def judge(self) -> None:
-        """Counts the misplaced keys among the collected keys.
+        """Counts the misplaced keys among the collected keys, once a partitioner is known for an input.
 
-        Keys stay collected while the partitioner of no input is known, but at most ``PORTION`` keys.
+        Until then, the keys stay collected, but at most ``PORTION`` keys.
         """
         for topic, keys in self._waiting if self._first else ():
             self._look(topic, keys)
@@ -116,7 +116,7 @@ class KeyPlaces:
             self.forget()
 
     def forget(self) -> None:
-        """Drops the collected keys: their messages will be read again, or their partitioner can't be found out."""
+        """Drops the collected keys: they were judged, or they can't be judged, or their messages will be read again."""
         self._waiting.clear()
         self._size = 0
 

@@ -139,8 +139,8 @@ class ReadingOrder:
         Args:
             positions: Maps each topic to the next offset to process.
             most: Maximum number of records.
-            now: The current time, in monotonic seconds. is_ended: A function that returns whether a topic without
-                buffered records is read to its end.
+            now: The current time, in monotonic seconds.
+            is_ended: A function that returns whether a topic without buffered records is read to its end.
         """
         heads: list[Buffer] = []
         for topic, buffer in self._buffers.items():

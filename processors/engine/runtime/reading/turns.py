@@ -21,7 +21,7 @@ Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):
-    """The part of a task that ``in_turn`` uses: the positions in its inputs."""
+    """The part of a task that ``in_turn`` uses: the offset of the next record in each input."""
 
     @property
     def positions(self) -> Mapping[str, int]:

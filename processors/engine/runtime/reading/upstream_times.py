@@ -52,8 +52,8 @@ class WatermarksAhead:
     def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
         self._topic, self._stream = topic, stream
         self._before = Before(tasks)
-        #: ``_next`` is the offset after the last polled record. Records before ``_again_to`` were polled before, and
-        #: are polled again.
+        #: ``_next`` is the offset after the last polled record. After a seek back, records before ``_again_to`` are
+        #: polled a second time.
         self._next = self._again_to = 0
         self.begin()
 

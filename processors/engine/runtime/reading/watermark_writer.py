@@ -99,7 +99,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """Returns the subtopologies from which messages reach a repartition topic, directly or through other ones."""
+    """Returns the subtopologies whose messages reach a repartition topic, also through other repartition topics."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
@@ -190,7 +190,7 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # left out, because this moment is not after the last watermark
+            self._ended_at = None  # the last watermark already covers this moment
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
@@ -210,7 +210,7 @@ class WatermarkWriter:
         if self._told is None or self._ended_at is not None:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # the next repeated watermark of this idle period contains ``time_ms``
+            return False  # The repeated watermark will have ``time_ms``.
         # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise, a task
         # that reads its own watermarks would answer each watermark with another one, without end.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0

@@ -44,8 +44,8 @@ class Counts(msgspec.Struct, frozen=True):
     """Counts since a task's first message: ``late`` messages, dead letters (``put_aside``), and ``skipped`` messages.
 
     A message that is late for several windows is counted once for each window. A ``misplaced`` message is in a
-    partition to which its key does not belong. So it can't be joined with messages of its key that are in the right
-    partition.
+    partition to which its key does not belong. So it can't be joined with the messages of its key that are in the
+    correct partition.
     """
 
     late: int = 0
@@ -91,8 +91,8 @@ class Arrivals:
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: Is added to the count of ``_places``, which starts at 0 when the task is opened. It may be negative after an
-        #: abort.
+        #: Is added to the count of ``_places``, which starts at 0 when the task is opened and never decreases. After an
+        #: abort, this number may therefore be negative.
         self._misplaced = 0
         #: The counts at the last commit.
         self._kept = NONE

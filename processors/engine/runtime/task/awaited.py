@@ -40,7 +40,8 @@ from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFai
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
 
-#: A function that runs the steps after the call for messages. It returns the index after the last processed message.
+#: A function that runs the steps after the async call, for several messages. It returns the index after the last
+#: processed message.
 RunBehind = Callable[[Batch, Readable], int]
 #: A function that applies the failure policy to a message. Its arguments are the message's index in the batch and the
 #: error.

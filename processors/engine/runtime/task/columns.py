@@ -232,15 +232,15 @@ def columnar_stream(  # tidy: allow-wide because the compilation of a stream's s
     if step is None or step.store is None:
         return None
     if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
-        return None  # refused: timers or other windows act between the messages of this stream
+        return None  # not by columns: timers or other windows act between the messages of this stream
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
-        # refused: several streams lead to this step (`concat`), and each stream would have its own arrays
+        # not by columns: several streams lead to this step (`concat`), and each stream would have its own arrays
         return None
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
-        return None  # refused: the numpy code of an aggregation does not advance the task's stream time
+        return None  # not by columns: the numpy code of an aggregation does not advance the task's stream time
     if windows is not None and frame.source.max_ahead_ms is None:
-        return None  # refused: after ``group_by``, watermarks and not messages advance stream time
+        return None  # not by columns: after ``group_by``, watermarks and not messages advance stream time
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []

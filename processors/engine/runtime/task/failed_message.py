@@ -40,8 +40,8 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: Describes the timer, window or schedule whose processing raised the error; empty if a message raised it. In the
-    #: former case, ``offset`` is the offset of the last message before it.
+    #: Describes the timer, window or schedule whose processing raised the error; empty if a message raised it. If it is
+    #: not empty, ``offset`` is the offset of the last message before the failure.
     made: str = ""
     #: The name of the timer whose call raised the error; None for other failures.
     timer: str | None = None

@@ -44,7 +44,7 @@ _users_log = logging.getLogger("holdfast.processing")
 #: A user's callback for a failed message. It gets the error, the message and a logger, and returns True to skip the
 #: message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
-#: The same kind of callback: for a message that can't be read, and for a message whose output can't be written.
+#: A callback like ``OnProcessingError``, for a message that can't be read, or for one whose output can't be written.
 OnConsumerError = Callable[[Exception, "UnreadMessage", logging.Logger], bool]
 OnProducerError = OnProcessingError
 #: A user's callback that is called with topic, partition and offset of each processed message.
@@ -55,12 +55,14 @@ UNREADABLE = ValueUnreadable, HeadersUnreadable
 #: The first ``LOG_FIRST`` dead letters are logged, then only every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: Is added to a dead letter from a repartition topic. It can't be replayed, because a replay sends to a source topic.
+#: Text that is added to a dead letter from a repartition topic. Such a dead letter can't be replayed, because a replay
+#: sends the message to a source topic.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
-#: Is added to the error if a change of a table's row for its group has failed. This change never becomes a dead letter.
+#: Text that is added to the error if a table sends a changed row to a group (``group_by``), and this change fails. The
+#: change never becomes a dead letter.
 NOT_ASIDE = (
     "The message is a change of a table's row for its group. It is neither skipped nor put aside: the group would stay "
     "wrong, because the row is not sent again."
@@ -99,10 +101,10 @@ class Callbacks:
 
 
 class Failures:
-    """Applies the failure policy to what fails in one task. The failed work is already undone.
+    """Applies the failure policy to every failure in one task. The failed work is already undone.
 
     Args:
-        task: The places of the task's last messages.
+        task: The task's inputs and positions, which show the offset of the last message.
         states: The task's stores.
         outboxes: The outboxes that get the dead letters.
     """
@@ -110,15 +112,20 @@ class Failures:
     def __init__(self, task: TaskFacts, states: Mapping[str, StoreState], outboxes: Outboxes) -> None:
         self._task, self._outboxes = task, outboxes
         self.arrivals = Arrivals()
-        #: Results of earlier messages that fail within a message.
+        #: Results of earlier messages that a later message releases. If such a result fails, it becomes a failure of
+        #: its own.
         self.aside = ResultsAside(states, outboxes, self._owed)
-        #: The failure policy of the present call of the task.
+        #: The failure policy that the current call of the task uses.
         self.on_failure: OnFailure | None = None
-        #: The error with which the policy stopped the worker, so that no other failure has this error as its reason.
+        #: The error with which the policy stopped the worker. It may arrive again, as the error of the whole message.
+        #: Then it is raised unchanged, and the policy is not asked again.
         self._stops: BaseException | None = None
 
     def decide(self, on_failure: OnFailure, *failed: FailedMessage) -> None:
-        """Applies the policy, adds the dead letters, and counts. Adds nothing if the policy stops the worker."""
+        """Applies the policy to each failure, adds the dead letters to the outboxes, and counts the failures.
+
+        Adds nothing if the policy stops the worker.
+        """
         for each in failed:
             if each.error is self._stops:
                 raise each.error
@@ -133,7 +140,7 @@ class Failures:
             self.arrivals.failed(each, put_aside=instead is not None)
 
     def windows(self, on_failure: OnFailure) -> Callable[[str, Closing, BaseException], None]:
-        """Returns the policy for windows that no message closes."""
+        """Returns the policy for windows that close without a message, for example at a commit."""
         return lambda topic, at, error: self.decide(on_failure, failed_result(*self._last_of(topic), at, error))
 
     def timers(self, on_failure: OnFailure) -> Callable[[str, Due, BaseException], None]:
@@ -141,11 +148,11 @@ class Failures:
         return lambda topic, due, error: self.decide(on_failure, failed_timer(*self._last_of(topic), due, error))
 
     def slot(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
-        """Applies the policy to a slot of a schedule."""
+        """Applies the policy to a slot of a schedule (a time at which its function must run) whose function failed."""
         self.decide(on_failure, failed_slot(*self._last_of(self._task.inputs[0]), schedule, slot_ms, error))
 
     def _owed(self, failed: Sequence[tuple[Closing, BaseException]]) -> None:
-        """Applies the policy to results of earlier messages that the present message brought."""
+        """Applies the policy to failed results of earlier messages, which the current message released."""
         assert self.on_failure is not None
         last = self.last_message()
         at = Partition(last.topic, last.partition), last.offset
@@ -156,7 +163,7 @@ class Failures:
         return Partition(topic, self._task.partition), self._task.positions[topic] - 1
 
     def last_message(self) -> MessageContext:
-        """Topic, partition and offset of the current message; without one, those of the first input's last message."""
+        """Topic, partition and offset of the current message; without one, of the last message of the first input."""
         topic = self._task.inputs[0]
         return current_message() or MessageContext(topic, self._task.partition, self._task.positions[topic] - 1)
 
@@ -213,7 +220,7 @@ class CallbackFailed(ProcessingFailed):
 
 
 class ProcessedCalls:
-    """Calls the user's function for each message that was processed, skipped or put aside.
+    """Calls the user's function for each message that was processed, was skipped, or became a dead letter.
 
     A worker with such a function processes one message at a time. If the function calls ``app.stop()``, the worker thus
     ends directly after this message. Without a function, calls cost nothing.
@@ -414,12 +421,12 @@ def _action(failed: FailedMessage) -> str:
 
 
 def _group_action(failed: FailedMessage) -> str:
-    """Returns the suggested action for a failed change of a table's row, which can't be skipped or put aside."""
+    """Returns the suggested action for a failed change of a table's row, which can't be skipped or dead-lettered."""
     own = failed.error.action if isinstance(failed.error, HoldfastError) else ""
     if "dead_letter_topic" in own:
-        own = ""  # a dead-letter topic does not help, because such a change can't be put aside
+        own = ""  # a dead-letter topic does not help, because such a change never becomes a dead letter
     if own and isinstance(failed.error, AggregationFailed):
-        return own  # the error's own action is enough, because the column is built in and has no user function
+        return own  # the error's own action is enough: the built-in column has no user function to correct
     return (
         f"{own and own + ' '}Correct the function of the column, or the step behind the groups, so that it takes this "
         "change. A function of `Reduce` keeps its name. Then deploy it: processing resumes at this offset."

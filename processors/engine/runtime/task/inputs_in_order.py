@@ -92,7 +92,7 @@ class InputsInOrder:
             self._fresh_ends.begin()
             self._look_for_waits(tasks)
         for task in tasks:
-            # The reading order needs this even if the task keeps no stream time.
+            # The order of several inputs needs these end offsets even if the task keeps no stream time.
             if again and isinstance(task.order, GroupedOrder):
                 self._mark_for_order(task, task.order, member)
             if (time := task.time) is None:
@@ -110,14 +110,14 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Requests the end offsets of repartition topics for whose watermarks buffered messages wait."""
+        """Requests the end offsets of those repartition topics for whose watermarks buffered messages wait."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Requests the end offsets of repartition topics for whose watermarks the stream time waits."""
+        """Requests the end offsets of those repartition topics for whose watermarks the task's stream time waits."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
@@ -134,7 +134,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
-        """Returns numbers that identify the writer's current idle period; None while its inputs have messages."""
+        """Returns numbers that identify the current idle period of a watermark writer; None while it has input."""
         heard = writer.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
@@ -296,7 +296,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
                 read = None if raw is None else deserialize(raw)
                 found = extract(read, headers, time_ms, kind)
             except SchemaRegistryFailed:
-                raise  # the broker's timestamp is no substitute, because it would change the reading order
+                raise  # Not the broker's timestamp: it changes the order.
             # The message gets the broker's timestamp here. Processing raises the error again, and the failure policy
             # decides.
             except Exception:

@@ -87,13 +87,13 @@ class Task(TaskFacts):
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether a commit must come first, because its limit of timers or windows is reached
+        self.held = False  # whether a commit must come before the next message: a limit of timers or windows is reached
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
         self.time: TaskTime | None = None  # None if no step needs stream time
-        self.order: ReadingOrder | None = None  # None if the task has one input
+        self.order: ReadingOrder | None = None  # None if the task has one input.
         #: Watermarks that the next commit sends: topic, partition, value, and timestamp of the record in ms.
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
@@ -192,7 +192,7 @@ class Task(TaskFacts):
         """
         self.failures.on_failure = on_failure
         self._close_and_fire(on_failure, due=due)
-        if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
+        if self.schedules is not None and due:  # fires last, so that schedules read the results of windows and timers
             self.schedules.fire(self._times.now_ms, partial(self.failures.slot, on_failure))
         if self.sources is not None and due:
             self.sources.take()
@@ -405,7 +405,7 @@ class Task(TaskFacts):
             if not isinstance(error, RecordTimeRefused):
                 return False
             at = count - length_hint(values) - 1
-            newest = records.newest(at)  # learn the newest time at once, so that only one message repeats
+            newest = records.newest(at)  # includes the later records, so that only this message is repeated
             return self._times.learn(records.place(at)[0].partition.topic, newest)
 
         self.failures.aside.repeats = repeats

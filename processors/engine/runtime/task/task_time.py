@@ -84,14 +84,15 @@ class TaskTime:
         self.timers: TaskTimers | None = None
         #: For steps with ``suppress``: maps the window's store to the object that limits how often results are sent.
         self.held: dict[str, FewerResults] = {}
-        #: Objects that close windows by the event times of their keys. They act when the worker's clock reaches event
-        #: times that were in the future.
+        #: Objects that close each key's windows by the event times of this key alone. They act when the worker's clock
+        #: reaches event times that were in the future.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: Objects that write watermarks for downstream tasks; empty if no task needs this task's watermarks.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: Grows when messages are processed or positions are set back. While the number is constant, the task is idle.
+        #: A number that grows when messages are processed or positions are set back. While it is constant, the task is
+        #: idle.
         self.work = 0
         #: The stream time at the last commit; used only if no store contains the stream time.
         self._then = Remembered()
@@ -132,7 +133,8 @@ class TaskTime:
             writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
-        # All stores of a task are at the same input offsets. But a store that a command has cleared has no stream time.
+        # All stores of a task are at the same input offsets, but a store that a command has cleared has no stream time.
+        # So the latest stored time counts.
         then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:

@@ -80,7 +80,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
     for window in nodes:
         spec = window_of(window)
         if spec is None or window.store is None or not (spec.final or spec.every_ms is not None):
-            continue  # such a window sends its result at once for each message
+            continue  # results are sent at once for each message, so they need no closing
         behind = {id(node): node for child in window.children for node in child.walk()}
         apart = _reached_without(window, sources)
         others = {node.store for node in apart.values()}
