@@ -1,4 +1,4 @@
-"""Computes 256 fingerprints of a set of (key, value) pairs: one fingerprint for each bucket of keys.
+"""Computes 256 fingerprints of a set of (key, value) pairs: one for each bucket (keys grouped by hash).
 
 Two sets of pairs are compared by their fingerprints. Only buckets with different fingerprints must be compared pair by
 pair.

@@ -1,4 +1,4 @@
-"""Values in memory of one state key, the name under which a function keeps a value for a message key."""
+"""In-memory values of one state key (the name under which a function keeps a value for each message key)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ While a file is written, its name ends with ``.part``.
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
 A key that is not UTF-8 text is written as ``key_base64``. A value that ``set_bytes`` stored is written as
-``value_base64``. A value of another codec than JSON is written twice: as JSON for readers, and as the exact bytes::
+``value_base64``. If the store writes its values with another codec than JSON, a value is written twice: as JSON for
+readers, and as the exact bytes::
 
     {"store": "totals", ..., "value": {"seen": [1, 2]}, "codec": "typed 1", "payload_base64": "gaRzZWVu..."}
 """
@@ -47,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """Writes an export file ``<moment>-<name>.jsonl``. Until ``finish`` is called, the file's name ends with ``.part``.
+    """Writes an export file ``<UTC time>-<name>.jsonl``. Until ``finish`` is called, its name ends with ``.part``.
 
     Raises (from every method):
         OSError: The disk refused a write.

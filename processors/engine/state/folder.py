@@ -105,7 +105,7 @@ class StateFolder:
         if not lock.isdecimal() or int(lock) <= 0:
             return False
         holder = read_identity(slot / HOLDER)
-        # without a matching identity, an older version of Holdfast locked the slot
+        # no file ``.holder`` with this pid: an older version of Holdfast locked the slot
         if holder is None or holder.pid != int(lock):
             try:
                 os.kill(int(lock), 0)

@@ -99,8 +99,8 @@ def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
     """Returns the reason why the task's local state can't be kept while one new table is restored from its topic.
 
-    None means that the state can be kept. The task records one time for all of its stores. The age of the whole state
-    therefore decides, even for a table that is new in the task.
+    None means that the state can be kept. The task records one time for all of its stores. The age of its whole local
+    state therefore decides about the new table, too.
     """
     if facts.source is None or facts.start >= facts.end:
         return None
@@ -114,8 +114,8 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Every row of the table is a record of the topic. A replay from the beginning up to ``facts.end`` therefore
-        # gives the rows of this lower offset.
+        # The lower offset needs older rows. A replay from the beginning up to ``facts.end`` gives them, because every
+        # row of the table is a record of the topic.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -174,8 +174,9 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """Returns the reason why state of this age (seconds) can't be replayed from ``offset``; None if it can."""
-    # If only one offset is missing, it is the transaction marker of the last commit, so the age does not matter. This
-    # does not hold for an interrupted replay: it may have reached the end so late that it missed tombstones.
+    # If only one offset is left to replay, it is the transaction marker of the last commit. The age then does not
+    # matter. This does not hold for an interrupted replay: it may have reached the end so late that it missed
+    # tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

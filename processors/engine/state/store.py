@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 #: Default maximum size of one store's cache of committed values, in bytes.
 CACHE_BYTES = 64 << 20
-#: For how many state keys of a message ``prefetch`` loads values.
+#: ``prefetch`` loads the values of at most this many state keys of a message key.
 PREFETCH_STATE_KEYS_MAX = 4
 #: After this many consecutive prefetches without a cache miss, prefetching stops until the next cache miss.
 FOUND_ALL_MAX = 20
@@ -76,7 +76,7 @@ class Rows(Protocol):
         """Writes all uncommitted values into the store's dicts, so that the commit contains them."""
 
     def committed(self) -> None:
-        """Must be called after a commit, when the database already contains the store's writes."""
+        """Must be called after a commit. The database then already contains the store's writes."""
 
     def drop(self) -> None:
         """Drops all uncommitted values, after a transaction was aborted."""
@@ -187,8 +187,8 @@ class StoreState(StateMethods):
                     return decode_json(raw[HEAD_SIZE:])
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
-                        raise  # The stored value is not nested too deeply. The stack of the caller is full.
-                    return decode_value(raw)  # This call raises an error that names the stored state as the cause.
+                        raise  # The value is not nested too deeply: the caller's stack is full.
+                    return decode_value(raw)  # Raises an error that names the stored state as the cause.
             return decode_value(raw)
         # A function may change the returned default, so it gets a copy.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
@@ -249,7 +249,7 @@ class StoreState(StateMethods):
 
     @property
     def undo_log(self) -> list[Any]:
-        """The old values of keys that the current message has written. Always the same list, so code may keep it."""
+        """The old values of keys that the current message has written. Always the same list, so callers may keep it."""
         return self._undo
 
     def keep_message(self) -> None:
@@ -257,7 +257,7 @@ class StoreState(StateMethods):
         self._undo.clear()
 
     def undo_message(self, mark: int = 0) -> None:
-        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
+        """Reverts the writes of a failed message, except those of the first ``mark`` entries of the undo log."""
         for dirty, place, before in reversed(self._undo[mark:]):
             self._bytes -= len(dirty[place] or b"")
             if before is _MISSING:
@@ -291,7 +291,7 @@ class StoreState(StateMethods):
     def committed(self) -> None:
         """Moves the uncommitted writes into the cache. Must be called after they were written to the database."""
         for cell in self._all():
-            if self._rows is not None:  # ``_rows`` is this store's cache. ``young`` would be outdated.
+            if self._rows is not None:  # ``_rows`` caches the values; a copy in ``young`` would become outdated
                 cell.young, cell.old = {}, {}
                 cell.dirty.clear()
             elif cell.dirty:

@@ -78,7 +78,7 @@ class TypedValues:
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
         else:
-            # Called for its error, which names the stored state, and not the message, as the cause.
+            # Only checks the bytes: an error of this call names the stored state, and not the message, as the cause.
             decode_value(raw)
         try:
             return self._adapters[of].validate_json(payload)
@@ -133,7 +133,7 @@ class TypedValues:
         return {**made, VERSION: max(self._upgrades[of]) + 1}
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """Returns the JSON value of an instance after a strict conversion has failed.
+        """Returns the JSON value of an instance whose strict conversion to JSON has failed.
 
         A field of such an instance may contain a value of another type than the model declares.
         """

@@ -39,12 +39,12 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor of the time in a moment (``time * NUMBERS + number``). The factor is larger than any number of values of one
-#: key at one time.
+#: A moment is the integer ``time * NUMBERS + number``. NUMBERS is larger than the count of values that one key can have
+#: at one time.
 NUMBERS = 10**9
 #: Estimated bytes in memory: of one moment, and of an empty list of moments for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: Minimum number of moments in memory, for one message key and side, from which on old moments are removed.
+#: Old moments of a message key and side are removed from memory only if at least this many of them are in memory.
 TRIM_FROM = 64
 
 #: Estimated bytes of a decoded value in memory, in addition to twice the bytes of its stored form.
@@ -52,7 +52,7 @@ READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """Result of an expiry check: the part of a stored value that has not expired, and the time of the next check.
+    """Result of an expiry check of a value: the part that has not expired, and the time of the next check.
 
     ``raw`` is None if all of the value has expired. ``look_ms`` is in milliseconds; None means no further check.
     """

@@ -92,7 +92,8 @@ class DeclaredState(StoreState):
     def delete(self, key: str) -> None:
         """Deletes ``key``; does nothing if the key has no value.
 
-        An expired value is also deleted. Otherwise, a timer with an earlier time could still read it.
+        A value that has expired but is still stored is deleted, too. Otherwise, a timer with an earlier time could
+        still read it.
         """
         if self.read_plain(key) is not None:
             self._store(key, None)
@@ -247,7 +248,8 @@ class DeclaredState(StoreState):
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: Read or write the stored bytes of a state key (None: no value), without a check for expiry.
+    #: ``read_plain`` reads the stored bytes of a state key (None: no value), ``write_plain`` writes them. Neither
+    #: checks whether the value has expired.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self, mark: int = 0) -> None:

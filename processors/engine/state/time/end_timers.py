@@ -47,8 +47,8 @@ class EndTimers(Timers):
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns at most ``limit`` due timers whose function must be called.
 
-        If the value of a due timer needs no call, this method deletes the value itself. ``set_since`` then increases by
-        1, so that the task commits the deletion.
+        If the value of a due timer needs no call, this method deletes the value itself. It then adds 1 to ``set_since``
+        (the number of changes since the last commit), so that the task commits the deletion.
         """
         found = []
         for due in super().due(clock, now_ms, limit):
@@ -65,9 +65,9 @@ class EndTimers(Timers):
         return found
 
     def take(self, due: Due) -> bool:
-        """Deletes the index entry of a due timer, and returns True.
+        """Deletes the index entry of a due timer. Returns True always, so that the caller calls the timer's function.
 
-        The value stays, because the function that is called deletes it.
+        The value stays for now, because this function deletes it.
         """
         self._indexes[due.timer.clock].leave(due.entry)
         return True

@@ -39,8 +39,8 @@ from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
-#: Within ``remember_ms``, a value is checked for expiry at most this many times, and ``seen`` is updated at most this
-#: many times.
+#: Within ``remember_ms``, a value is checked for expiry at most this many times. The key's ``seen`` (the time of a
+#: recent message) is updated at most as often.
 LOOKS = 16
 #: Maximum number of values of a forgotten key that one check deletes.
 FORGOTTEN_AT_ONCE = 1_000
@@ -82,7 +82,8 @@ class KeyTimes:
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
-        # The time to forget the key has come, but no commit has removed its values yet.
+        # By stream time, the key is to be forgotten, but no commit has removed its values yet. So this message removes
+        # them.
         if held is not None and self._end_ms(held) <= self._stream.time_ms:
             while not self._forget(state.message_key):
                 pass

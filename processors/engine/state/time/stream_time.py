@@ -28,8 +28,8 @@ from holdfast.infra.log import get_logger
 NO_TIME = -1
 #: Event times must be less than this number of milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of future event times that are remembered. If more arrive, every second remembered time is dropped.
-#: Stream time then waits for the next remembered time.
+#: Maximum number of future event times that are remembered. If there are more, every other one of them is dropped. For
+#: a dropped time, stream time waits until the worker's clock reaches the next remembered time.
 AHEAD_KEPT = 64
 #: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000

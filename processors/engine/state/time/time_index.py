@@ -14,7 +14,7 @@ from holdfast.processors.engine.state.ranges import Ranged, state_keys_between
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: How many index entries are read from the store into memory at once, at least.
+#: Minimum number of index entries that one read of the store puts into memory.
 NEAR = 1_000
 
 

@@ -96,7 +96,8 @@ def owner_of(state_key: str) -> bytes | None:
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
     """Finds the part of a message key's record that belongs to windows that overlap the times in ``span``.
 
-    ``others`` has, for each open session of the key that does not overlap ``span``, the event time that opened it.
+    ``others`` has the opening times of the key's other open sessions: for each session that does not overlap ``span``,
+    the event time of the message that opened it.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -148,7 +149,7 @@ def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bo
     if not sessions:
         return False
     stored = look(entry.message_key, session_key(entry.start))
-    if stored is None:  # The session was deleted before its index entry, or it is closed.
+    if stored is None:  # no open session: deleted before its index entry, or closed
         return look(entry.message_key, window_key(entry.start, entry.end)) is None
     about: dict[str, Any] = decode_value(stored)[SESSION]
     return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])

@@ -164,7 +164,7 @@ class Timers:
         self.take(due)
 
     def comes_first(self, due: Due) -> bool:
-        """Whether this timer is still the next timer: no earlier timer was added since the last call of ``due``."""
+        """Whether this timer is still the earliest timer: no earlier timer was added since the last call of ``due``."""
         added = self._added[due.timer.clock]
         return added is None or added > due.entry
 
