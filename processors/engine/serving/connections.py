@@ -51,8 +51,9 @@ _log = structlog.get_logger("serving")
 #: from the start of the answer until the client has read it.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: After an answer, the server reads and ignores at most this many seconds and bytes from the client, then closes the
-#: connection. If it closed the socket with unread bytes, TCP would send a reset, and the client could lose the answer.
+#: After an answer, the server reads on for at most this many seconds and bytes, ignores these bytes, and then closes
+#: the connection. If it closed the socket with unread bytes, TCP would send a reset, and the client could lose the
+#: answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
 #: Maximum number of open connections. If all are in use, a new connection replaces the oldest one that may be closed.
@@ -223,7 +224,7 @@ class RequestServer:
                 _log.warning("a connection can't be accepted", error=str(failure))
                 oldest = self._replaceable()
                 if oldest is not None:
-                    oldest.close()  # closing a connection frees the file descriptor that the process lacks
+                    oldest.close()  # frees a file descriptor for the next accept
                 self._rest(_ACCEPT_AGAIN_S)
                 return
             if oldest is not None:

@@ -150,7 +150,7 @@ class _Line:
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # stored only, because the main loop reports its own failure
+                except Exception as failure:  # not raised here, because the main loop raises it
                     asked.set_exception(failure)
 
             self._asked = asked

@@ -79,7 +79,7 @@ class _Tasks(msgspec.Struct):
 
 
 def superseded(folder: Path, keep: int) -> list[Path]:
-    """Returns the checkpoint folders to delete: those without any of the ``keep`` newest checkpoints of a task.
+    """Returns the checkpoint folders to delete: those that are not among the ``keep`` newest of any of their tasks.
 
     Several workers share ``folder``, so a checkpoint has only the tasks of the worker that made it.
     """

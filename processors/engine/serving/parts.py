@@ -17,9 +17,9 @@ class PartStatus:
     """The status of one subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` has the inputs without new messages, for which tasks that read in time order hold back other inputs.
-    ``partitions`` has the partition numbers of the tasks, sorted. ``schedules`` has the status of the processor's
-    schedules (functions that run at set times).
+    ``awaited`` has inputs without new messages. A task that reads in time order waits for such an input, and holds back
+    the messages of its other inputs. ``partitions`` has the partition numbers of the tasks, sorted. ``schedules`` has
+    the status of the processor's schedules (functions that run at set times).
     """
 
     subtopology: str

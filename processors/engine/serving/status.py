@@ -78,9 +78,9 @@ class TimersStatus:
 
 
 class TaskArrivals(Counts, frozen=True):
-    """Counts of a task's messages that were late, became dead letters or were skipped.
+    """Counts of a task's messages that were late, became dead letters, were skipped, or are in a wrong partition.
 
-    ``per_minute`` is the recent rate of each.
+    ``per_minute`` is the recent rate of all these messages together.
     """
 
     per_minute: float = 0.0

@@ -39,7 +39,7 @@ from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endp
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds between two reads of a running command's ticket.
+#: Seconds between two reads of a running command's ticket (its state and progress).
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
