@@ -25,8 +25,8 @@ class Shared(IntEnum):
 def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
     """Returns the child steps of ``node``, each with the part of its input value that other branches still read.
 
-    Each child except the last shares the whole value with the children after it. The last child gets ``shared``, the
-    part that branches outside of these children read.
+    Each child except the last shares the whole value with the children after it. The last child shares only ``shared``,
+    the part that branches outside of ``node`` still read.
     """
     last = len(node.children) - 1
     return [(child, Shared.ALL if at < last else shared) for at, child in enumerate(node.children)]

@@ -80,7 +80,7 @@ _UNKNOWN = object()
 
 
 class Touch(Enum):
-    """The part of its value that a step may change."""
+    """The part of its input value that a step may change."""
 
     NOTHING = 0
     #: Only the fields of the value object, not the objects inside the fields.

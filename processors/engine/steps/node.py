@@ -44,10 +44,11 @@ class Node:
     window: Window | None = None
     #: Text lines about the step's arguments on which state depends. The module ``meaning`` makes them.
     meaning: tuple[str, ...] = ()
-    #: Whether a result is made from several messages, as after a window. The results may share objects, and have no
-    #: headers.
+    #: Whether each result is made from several messages, as after a window. Such results may share objects, and they
+    #: have no headers.
     of_several: bool = False
-    #: Whether the step's functions may change their arguments. None: the engine finds out from the functions' code.
+    #: Whether the step's functions may change their arguments. If this is None, the engine examines the code of the
+    #: functions.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -125,9 +126,9 @@ class Node:
 
     @property
     def parts_results(self) -> bool:
-        """Whether several results of one message must be copied.
+        """Whether the results of one message must be copied, so that each has separate objects.
 
-        If so, the results may share objects, and a later step may change these objects.
+        This is needed if the results may share objects, and a later step may change these objects.
         """
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes

@@ -91,7 +91,7 @@ class Window(Kept, Protocol):
 
     @property
     def owes(self) -> bool:
-        """Whether a message may bring results of earlier messages, which can fail without the message."""
+        """Whether a message may release results of earlier messages, which can fail although the message succeeds."""
 
     @property
     def asks_headers(self) -> bool:
@@ -109,7 +109,7 @@ class Inlined(NamedTuple):
 
 
 class RowColumns(NamedTuple):
-    """The state key under which a step stores a row for each key, and the aggregates that are the row's columns."""
+    """The state key under which a step stores a row for each message key, and the aggregates that are its columns."""
 
     state_key: str
     aggregates: Mapping[str, Any]
@@ -120,12 +120,13 @@ class Step:
 
     __slots__ = ()
 
-    #: Whether the engine may compute the step for many messages at once. It does so if numpy computes the aggregation
-    #: or window after the step.
+    #: Whether the engine may compute the step for many messages in one call. It does so if the aggregation or window
+    #: after the step is computed with numpy.
     in_runs: ClassVar[bool] = False
     #: The step's role if the task reads several inputs in time order; None without a role.
     order: ClassVar[Order | None] = None
-    #: Whether the step takes out of a group what it added before. Its store then fits stores of other tasks.
+    #: Whether the step takes values of a table's row out of their former group. The entries of all stores of such
+    #: groups must fit each other.
     retracts: ClassVar[bool] = False
 
     @property

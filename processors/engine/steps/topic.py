@@ -143,7 +143,8 @@ class Topic:
         #: The content of a topic that the engine puts between two steps: ``join`` for the messages of a join by a
         #: foreign key, ``table groups`` for the changed rows of a table with ``group_by``. Empty for other topics.
         self.between: Literal["", "join", "table groups"] = ""
-        #: The field of the value that contains the topic's key; empty if a function computes the key.
+        #: The field of the value that contains the message key (``group_by`` a field); empty if a function computes the
+        #: key.
         self.grouped_field = ""
         #: The number of partitions that ``group_by`` asks for; None if it asks for none.
         self.partitions: int | None = None
