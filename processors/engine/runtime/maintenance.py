@@ -50,7 +50,10 @@ REMEMBERED = 32
 
 
 class Maintenance:
-    """Accepts and runs the owner commands of one worker. Call its methods on the worker's main thread only."""
+    """Accepts and runs owner commands: requests, such as ``clear``, that only the owner of a task can carry out.
+
+    Call its methods on the worker's main thread only.
+    """
 
     def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker
@@ -130,7 +133,7 @@ class Maintenance:
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def find(self, ticket_id: str) -> Ticket | None:
-        """Returns the ticket with this id; None if the id is unknown or too old."""
+        """Returns the ticket (the record of a command) with this id; None if the id is unknown or too old."""
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:

@@ -224,15 +224,13 @@ class TransactionView(Protocol):
         """Close the connection."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """Returns the transaction coordinator's state of a transactional id; None if the coordinator does not know the
-        id.
-        """
+        """Returns what the transaction coordinator knows of a transactional id; None if it does not know the id."""
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """Returns those of ``partitions`` on which this producer has an open transaction."""
+        """Returns those of ``partitions`` on which the producer with this id has an open transaction."""
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
-        """Write the transaction marker of this producer to a partition, if the coordinator has not written it."""
+        """Write this producer id's transaction marker to a partition, if the coordinator has not written it."""
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
         """Returns transactions that their coordinator has ended, but whose markers are missing on these partitions.

@@ -422,7 +422,7 @@ class Assignment:
         return tail if is_for_bulk(tail) else None
 
     def _check_installed(self, task: Task, store: TaskStore) -> None:
-        """Delete an installed checkpoint if its RocksDB contains other offsets than its manifest."""
+        """Delete an installed checkpoint if its RocksDB contains other offsets than the checkpoint's manifest says."""
         fetched = self._fetched.get(task.name)
         if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
             self._refuse(task, fetched, "its database has other offsets than its manifest")

@@ -17,9 +17,9 @@ def prepare(
 ) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
     """Create the processor's missing topics if ``may_create`` is True, and check its repartition topics.
 
-    Returns the facts of all topics by name. Also returns the warnings about topics whose keys may be in other
-    partitions; these warnings are already logged. Also raises the errors of ``provisioning.prepare`` and
-    ``same_partitioner.check_at_start``.
+    Returns the facts of all topics by name, and warnings about inputs that share state but have different partitioners.
+    The warnings are already logged. Raises the errors of ``provisioning.prepare`` and
+    ``same_partitioner.check_at_start``, too.
 
     Raises:
         TopicUnusable: Another processor has a repartition topic with the same name, and has read it.

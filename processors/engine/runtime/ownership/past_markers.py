@@ -37,10 +37,11 @@ class PastMarkers:
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Moves the positions of tasks that have progressed past transaction markers at the ends of their inputs.
+        """Before a commit, moves positions past the transaction markers at the ends of inputs.
 
-        Call it before a commit. ``bounded`` is True for a shadow (a worker that only rebuilds a store). Then nothing
-        changes, because the positions of a shadow must not pass the offsets up to which it may read.
+        Only tasks that have progressed since their last commit are changed. ``bounded`` is True for a shadow (a worker
+        that only rebuilds a store). Then nothing changes, because the positions of a shadow must not pass the offsets
+        up to which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:

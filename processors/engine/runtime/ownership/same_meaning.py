@@ -24,7 +24,7 @@ _log = structlog.get_logger("runtime.same_meaning")
 
 
 def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[str]]) -> None:
-    """Compare the stored descriptions of keys (``known``, by store) with the steps of this version.
+    """Compare the stored descriptions of keys (``known``, by store) with the steps of this processor version.
 
     Raises:
         StateIncoherent: A store with data was made with another key, or has windows that no step reads.

@@ -114,7 +114,7 @@ class Unfinished:
     def settle(
         self, transactional_id: str, on_wait: Callable[[], None] = lambda: None, *, timeout_s: float | None = None
     ) -> None:
-        """Write the missing markers of this transactional id's last transaction; return when none is missing.
+        """Write the missing markers of the last transaction of ``transactional_id``; return when none is missing.
 
         ``on_wait`` is called between two checks. ``timeout_s`` replaces the timeout of this object.
 
@@ -174,7 +174,7 @@ class Unfinished:
                     _tell(left.transactional_id, left.partition, commit=left.committed)
 
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
-        """Write the missing markers of this transactional id on ``held``, the partitions with an open transaction.
+        """Write the missing markers of ``transactional_id`` on ``held``, the partitions with an open transaction.
 
         Returns None if no marker is missing now; otherwise the error that prevented the check.
         """

@@ -155,7 +155,7 @@ class _Cursor:
 
     @property
     def goes(self) -> bool:
-        """Whether the head may be processed, although another input may still get an older message.
+        """Whether the head (first buffered record) may be processed before a possible older message of another input.
 
         True for a source topic, and for a full buffer. Also true if no message that is older than the buffered ones can
         still arrive in this input.
@@ -189,7 +189,7 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """Returns the index after the head and the directly following records that are earlier than ``bound``.
+        """Returns the index after the head (first buffered record) and the records after it that are before ``bound``.
 
         At most ``most`` records are included.
         """
@@ -299,7 +299,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Stores for each input since when other inputs wait for it; None if no input waits for it."""
+        """Stores for each input the time since which other inputs wait for it; None if no input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -335,10 +335,11 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """Chooses the next records if no head is safe: behind its head, ``chosen`` has an older message, before ``bound``.
+    """Chooses the next records if no head (first buffered record of an input) is safe to process next.
 
-    In a topic, the head must be processed before the older message behind it. But messages that the head is joined with
-    must be processed before the head. Returns None if the task must wait for messages that the head is joined with.
+    The input ``chosen`` has an older message, from before ``bound``, behind its head. In a topic, the head must be
+    processed before the older message behind it. But messages that the head is joined with must be processed before the
+    head. Returns None if the task must wait for messages that the head is joined with.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

@@ -98,8 +98,9 @@ class Upstream:
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """Returns the largest event time that has arrived, in messages or in watermarks. Watermarks of ``topic`` do not
-        count.
+        """Returns the largest event time that has arrived, in messages or in watermarks.
+
+        Watermarks of ``topic`` do not count.
         """
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
@@ -143,9 +144,10 @@ class Upstream:
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """Returns the maximum of stream time.
+        """Returns the time past which stream time must not advance now.
 
-        The minimum watermark of the upstream tasks limits it, and the smallest time of unprocessed messages.
+        It is the smaller of two times: the minimum watermark of the upstream tasks, and the smallest time of
+        unprocessed messages.
         """
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 

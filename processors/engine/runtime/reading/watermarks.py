@@ -47,7 +47,7 @@ class Watermark(msgspec.Struct, frozen=True):
         time_ms: The stream time of the task, in milliseconds.
         ended: Whether the task's inputs were read to their ends when the watermark was written.
         idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older Holdfast versions
-            wrote 0, which releases nothing.
+            wrote 0; downstream tasks then keep waiting for this task.
         stretch: The number of the current idle period. The worker counts the idle periods of a task.
     """
 
@@ -151,7 +151,7 @@ class Before:
         """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
         This is the case if event times up to ``newest_ms`` have arrived in other inputs, and the next watermarks can't
-        release these times yet.
+        release these times yet (let downstream tasks process them).
         """
         return self._mark is None and newest_ms > self._newest_ms
 

@@ -31,7 +31,7 @@ RATE_MINUTES = 10
 class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The newest counted message. ``kind`` is the name of its count in ``Counts``, ``at`` is seconds since 1970.
 
-    ``topic`` is the input of a misplaced message; otherwise it is empty.
+    ``topic`` is the input of a misplaced message (a message in a wrong partition); otherwise it is empty.
     """
 
     kind: str
@@ -112,13 +112,14 @@ class Arrivals:
         self._time, self._now_ms = time, now_ms
 
     def judge_places(self, places: KeyPlaces | None) -> None:
-        """Sets the object that counts misplaced messages from now on. None: misplaced messages are not counted."""
+        """Sets the object that counts misplaced messages (in a wrong partition); None to stop counting them."""
         self._places = places
 
     def saw_run(self, run: Run, positions: Mapping[str, int]) -> None:
-        """Collects the keys of processed records, to count misplaced ones. Must be called for each run of records.
+        """Collects the keys of processed records, to count misplaced ones. Call it for each run.
 
-        ``positions`` has the next offset to process. Records of the run at or after this offset are left out.
+        A run is consecutive records of one input. ``positions`` has the next offset to process. Records of the run at
+        or after this offset are left out.
         """
         if self._places is not None:
             topic = run.batch.partition.topic

@@ -43,8 +43,8 @@ from holdfast.processors.engine.steps.outbox import Output
 #: A function that runs the steps after the async call, for several messages. It returns the index after the last
 #: processed message.
 RunBehind = Callable[[Batch, Readable], int]
-#: A function that applies the failure policy to a message. Its arguments are the message's index in the batch and the
-#: error.
+#: A function that applies the failure policy (stop, dead letter or skip) to a message. Its arguments are the message's
+#: index in the batch and the error.
 Fail = Callable[[int, BaseException], None]
 
 #: Maximum seconds for which the end of the process is delayed by cancelled calls that still run.

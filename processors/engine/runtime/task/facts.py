@@ -50,7 +50,9 @@ _MOVES = {
 
 
 class TaskFacts:
-    """The phase, the meta record and the offsets of one task. The task's name is ``<subtopology>-<partition>``.
+    """The phase, the meta record (offsets in RocksDB) and the offsets of one task.
+
+    The task's name is ``<subtopology>-<partition>``.
 
     Attributes:
         restored: Number of changelog records that were replayed before the task ran.
@@ -113,7 +115,7 @@ class TaskFacts:
     def begun_empty(self) -> frozenset[str]:
         """Stores that start without data at the committed offsets.
 
-        The first commit writes a meta record to their changelogs.
+        The first commit writes a meta record (the commit's input offsets) to their changelogs.
         """
         return self._begun_empty
 
@@ -128,18 +130,18 @@ class TaskFacts:
         self._inputs = (*self._inputs, topic)
 
     def opened(self, store: TaskStore | None) -> None:
-        """Attaches the task's RocksDB, reads its meta record, and changes the phase to RESTORING."""
+        """Attaches the task's RocksDB, reads its meta record (offsets), and changes the phase to RESTORING."""
         self._store = store
         if store is not None:
             self._meta = store.meta() or TaskMeta()
         self.move(TaskPhase.RESTORING)
 
     def correct(self, meta: TaskMeta) -> None:
-        """Replaces the meta record in memory. The next ``write`` also writes it to RocksDB."""
+        """Replaces the meta record (offsets of the data) in memory. The next ``write`` also writes it to RocksDB."""
         self._meta = meta
 
     def write(self, changes: Iterable[Change] = (), **facts: Any) -> None:
-        """Writes changes of data and the meta record to RocksDB in one batch.
+        """Writes changes of data and the meta record (the offsets of the data) to RocksDB in one batch.
 
         ``facts`` has the fields of the meta record that have changed.
         """
@@ -154,7 +156,7 @@ class TaskFacts:
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the data and the meta record. If ``aside`` is True, renames the database instead."""
+        """Deletes the data and the meta record (offsets). If ``aside`` is True, renames the database instead."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()

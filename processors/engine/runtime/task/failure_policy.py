@@ -234,7 +234,7 @@ class ProcessedCalls:
         return most if self._function is None else 1
 
     def __call__(self, run: Run | InterleavedRun, before: Mapping[str, int], positions: Mapping[str, int]) -> None:
-        """Calls the user's function for the processed records of a run.
+        """Calls the user's function for the processed records of a run (consecutive records).
 
         ``before`` and ``positions`` are the task's positions before and after the run.
         """

@@ -31,7 +31,7 @@ DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
 class StoreTime:
-    """Saves the stream time in one declared store of a task, and deletes the store's expired values.
+    """Saves the stream time in one store of a task (declared by ``app.store``), and deletes the store's expired values.
 
     Args:
         state: The store.
@@ -106,7 +106,7 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """Returns the stores among ``states`` that have timers, models, another codec than JSON, or expiring values."""
+    """Returns the stores among ``states`` that have timers, models, expiring values, or another codec than JSON."""
     declared = frames[0].declared if frames else {}
     timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
     found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}

@@ -224,9 +224,9 @@ class Task(TaskFacts):
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return the number of processed messages.
 
-        Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
-        records before the failed record are processed. If not all records were processed, the caller must call the
-        method again with the same records. If ``held`` is True, the caller must commit before that.
+        Records before the task's ``positions`` are skipped, because they are already processed. If ``on_failure``
+        raises, the records before the failed record are processed. If not all records were processed, the caller must
+        call the method again with the same records. If ``held`` is True, the caller must commit before that.
         """
         topic, self.held, self.failures.on_failure = batch.partition.topic, False, on_failure
         if self.time is not None:

@@ -37,8 +37,8 @@ from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePl
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
-#: The failure policy for windows. Its arguments are the input topic, the window, and the error that a later step
-#: raised.
+#: The failure policy for windows: stop the worker, write a dead letter, or skip the result. Its arguments are the input
+#: topic, the window, and the error that a later step raised.
 OnWindowError = Callable[[str, Closing, BaseException], None]
 
 

@@ -37,7 +37,8 @@ SET_AT_ONCE = 10_000
 #: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
 
-#: The failure policy for timers. Its arguments are the input topic, the timer, and the error that it raised.
+#: The failure policy for timers: stop the worker, write a dead letter, or skip the timer. Its arguments are the input
+#: topic, the timer, and the error that it raised.
 OnTimerError = Callable[[str, Due, BaseException], None]
 
 
@@ -154,7 +155,7 @@ class TaskTimers:
     def look_again(self) -> None:
         """Makes due timers be read from the stores again.
 
-        Must be called after an aborted transaction or an owner command.
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the stores.
         """
         self.begin()
         for steps in self._steps:
