@@ -134,10 +134,10 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """Returns those of ``stores`` (name to topic id) whose changelog has this id. They may start without data.
+    """Returns those of ``stores`` (name to topic id) whose changelog has this topic id. They may start without data.
 
-    An empty id matches any changelog. The worker gets the same option at every restart. If the changelog is deleted and
-    created again later, its topic id changes, so the option no longer applies.
+    An empty id matches any changelog. The worker gets the same ``stores`` (a start option) at every restart. If a
+    changelog is deleted and created again later, its topic id changes, so the option no longer applies to its store.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))

@@ -355,7 +355,10 @@ class StoreState(StateMethods):
         self._overwrite(cell.dirty, cell.places(message_keys, state_key), values)
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Writes values of one message key, uncommitted. All state keys must have a prefix in ``scattered``."""
+        """Writes values of one message key, uncommitted.
+
+        Each state key must have a prefix in ``scattered``: such a state key occurs with one message key only.
+        """
         prefix = key_prefix(message_key)
         self._overwrite(self._shared.dirty, [prefix + state_key.encode() for state_key in state_keys], values)
 

@@ -86,7 +86,7 @@ class TypedValues:
             raise self._misfit(key, failure) from failure
 
     def _read_other(self, key: str, of: str, raw: bytes) -> Any:
-        """Returns a stored value of another codec than JSON as an instance of its model."""
+        """Returns a stored value of another codec (value format) than JSON as an instance of its model."""
         value, upgrades, adapter = decode_value(raw), self._upgrades.get(of), self._adapters[of]
         if isinstance(value, bytes) and raw[1] == CODEC_BYTES:
             raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
@@ -144,7 +144,7 @@ class TypedValues:
             raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
 
     def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
-        """Raises StateValueInvalid if the model reads another instance from the JSON ``made`` than ``value``."""
+        """Raises StateValueInvalid if the model reads the JSON ``made`` as another instance than ``value``."""
         action = (
             "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
             "field one exact type."
@@ -202,7 +202,7 @@ class TypedValues:
 
 
 class CodedModels(TypedValues):
-    """The models of one store with another codec than JSON. An instance is stored as bytes that this codec encodes.
+    """The models of one store whose codec (value format) is not JSON. An instance is stored as bytes of this codec.
 
     With the codec ``typed``, the parts of an instance keep their Python types, and the model reads the parts in these
     types. With another codec, the bytes contain the JSON values of the instance.
@@ -222,7 +222,7 @@ class CodedModels(TypedValues):
         """Returns the bytes to store for an instance, or for input from which the model makes an instance.
 
         Raises:
-            StateValueInvalid: The value does not fit its model, or its model would read another value.
+            StateValueInvalid: The value does not fit its model, or the model would read another value from the bytes.
             ValueNotStorable: A part of the value has a type that the codec does not preserve.
         """
         if self._codec is not TYPED:
@@ -245,7 +245,7 @@ class CodedModels(TypedValues):
             raise not_storable(self._codec, made, failure, f" for key {key!r} of store {self._store!r}") from failure
 
     def _check_read(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, payload: bytes) -> None:
-        """Raises StateValueInvalid if the model reads another instance than ``value`` from the encoded ``payload``."""
+        """Raises StateValueInvalid if the model reads the encoded ``payload`` as another instance than ``value``."""
         try:
             lost = difference(value, adapter.validate_python(decode(payload)))
         except pydantic.ValidationError as failure:

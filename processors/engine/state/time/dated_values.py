@@ -105,13 +105,13 @@ class PlacedRecords(OwnRecords, Protocol):
     def read_place(self, place: bytes) -> bytes | None:
         """Returns the stored value of a changelog key; None without a value.
 
-        The state key's prefix must be in ``scattered``.
+        The state key's prefix must be in ``scattered``: such a state key occurs with one message key only.
         """
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
         """Sets the stored value of a changelog key; None deletes it.
 
-        The state key's prefix must be in ``scattered``.
+        The state key's prefix must be in ``scattered``: such a state key occurs with one message key only.
         """
 
 
@@ -276,14 +276,17 @@ class DatedValues:
         return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
-        """Drops all moments and values in memory. Must be called after an aborted transaction or an owner command."""
+        """Drops all moments (times and numbers of values) and values in memory.
+
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the store.
+        """
         self._index.look_again()
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """Drops the moments and the value of one key in memory. Must be called after a message of the key failed.
+        """Drops the moments (times and numbers of values) and the value of one key in memory.
 
-        The key's next message reads them from the store again.
+        Must be called after a message of the key failed. The key's next message reads them from the store again.
         """
         self.read.pop(message_key, None)
         if self._near:
@@ -292,7 +295,7 @@ class DatedValues:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """Drops all moments and values in memory. The next messages read them from the store again."""
+        """Drops all moments (times of values) and values in memory. The next messages read the store again."""
         self._near, self._bytes = {}, 0
         self.read.clear()
 

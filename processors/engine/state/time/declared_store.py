@@ -230,7 +230,7 @@ class DeclaredState(StoreState):
     def read_place(self, place: bytes) -> bytes | None:
         """Returns the stored value of a changelog key; None if there is no value.
 
-        The state key's prefix is in ``scattered``.
+        The state key's prefix must be in ``scattered``: such a state key occurs with one message key only.
         """
         cell = self._shared
         self.reads += 1
@@ -241,7 +241,7 @@ class DeclaredState(StoreState):
     def write_place(self, place: bytes, raw: bytes | None) -> None:
         """Sets the stored value of a changelog key; None deletes it.
 
-        The state key's prefix must be in ``scattered``.
+        The state key's prefix must be in ``scattered``: such a state key occurs with one message key only.
         """
         cell = self._shared
         if raw is not None and len(raw) + len(place) > cell.room:
@@ -253,7 +253,7 @@ class DeclaredState(StoreState):
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self, mark: int = 0) -> None:
-        """Reverts the writes of a failed message, except the first ``mark`` entries of the undo log."""
+        """Reverts the writes of a failed message, except those of the first ``mark`` entries of the undo log."""
         super().undo_message(mark)
         if hasattr(self, "dated"):
             self.dated.forget(self.message_key)
@@ -266,7 +266,7 @@ class DeclaredState(StoreState):
 
 
 class CodedState(DeclaredState):
-    """One store of one task whose values are written with another codec than JSON.
+    """One store of one task whose values are written with another codec (value format) than JSON.
 
     The codec of a stored value is recorded with the value, so values that an earlier codec wrote stay readable.
 

@@ -28,8 +28,8 @@ class EndTimers(Timers):
 
     Args:
         state: The store.
-        is_settled: A function that returns True if the stored value needs no call at its expiry, for example because it
-            had a match. The value is then only deleted.
+        is_settled: A function that returns True if the stored value needs no call at its expiry, for example because
+            its message was matched. The value is then only deleted.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:

@@ -121,7 +121,10 @@ class Expiries:
         return held is not None and bool(decode_value(held)[0] <= now_ms)
 
     def look_again(self) -> None:
-        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
+        """Drops the index entries in memory.
+
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the store.
+        """
         self._index.look_again()
 
     def _now_ms(self) -> int:

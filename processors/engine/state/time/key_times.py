@@ -146,7 +146,10 @@ class KeyTimes:
         return len(found)
 
     def look_again(self) -> None:
-        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
+        """Drops the index entries in memory.
+
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the store.
+        """
         self._index.look_again()
 
     def _left_until(self, entry: Entry, now_ms: int) -> int | None:

@@ -155,9 +155,9 @@ class StreamTime:
 
         The argument None ends the call.
 
-        Values that ended before the message that made the timer due stay ended, because they may be deleted already.
-        Values that ended at the time of an earlier timer stay ended, too. A timer that is set in the past does not
-        bring such values back.
+        Some values stay ended, even if the timer's time is before their end. A later message made the timer due: values
+        that had ended before this message may be deleted already. Values that ended at the time of an earlier timer
+        stay ended, too. So a timer that is set in the past does not bring such values back.
         """
         if timer_ms is None:
             self.call_ms = None

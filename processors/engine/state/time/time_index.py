@@ -142,7 +142,7 @@ class TimeIndex:
     def look_again(self) -> None:
         """Drops the entries in memory, so that the next access reads the store again.
 
-        Must be called after an aborted transaction or an owner command.
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the store.
         """
         self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
         self._horizon_ms = -1

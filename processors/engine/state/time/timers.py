@@ -169,7 +169,10 @@ class Timers:
         return added is None or added > due.entry
 
     def look_again(self) -> None:
-        """Drops the index entries in memory. Must be called after an aborted transaction or an owner command."""
+        """Drops the index entries in memory.
+
+        Must be called after an aborted transaction, and after a command such as ``clear`` has changed the store.
+        """
         self._added = dict.fromkeys(CLOCKS)
         for index in self._indexes.values():
             index.look_again()

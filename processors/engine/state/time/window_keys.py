@@ -118,7 +118,7 @@ def chunk_key(start: int, end: int) -> str:
 def counted_key(number: int) -> str:
     """Returns the state key of a record with messages of count windows.
 
-    ``number`` is the number of its first message.
+    ``number`` is the number of the record's first message.
     """
     return f"n/{number:015d}"
 
