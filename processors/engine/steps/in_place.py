@@ -128,7 +128,7 @@ def own_object(value: Any) -> Any:
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one message, with all results except the last copied. No two results share a part."""
+    """Returns the results of one message, but each except the last as a copy. No two results then share a part."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 

@@ -148,7 +148,7 @@ class Difference:
 
 
 def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...]:
-    """Returns how the recorded lines of a store differ between two versions, in the order of the new lines."""
+    """Returns how a store's recorded lines differ between two processor versions, in the order of the new lines."""
     before, after = _by_argument(was), _by_argument(now)
     changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
     return tuple(
@@ -177,8 +177,8 @@ def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
 def how_to_keep(changed: Iterable[Difference]) -> str:
     """Returns a sentence for the error about changed keys: which ``same_as`` decorators would keep the state.
 
-    The new functions may give the same keys as the old ones. The text is empty if a key differs in more than its
-    function.
+    These decorators are correct only if the new functions give the same keys as the old ones. The text is empty if a
+    key differs in more than its function.
     """
     functions = [each.was.partition(_FUNCTION)[2] for each in changed if each.is_key]
     if not functions or not all(functions):

@@ -146,7 +146,7 @@ class Step:
 
     @property
     def row_columns(self) -> RowColumns | None:
-        """The aggregates that are the columns of the step's rows; None for a step with other rows."""
+        """The aggregates that are the columns of the step's rows; None for a step without such rows."""
         return None
 
     @property
