@@ -160,7 +160,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """Commit all uncommitted work; returns False if the transaction was aborted. A method of ``Owner``."""
+        """Commit all uncommitted work; returns False if the transaction was aborted. Part of the port ``Owner``."""
         rewinds = self._rewinds
         self._commit(due=due)
         return self._rewinds == rewinds

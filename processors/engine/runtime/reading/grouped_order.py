@@ -57,7 +57,8 @@ class _Lows:
     #: Maps a piece's number to a list. For each record of the piece, the list has the smallest time from it to the
     #: piece's end.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: For each piece whose smallest time is less than the times of all later pieces: (number, smallest time).
+    #: The pieces whose smallest time is less than all times in later pieces, each as a pair: the piece's number, and
+    #: its smallest time.
     chain: list[tuple[int, int]] = field(default_factory=list)
     #: The number of the first buffered piece. ``count`` is the number that the next added piece gets.
     first: int = 0

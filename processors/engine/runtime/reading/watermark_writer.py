@@ -210,7 +210,7 @@ class WatermarkWriter:
         if self._told is None or self._ended_at is not None:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # The repeated watermark will have ``time_ms``.
+            return False  # The next repeated watermark of this idle period will contain ``time_ms``.
         # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise, a task
         # that reads its own watermarks would answer each watermark with another one, without end.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0

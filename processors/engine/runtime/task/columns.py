@@ -48,8 +48,8 @@ RUN_MIN = 48
 #: Maximum number of messages that are processed together with numpy. The data of more messages would leave the CPU
 #: caches.
 RUN_MAX = 500
-#: After numpy could not process most messages of a slice, the next slices are processed message by message, at most
-#: this many.
+#: Maximum number of slices in a row that are processed message by message, after numpy could not process most messages
+#: of a slice.
 REST_MAX = 64
 #: Bytes of an output record that are reserved for headers. Messages with larger headers are processed one by one.
 HEADERS_ROOM = 4096
@@ -78,7 +78,7 @@ class ColumnarStream:
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Splits messages ``first`` to ``last`` - 1 into parts that numpy may process.
 
-        Yields nothing for some calls after numpy could not process most messages of a call.
+        If numpy could not process most messages of one call, the next calls yield nothing.
         """
         if self._rest:
             self._rest -= 1

@@ -296,7 +296,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
                 read = None if raw is None else deserialize(raw)
                 found = extract(read, headers, time_ms, kind)
             except SchemaRegistryFailed:
-                raise  # Not the broker's timestamp: it changes the order.
+                raise  # The broker's timestamp can't replace the event time: it would change the reading order.
             # The message gets the broker's timestamp here. Processing raises the error again, and the failure policy
             # decides.
             except Exception:

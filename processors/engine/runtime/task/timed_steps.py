@@ -235,10 +235,10 @@ def schedules_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSchedules | None:
-    """Returns the schedules of a task; None without a schedule. Replaces the objects of their stores in ``states``.
+    """Returns the schedules of a task; None without a schedule.
 
-    The new store objects can also store the schedules' records. A schedule of the whole processor runs in the task of
-    partition 0.
+    Replaces, in ``states``, the objects of the stores that the schedules use. The new objects can also store the
+    schedules' records. A schedule of the whole processor runs in the task of partition 0.
     """
     known = schedules_by_store(frames[0]) if backend is not None else {}
     own = {store: schedules for store, (_, schedules) in known.items() if store in states}
@@ -270,9 +270,10 @@ def sources_of(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> TaskSources | None:
-    """Returns the sources of a task; None without a source. Replaces the objects of their stores in ``states``.
+    """Returns the sources of a task; None without a source.
 
-    A source runs in the task of partition 0 of its topic.
+    Replaces, in ``states``, the objects of the stores that the sources use. A source runs in the task of partition 0 of
+    its topic.
     """
     own = {store: each for store, each in sources_by_store(frames[0]).items() if store in states}
     sources = []
