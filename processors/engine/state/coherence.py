@@ -294,7 +294,7 @@ def changelog_another(task: str, store: str, topic: str, former: str) -> StateIn
 
 
 def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
-    """Returns the error for a changelog without this partition, which the store's source topic has."""
+    """Returns the error for a changelog that lacks this partition, although the store's source topic has it."""
     return StateIncoherent(
         f"Changelog {topic} has no partition {partition}, but the store's source has: partitions were added to it.",
         action=_REBUILD,

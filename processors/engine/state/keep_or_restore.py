@@ -146,7 +146,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """Returns the offsets ``meta`` without those of ``stores`` whose changelog was deleted and created again."""
+    """Returns ``meta``, but without the offsets of those ``stores`` whose changelog was deleted and created again."""
     if meta is None:
         return None
     emptied = {
@@ -154,7 +154,7 @@ def without_emptied(
         for name in stores
         if name in changelogs
         and name in meta.stores
-        # If the topic id is unchanged, the topic has lost only its records. The local state is then still complete.
+        # If the topic id is unchanged, the changelog has only lost its records. The local state is then still complete.
         and meta.stores[name].topic_id != changelogs[name].topic_id
     }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})

@@ -39,7 +39,7 @@ class Ranged(Protocol):
 
 
 def behind(prefix: bytes) -> bytes:
-    """Returns the smallest bytes that sort after all bytes with this prefix; empty if it has only 0xff bytes."""
+    """Returns the smallest bytes that sort after all bytes with this prefix; empty for a prefix of 0xff bytes only."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 

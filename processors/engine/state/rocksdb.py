@@ -353,7 +353,7 @@ def _named(failure: Exception) -> Exception:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Raises DatabaseCorrupt in place of an error in the block that reports corruption.
+    """A context that replaces an error by DatabaseCorrupt if the error reports corruption.
 
     Reads of single keys repeat this code inline, for speed.
     """

@@ -21,8 +21,8 @@ class ScratchFolder:
     def opened(self, task: str, records: int) -> Iterator[TaskStore]:
         """Opens an empty temporary database for a task, in bulk mode for ``records`` writes.
 
-        The database is deleted at the end of the block. If the deletion fails or the process dies, the next call with
-        the same task name deletes the old database.
+        The database is deleted at the end of the ``with`` block. If the deletion fails or the process dies, the next
+        call with the same task name deletes the old database.
         """
         self._delete(task)
         store = TaskStore(self._databases, self._folder / task)

@@ -362,7 +362,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Converts an error in the block to a StateFailed, and records it, so that the store refuses all later writes.
+        """A context that converts an error to a StateFailed and records it. The store then refuses all later writes.
 
         ``get`` and ``get_many`` repeat this code inline, for speed.
         """

@@ -67,7 +67,7 @@ class EndTimers(Timers):
     def take(self, due: Due) -> bool:
         """Deletes the index entry of a due timer. Returns True always, so that the caller calls the timer's function.
 
-        The value stays for now, because this function deletes it.
+        The value stays for now, because the timer's function deletes it.
         """
         self._indexes[due.timer.clock].leave(due.entry)
         return True

@@ -14,9 +14,9 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The versions of the record that can be read. Stores of interval joins use version 2, other stores use version 1.
-#: Older versions of Holdfast refuse version 2, because they can't read the numbers in state keys of interval joins. In
-#: the store of an interval join, the next commit changes a record of version 1 to version 2.
+#: Format versions of the record with the stream time: all that can be read. Stores of interval joins use version 2,
+#: other stores use version 1. Older versions of Holdfast refuse version 2, because they can't read the numbers in state
+#: keys of interval joins. In the store of an interval join, the next commit changes a record of version 1 to version 2.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
@@ -24,7 +24,7 @@ PLAIN, NUMBERED = CLOCK_VERSIONS
 class StoreClock:
     """Stores a task's stream time as a record in one of its stores."""
 
-    #: The changelog key of the record.
+    #: The changelog key of the record with the stream time.
     key = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
 
     def __init__(self, state: DeclaredState, stream: StreamTime, version: int = PLAIN) -> None:
