@@ -56,7 +56,8 @@ ANSWER_S = 10.0
 #: answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum number of open connections. If all are in use, a new connection replaces the oldest one that may be closed.
+#: Maximum number of open connections. If all are in use, a new connection replaces an old one whose request is not
+#: complete, or whose answer is sent.
 AT_ONCE_MAX = 128
 #: Maximum number of threads for requests that only read, and for control requests. A reading request waits at most one
 #: second for the worker's main loop.
@@ -128,8 +129,8 @@ class RequestServer:
     @property
     def url(self) -> str:
         """The server's URL for programs on this machine."""
-        # A server on all interfaces is reachable by the loopback address. The wildcard address is only compared here,
-        # not bound.
+        # If the server listens on all interfaces, programs on this machine reach it by the loopback address. The
+        # wildcard address is only compared here, not bound.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -253,9 +254,9 @@ class RequestServer:
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Removes a closed connection from the open ones, so that a new one can be accepted.
+        """Removes a closed connection from the list of open connections, so that a new connection can be accepted.
 
-        The connection calls this.
+        ``_Connection.close`` calls this method.
         """
         self._open.pop(connection, None)
         self.place_freed()

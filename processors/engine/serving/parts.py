@@ -32,7 +32,7 @@ class PartStatus:
 
     @property
     def lag(self) -> int | None:
-        """The sum of the lags of all inputs, in records; None if the lag of an input is unknown."""
+        """The sum of the lags of all inputs of the subtopology, in records; None if the lag of one input is unknown."""
         return _sum(list(self.lags.values()))
 
 

@@ -240,8 +240,8 @@ def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStat
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
     """Builds the ``/status`` document. It must be called on the worker's main thread."""
-    # Imported late: a client only decodes a status, and would load the module for nothing. A worker has already loaded
-    # it.
+    # This module is imported here, because a client that only decodes a status does not need it. A worker has already
+    # loaded it.
     from holdfast.processors.engine.dataframe.calls import lookup_figures
 
     committer = worker.committer
