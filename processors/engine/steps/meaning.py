@@ -66,12 +66,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "join_asof": _roles(key="right", rule="how on_merge grace_ms tolerance_ms", neither="name"),
     "join_interval": _roles(key="right", rule="how on_merge grace_ms backward_ms forward_ms", neither="name"),
     "join": _roles(key="other on", rule="how on_merge", function="model", neither="name"),
-    # These are methods of a table. The prefix `table_` distinguishes them from the methods of a stream.
+    # The following methods are methods of a table. The prefix `table_` distinguishes them from methods of a stream.
     "table_filter": _roles(rule="func", function="model", neither="name"),
     "table_map": _roles(rule="func", function="model", neither="name"),
     "table_group_by": _roles(key="key", neither="name"),
-    # `columns` has the role `key`: if columns change, rows that a group added with the old columns can't be removed
-    # from it.
+    # `columns` has the role `key`: rows that were added to a group with the old columns can't be taken out of it with
+    # the new ones.
     "table_aggregate": _roles(key="columns", rule="of", columns="named", function="model", neither="name"),
     "apply_async": _roles(function="func", tuning=_AWAITED),
     "join_lookup": _roles(
