@@ -16,18 +16,26 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 
 from holdfast.infra.database import locks, schema
 from holdfast.infra.database.errors import RegistryUnavailable
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
+from holdfast.infra.system.files import locked
 
+#: Maximum seconds that a copy waits while another process has locked the registry.
+WAIT_S = locks.ATTEMPTS * locks.BUSY_TIMEOUT_S
+#: Endings of the files that SQLite keeps beside a database file.
+_BESIDE = ("-wal", "-shm", "-journal")
+#: Middle part of the names of unfinished copies.
+_PART = ".part-"
 #: SQLite's codes for a file whose content is damaged, or that is no database.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -47,64 +55,62 @@ def back_up(url: str, copy: Path) -> None:
     """Write a copy of the registry at ``url`` to a new file that only this user can read.
 
     Raises:
-        CopyRefused: The registry is not in a SQLite file, or the file exists already.
+        CopyRefused: The registry is not in a SQLite file, or the copy can't be written there.
         RegistryUnavailable: The registry can't be read.
     """
     live = _file_of(url, "Use `pg_dump`, which copies a Postgres database while it is in use.")
     if copy.exists():
         raise CopyRefused(f"{copy} exists already.", action="Name a new file, or delete this one.", file=str(copy))
     if not live.exists():
-        raise CopyRefused(
-            f"There is no registry {live}.", action="Run `holdfast up`, which creates it.", file=str(live)
-        )
-    with _partial(copy.parent) as partial:
-        try:
-            with closing(_opened(live)) as source, closing(sqlite3.connect(partial)) as target:
-                source.backup(target)
-                # SQLite copies damaged pages without an error.
-                (found,) = target.execute("PRAGMA integrity_check(1)").fetchone()
-        except sqlite3.Error as failed:
-            found = str(failed)
+        action = "Run `holdfast up`, which creates it."
+        raise CopyRefused(f"There is no registry {live}.", action=action, file=str(live))
+    with _written(url, live), _partial(copy) as partial:
+        with closing(_opened(live)) as source, closing(sqlite3.connect(partial)) as target:
+            _copy(source, target, url)
+            # SQLite copies damaged pages without an error.
+            (found,) = target.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
-            url = schema.shown(make_url(url))
-            raise RegistryUnavailable(f"The registry {live} can't be read: {found}.", action=what_to_do(live), url=url)
+            raise _unreadable(url, live, found)
         os.replace(partial, copy)
 
 
-def put_back(url: str, copy: Path, now: datetime, *, in_use: bool) -> Path | None:
+def put_back(
+    url: str, copy: Path, now: datetime, *, in_use: bool, check: Callable[[], None] = lambda: None
+) -> Path | None:
     """Replace the content of the registry at ``url`` by a copy, with the schema of this code.
 
-    ``in_use`` is whether services of this installation run. Returns the path of the damaged file that was set aside, if
-    the registry was damaged.
+    ``in_use`` is whether services of this installation run. ``check`` is called directly before the content is
+    replaced, and raises an error if it must not be. Returns the path of the damaged file that was set aside, if the
+    registry was damaged.
 
     Raises:
         CopyRefused: The copy is damaged or no registry; or the registry is damaged and in use.
         RegistryNewerThanCode: The copy has a schema that only a newer version of Holdfast knows.
+        RegistryUnavailable: Another process has locked the registry for too long, or the disk refused a write.
     """
     live = _file_of(url, "Use `pg_restore`.")
-    with _partial(live.parent) as checked:
+    with _written(url, live), _partial(live) as checked:
         _check(copy, checked)
         engine = schema.open_engine(f"sqlite:///{checked}")
         try:
             schema.migrate(engine)
         finally:
             engine.dispose()
-        with closing(_opened(checked)) as source:
-            if _is_whole(live):
-                with closing(_opened(live)) as target:
-                    source.backup(target)
-                return None
-            if in_use:
-                raise CopyRefused(
-                    f"The registry {live} is damaged, and services that have it open run.",
-                    action="Run `holdfast down`, then repeat this command.",
-                    file=str(live),
-                )
-            aside = live.with_name(f"{live.name}.damaged-{now:%Y%m%dT%H%M%S}")
-            _set_aside(live, aside)
-            with closing(_opened(live)) as target:
-                source.backup(target)
-            return aside
+        if live.exists() and _is_whole(live):
+            with closing(_opened(checked)) as source, closing(_opened(live)) as target:
+                check()
+                _copy(source, target, url)
+            return None
+        if in_use:
+            raise CopyRefused(
+                f"The registry {live} is damaged, and services that have it open run.",
+                action="Run `holdfast down`, then repeat this command.",
+                file=str(live),
+            )
+        aside = live.with_name(f"{live.name}.damaged-{now:%Y%m%dT%H%M%S}") if live.exists() else None
+        _set_aside(live, aside)
+        os.replace(checked, live)
+        return aside
 
 
 def what_to_do(live: Path) -> str:
@@ -117,17 +123,60 @@ def what_to_do(live: Path) -> str:
 
 
 def _file_of(url: str, otherwise: str) -> Path:
-    parsed: URL = make_url(url)
+    """The registry's file behind all links, because SQLite has its write-ahead log beside that file."""
+    parsed = schema.open_engine(url).url
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise CopyRefused(
             f"The registry {schema.shown(parsed)} is not in a SQLite file.", action=otherwise, file=schema.shown(parsed)
         )
-    return Path(parsed.database)
+    return Path(parsed.database).resolve()
+
+
+@contextmanager
+def _written(url: str, live: Path) -> Iterator[None]:
+    """Context manager in which one process at a time makes or puts back copies, and the disk's errors are reported."""
+    try:
+        live.parent.mkdir(parents=True, exist_ok=True)
+        with locked(live.with_name(f"{live.name}.lock")):
+            yield
+    except sqlite3.Error as failed:
+        raise _unreadable(url, live, str(failed)) from failed
+    except OSError as failed:
+        raise CopyRefused(
+            f"A file can't be read or written: {failed}.",
+            action="Correct the path, its rights, or the room on its disk; then repeat the command.",
+            file=str(failed.filename or live),
+        ) from failed
+
+
+def _unreadable(url: str, live: Path, why: str) -> RegistryUnavailable:
+    shown = schema.shown(make_url(url))
+    return RegistryUnavailable(
+        f"The registry {live} can't be read or written: {why}.", action=what_to_do(live), url=shown
+    )
+
+
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, url: str) -> None:
+    """Copy a whole database in one transaction; waits for a lock for at most ``WAIT_S``.
+
+    Without ``progress``, Python's ``backup`` would wait without a limit, and would not see Ctrl-C.
+    """
+    deadline = time.monotonic() + WAIT_S
+
+    def progress(status: int, _remaining: int, _total: int) -> None:
+        if status & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise RegistryUnavailable(
+                f"The registry {schema.shown(make_url(url))} stayed locked for {WAIT_S:.0f} s.",
+                action=locks.what_to_do(schema.open_engine(url)),
+                url=schema.shown(make_url(url)),
+            )
+
+    source.backup(target, progress=progress)
 
 
 def _opened(file: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(file, timeout=locks.BUSY_TIMEOUT_S, isolation_level=None)
-    connection.execute(f"PRAGMA busy_timeout = {int(locks.BUSY_TIMEOUT_S * 1000)}")
+    connection = sqlite3.connect(file, timeout=1.0, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout = 1000")
     return connection
 
 
@@ -158,9 +207,7 @@ def _check(copy: Path, checked: Path) -> None:
 
 
 def _is_whole(live: Path) -> bool:
-    """Whether the registry's file is absent, or can be read completely."""
-    if not live.exists():
-        return True
+    """Whether the registry's file can be read completely."""
     try:
         with closing(_opened(live)) as connection:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
@@ -170,21 +217,29 @@ def _is_whole(live: Path) -> bool:
         raise
 
 
-def _set_aside(live: Path, aside: Path) -> None:
-    for end in ("", "-wal", "-shm", "-journal"):
+def _set_aside(live: Path, aside: Path | None) -> None:
+    """Rename the registry's file and SQLite's files beside it; without ``aside``, delete what a lost file left."""
+    for end in ("", *_BESIDE):
         part = live.with_name(live.name + end)
-        if part.exists():
+        if aside is None:
+            part.unlink(missing_ok=True)
+        elif part.exists():
             os.replace(part, aside.with_name(aside.name + end))
 
 
 @contextmanager
-def _partial(folder: Path) -> Iterator[Path]:
-    """A private file beside the final one. It is deleted, with SQLite's files beside it, at the end of the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".registry-copy-", dir=folder)
+def _partial(final: Path) -> Iterator[Path]:
+    """A private file beside the final one. It is deleted, with SQLite's files beside it, at the end of the block.
+
+    Files that a killed command left there are deleted first.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for left in final.parent.glob(f"{final.name}{_PART}*"):
+        left.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{final.name}{_PART}", dir=final.parent)
     os.close(handle)
     try:
         yield Path(name)
     finally:
-        for end in ("", "-wal", "-shm", "-journal"):
+        for end in ("", *_BESIDE):
             Path(name + end).unlink(missing_ok=True)

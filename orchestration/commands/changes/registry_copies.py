@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.infra.exit_codes import EXIT_REFUSED
+from holdfast.infra.home import claim_home
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def restore(
     from holdfast.processors.lifecycle.ports import now_utc
 
     settings = command_settings()
+    claim_home(settings)
     _refuse_beside_applies(settings)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -57,7 +59,9 @@ def restore(
         if not typer.confirm(f"Replace the registry's content by {copy}?", default=False):
             typer.echo("Nothing was changed.")
             raise typer.Exit(EXIT_REFUSED)
-    aside = put_back(settings.registry, copy, now_utc(), in_use=_in_use(settings))
+    aside = put_back(
+        settings.registry, copy, now_utc(), in_use=_in_use(settings), check=lambda: _refuse_beside_applies(settings)
+    )
     if as_json:
         print_json({"file": str(copy), "damaged": None if aside is None else str(aside)})
         return
@@ -69,18 +73,21 @@ def restore(
 
 
 def _refuse_beside_applies(settings: Settings) -> None:
-    """Refuse while an apply is under way, because its record, and with it its lease, may not be in the copy."""
+    """Refuse while an apply is under way, because its record, and with it its lease, may not be in the copy.
+
+    The schema is not migrated: the registry may be one that a newer version of Holdfast migrated.
+    """
     from holdfast.infra.database.copies import CopyRefused
     from holdfast.infra.database.errors import RegistryUnavailable
-    from holdfast.orchestration.world import open_registry
+    from holdfast.infra.database.registry import Registry
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
     if settings.registry_url is None and not settings.paths.registry.exists():
         return
     try:
-        with closing(open_registry(settings)) as registry:
+        with closing(Registry(settings.registry)) as registry:
             live = [each for each in registry.journal.applies(open_only=True) if not is_broken_off(each)]
-    except RegistryUnavailable:  # It may be damaged, which is why a copy is put back.
+    except RegistryUnavailable:  # it may be damaged, which is why a copy is put back
         return
     for each in live:
         raise CopyRefused(

@@ -118,7 +118,7 @@ def test_a_damaged_registry_is_named_and_replaced_by_the_action_of_its_error(
     with pytest.raises(CopyRefused, match="services that have it open run") as refused:
         put_back(url, copy, NOW, in_use=True)
     assert refused.value.action == "Run `holdfast down`, then repeat this command."
-    with pytest.raises(RegistryUnavailable, match="can't be read"):
+    with pytest.raises(RegistryUnavailable, match="can't be read or written"):
         back_up(url, tmp_path / "of-damaged.db")
     aside = put_back(url, copy, NOW, in_use=False)
     assert aside == file.with_name("registry.db.damaged-20260301T030000")
@@ -215,3 +215,73 @@ def test_a_copy_never_replaces_a_file_and_needs_a_registry_in_a_file(
         back_up("postgresql+psycopg://ann:secret@db/holdfast", tmp_path / "b.db")
     assert "secret" not in str(refused.value)
     assert "pg_dump" in (refused.value.action or "")
+
+
+def test_a_registry_that_stays_locked_is_an_error_that_names_who_holds_it(
+    registry: Registry, url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.db"
+    back_up(url, copy)
+    deploy(registry, "new")
+    monkeypatch.setattr(copies, "WAIT_S", 0.0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RegistryUnavailable, match="stayed locked for 0 s") as seen:
+            put_back(url, copy, NOW, in_use=True)
+        assert "holds its lock" in (seen.value.action or "")
+        other.execute("ROLLBACK")
+    assert names(registry) == {"old", "new"}
+    put_back(url, copy, NOW, in_use=True)
+    assert names(registry) == {"old"}
+
+
+def test_a_check_directly_before_the_change_refuses_it(registry: Registry, url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    back_up(url, copy)
+    deploy(registry, "new")
+
+    def check() -> None:
+        raise CopyRefused("Apply 3 is under way.", action="Wait for its end.")
+
+    with pytest.raises(CopyRefused, match="under way"):
+        put_back(url, copy, NOW, in_use=True, check=check)
+    assert names(registry) == {"old", "new"}
+
+
+def test_a_registry_behind_a_link_is_replaced_where_it_is(
+    registry: Registry, file: Path, url: str, tmp_path: Path
+) -> None:
+    copy, volume = tmp_path / "copy.db", tmp_path / "volume"
+    back_up(url, copy)
+    registry.close()
+    damage(file)
+    volume.mkdir()
+    file.rename(volume / "kept.db")
+    file.symlink_to(volume / "kept.db")
+    aside = put_back(url, copy, NOW, in_use=False)
+    assert aside == volume / "kept.db.damaged-20260301T030000"
+    assert file.is_symlink()
+    again = Registry(url)
+    assert names(again) == {"old"}
+    again.close()
+
+
+def test_what_a_killed_command_left_is_deleted_by_the_next_one(registry: Registry, url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    left = [tmp_path / "copy.db.part-x1", tmp_path / "home" / "registry.db.part-x2", tmp_path / "copy.db.part-x1-wal"]
+    for each in left:
+        each.touch()
+    back_up(url, copy)
+    put_back(url, copy, NOW, in_use=True)
+    assert [each for each in left if each.exists()] == []
+
+
+def test_a_place_that_can_not_be_written_is_an_error_with_an_action(
+    registry: Registry, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CopyRefused, match="can't be read or written") as refused:
+        back_up(url, tmp_path / "file" / "copy.db")
+    assert "Correct the path" in (refused.value.action or "")
+    with pytest.raises(RegistryUnavailable, match="URL can't be used"):
+        back_up("no url", tmp_path / "copy.db")

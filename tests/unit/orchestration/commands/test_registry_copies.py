@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.infra.database import schema
 from holdfast.infra.database.errors import RegistryUnavailable
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import load_settings
@@ -102,3 +104,17 @@ def test_the_action_about_a_damaged_registry_works_without_a_copy(
             part.rename(part.with_name(f"moved-{part.name}"))
     code, status = run("status")
     assert (code, status["processors"]) == (0, [])
+
+
+def test_a_registry_that_a_newer_release_migrated_is_put_back(
+    file: Path, tmp_path: Path, run: Callable[..., tuple[int, Any]]
+) -> None:
+    """The undo of an upgrade: the former release is installed again, and refuses the registry until then."""
+    copy = tmp_path / "copy.db"
+    run("registry", "backup", str(copy))
+    with closing(sqlite3.connect(file)) as newer:
+        newer.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+        newer.commit()
+    assert run("status")[1]["error"]["type"] == "RegistryNewerThanCode"
+    assert run("registry", "restore", str(copy), "--yes")[0] == 0
+    assert names(run("status")[1]) == {"old"}
