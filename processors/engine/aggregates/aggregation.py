@@ -233,7 +233,8 @@ class Mean(_OfNumbers):
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            # The result is computed now, so that an overflow fails this message, and not the window when it closes.
+            # The result is computed here as well. An overflow then fails this message, and not the whole window when it
+            # closes.
             self.result(held, column)
         return held
 
@@ -342,7 +343,7 @@ class Aggregation(Step):
 
     store_kind: ClassVar[str] = "aggregation"
     called: ClassVar[str] = "an aggregation"
-    #: The classes that a column of this aggregation may have.
+    #: The classes of columns that this kind of aggregation allows.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
     #: Texts for errors: the names of the allowed aggregators, and an example of a declaration.
     expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
@@ -398,14 +399,14 @@ class Aggregation(Step):
 
     @property
     def use(self) -> None:
-        """Returns None: the store's content does not depend on time."""
+        """Returns None, because the content of an aggregation's store does not depend on event time."""
 
     def lines(self) -> tuple[str, ...]:
         """Describes each column in one line, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
     def __call__(self, value: Any, state: State) -> dict[str, Any]:
-        """Adds one message to the state of its key, and returns all columns of the key.
+        """Adds one message to the state of its key, and returns the key's result for each column.
 
         Raises:
             AggregationFailed: The message can't be aggregated; the state is unchanged.

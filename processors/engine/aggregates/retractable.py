@@ -63,7 +63,7 @@ class RetractableColumns(Aggregation):
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
-        #: The largest ``limit`` of the ``Collect`` columns. A result needs the collected items of at most this many
+        #: The largest ``limit`` of all ``Collect`` columns. A result needs the collected items of at most this many
         #: rows.
         self.shown = max((made.limit for made in self.columns.values() if isinstance(made, Collect)), default=0)
 
@@ -176,7 +176,8 @@ class RetractableColumns(Aggregation):
             if sign > 0:
                 return made.add(held, item, column)
             assert made.subtractor is not None
-            # ``held`` is None if the message that would have added this row failed. Then nothing must be removed.
+            # ``held`` is None if the message that should have added this row failed. The row was then never added, so
+            # nothing is removed.
             return None if held is None else [made.subtractor(held[0], item)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"
