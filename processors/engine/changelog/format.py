@@ -8,7 +8,8 @@ The first byte of a key and of a value is the format version. The length before 
 unambiguous: message key ``ab`` with state key ``c`` differs from ``a`` with ``bc``.
 
 Invariants:
-    - Every later version can read the records of this version; an unknown version is refused.
+    - Every later version of Holdfast can read the records that this version writes. A record with an unknown format
+      version is refused.
     - Python's pickle is not used.
 """
 
@@ -34,8 +35,9 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Number of ``once`` names that a task remembers. A client gives an owner command (``clear``, ``adopt``) such a
-#: name, so that a repeated command is carried out once. Few names are enough, because a client repeats a command soon.
+#: Number of ``once`` names that a task remembers. A ``once`` name is the name that a client gives to an owner command
+#: (``clear``, ``adopt``), so that the command takes effect once, even if the client sends it again. Few names are
+#: enough, because a client sends a command again soon.
 COMMANDS_KEPT = 8
 #: The ``once`` names of a task's last owner commands, by which a repeated command is recognised. UNSET (absent from the
 #: JSON) before the first command.
@@ -70,7 +72,10 @@ _VALUE_HEADS = frozenset(bytes([VALUE_VERSION, number]) for number in BY_NUMBER)
 
 
 class FormatUnknown(BadConfiguration):
-    """Bytes on disk or in a changelog have an unknown format: another version wrote them, or they are damaged."""
+    """Bytes on disk or in a changelog have an unknown format.
+
+    Another version of Holdfast wrote them, or they are damaged.
+    """
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
@@ -265,7 +270,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         sources: By input topic, its topic id. A topic that is deleted and created again gets a different id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
         processor: The processor that owns the changelog; empty in records of old versions.
-        generation: The generation of the deployment that started the worker; 0 for a worker without a deployment.
+        generation: The number of the deployment that started the worker; 0 for a worker without a deployment.
         commands: The ``once`` names of the last owner commands that changed the state, oldest first.
         keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
         codec: Name and version of the codec that wrote the store's values; UNSET for JSON.
