@@ -96,6 +96,6 @@ def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, Non
         except (ObjectMissing, FormatUnknown):
             return None  # another worker has just deleted this manifest, or a newer Holdfast version wrote it
         except ManifestDamaged:
-            pass  # no restore can use this manifest, so its files need not be kept
+            pass  # No restore can use this manifest, so the files to which it refers need not be kept.
         yield
     return named

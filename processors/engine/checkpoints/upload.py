@@ -110,14 +110,14 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload. Otherwise, repeated failures would fill the object store."""
+        """Deletes the files of a failed upload from the object store. Otherwise, repeated failures would fill it."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         start = place.mark(self.holder, "")
         ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
-        if ours:  # these are marks of this worker's failed uploads, or of a killed process with the same worker name
+        if ours:  # The marks are of failed uploads of this worker, or of a killed process with the same worker name.
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
@@ -201,7 +201,7 @@ class Digest:
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the pieces unchanged, and adds each of them to the checksum and to the size."""
+        """Yields the pieces unchanged, and adds each piece to the checksum and its length to the size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)
