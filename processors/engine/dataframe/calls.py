@@ -86,13 +86,15 @@ class StreamCalls(Generic[Stream]):
 
         Args:
             lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
-                object of a subclass of ``BaseLookup``: it takes only ``fields`` and ``on``, and sets the fields itself.
-            fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
-                of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
-            on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
-                None makes no call and finds no row.
+                object of a subclass of ``BaseLookup``, which sets the fields of the value itself. Then only ``fields``
+                and ``on`` of the other arguments are used.
+            fields: New fields of the value. A mapping from a new field's name to a field of the row or a function of
+                the row; or a list of fields that have the same name in value and row. None merges the whole row by
+                ``on_merge``.
+            on: The row's key: a field of the value, a function of (value, key), or None for the message's key. If the
+                key is None, ``lookup`` is not called, and there is no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: A function of (value, row) that merges the two, or the name of a rule; the same as in
+            on_merge: A function of (value, row) that merges the two, or the name of a rule; the rules are those of
                 ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
             ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row

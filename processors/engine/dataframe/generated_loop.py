@@ -113,7 +113,10 @@ def compile_interleaved(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
 ) -> WovenFunction | None:
-    """Compiles the steps of several streams of one task to one function; returns None if that is not possible."""
+    """Compiles the steps of several streams of one task to one function.
+
+    Returns None if Python can't compile the code.
+    """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
     try:
         function: WovenFunction = writer.compile(sources, timings)
@@ -151,7 +154,7 @@ _FIRST = _At("value", "timestamp", "header")
 def _compiled(text: str) -> CodeType:
     """Compiles generated code.
 
-    All tasks of a subtopology have the same code, so the result is cached.
+    The result is cached, because all tasks of a subtopology (inputs that share stores) have the same code.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
     # Because of this entry, tracebacks show the lines of the generated code.
@@ -160,7 +163,10 @@ def _compiled(text: str) -> CodeType:
 
 
 def _brings_owed(source: Node) -> bool:
-    """Whether a window of the stream brings results of earlier messages, which can fail without the message."""
+    """Whether a window step of the stream may send results of earlier messages.
+
+    Such a result can fail without failing the current message.
+    """
     return any(node.window is not None and node.window.owes for node in source.walk())
 
 
@@ -199,7 +205,8 @@ class _Writer:
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            # Record times' limits are read once for many messages, because these are processed within milliseconds.
+            # The limits for record times are read once for many messages, because the worker processes these within
+            # milliseconds.
             if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
@@ -223,7 +230,8 @@ class _Writer:
             self.timing, self.limit = timing, f"limit_{rank}"
             self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
-        # If a signal, for example, interrupts the three appends, the last list has the number of complete outputs.
+        # A signal may interrupt the three appends of an output. The last of the three lists therefore has the number of
+        # complete outputs.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
@@ -366,7 +374,10 @@ class _Writer:
     def _column(  # tidy: allow-wide because these are the arguments of _step, and the code of the step.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
-        """Generates the code of a column expression. If this code raises, the step's error is raised."""
+        """Generates the code of a column expression.
+
+        If the code raises an exception, ``fail`` of the step is called.
+        """
         made, function = f"value_{len(self.lines)}", self._name("function", node.function)
         result = (f"{made} = {inlined.result}",) if inlined.result else ()
         self._write(depth, "try:")
