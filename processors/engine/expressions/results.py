@@ -33,7 +33,8 @@ class Results(Step):
     def stands_in_order(self) -> bool:
         """Returns True, so that the version hash contains the step's position.
 
-        The hash also contains the source of the functions, but the source does not show how their result is used.
+        The hash also contains the functions' source code, but this code does not show which steps use the functions'
+        result.
         """
         return True
 
@@ -80,7 +81,8 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            # a copy is assigned, because a value that contains itself can't be serialized
+            # If a function returned the value itself, a copy is assigned, because a value that contains itself can't be
+            # serialized.
             value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error
