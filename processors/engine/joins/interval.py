@@ -76,7 +76,7 @@ class Interval:
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns a stored value and the stream time at which it must be checked again; a None value has expired."""
+        """Returns a stored value (None if expired), and the stream time at which it must be checked again."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
