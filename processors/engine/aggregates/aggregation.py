@@ -10,7 +10,8 @@ value under the state key ``aggregate``. Columns are grouped by their aggregator
 Invariants:
     - This module defines the results. The module ``columnar``, which uses numpy, gives the same results and the same
       bytes, or refuses the batch of messages.
-    - A column starts empty if the stored value has no column of this name, or one of another aggregator.
+    - A column starts empty if the stored value has no column of this name, or if the stored column of this name has
+      another aggregator.
     - The state never has a number that JSON can't hold. A message that makes a total overflow fails.
 """
 
