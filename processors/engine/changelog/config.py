@@ -149,7 +149,8 @@ def drift(
 ) -> dict[str, str]:
     """Returns the configuration entries that must be changed on a topic, with their new values.
 
-    ``seen`` has the present entries. An entry that makes the topic keep more data than expected is not changed.
+    ``seen`` has the entries that the topic has now. An entry that makes the topic keep more data than expected is not
+    changed.
     """
     found = {}
     for name, value in _with_room(expected, seen).items():
@@ -177,7 +178,7 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Maps each entry that differs from ``expected`` but is left unchanged to its present and its expected value.
+    """Returns the entries that differ from ``expected`` but stay unchanged, with their present and expected values.
 
     Such an entry makes the topic keep more data than expected.
     """

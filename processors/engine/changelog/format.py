@@ -39,22 +39,23 @@ META_KEY = b"\x00meta"
 #: (``clear``, ``adopt``), so that the command takes effect once, even if the client sends it again. Few names are
 #: enough, because a client sends a command again soon.
 COMMANDS_KEPT = 8
-#: The ``once`` names of a task's last owner commands, by which a repeated command is recognised. UNSET (absent from the
-#: JSON) before the first command.
+#: The ``once`` names of a task's last owner commands. The task recognises a repeated command by its name. UNSET (absent
+#: from the JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
 #: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET (absent from the
-#: JSON) in records of old versions. Also UNSET for stores whose keys are the unchanged message keys of the input
-#: topics.
+#: JSON) in records that old Holdfast versions wrote. Also UNSET for stores whose keys are the unchanged message keys of
+#: the input topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: Stands for the input offset in the meta record of a changelog that is still being loaded from the warehouse. No
-#: group ever commits this offset, so no worker can restore from an incomplete changelog.
+#: consumer group ever commits this offset, so no worker can restore from an incomplete changelog.
 UNFINISHED = -1
 
 #: A JSON text with more brackets than this may be nested too deeply to be read, so it is read once before it is stored.
 LEVELS_UNCHECKED = 1_000
 
 _LENGTH = struct.Struct(">BI")
-#: Number of bytes before the message key in a changelog key: 1 for the version, 4 for the length of the message key.
+#: Number of bytes before the message key in a changelog key: 1 for the format version, 4 for the length of the message
+#: key.
 PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
@@ -235,7 +236,7 @@ def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> Changelo
     """Decodes a meta record; topic, partition and offset are used only in the error text.
 
     Raises:
-        FormatUnknown: The bytes are of another version, or damaged.
+        FormatUnknown: The bytes have an unknown format version, or are damaged.
     """
     try:
         return ChangelogMeta.decode(raw)
@@ -269,7 +270,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         inputs: By input topic, the next input offset; the state includes all messages before this offset.
         sources: By input topic, its topic id. A topic that is deleted and created again gets a different id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
-        processor: The processor that owns the changelog; empty in records of old versions.
+        processor: The processor that owns the changelog; empty in records that old Holdfast versions wrote.
         generation: The number of the deployment that started the worker; 0 for a worker without a deployment.
         commands: The ``once`` names of the last owner commands that changed the state, oldest first.
         keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
@@ -294,7 +295,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """Decodes a record from JSON; raises FormatUnknown for an unknown version or damaged bytes."""
+        """Decodes a record from JSON; raises FormatUnknown for an unknown format version or damaged bytes."""
         try:
             version = _VERSIONED.decode(raw).version
             if version == META_VERSION:
