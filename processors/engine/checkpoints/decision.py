@@ -27,8 +27,8 @@ SPARES_AT_LEAST = 1_000
 class Wanted:
     """The facts by which a checkpoint is chosen for a task that must be restored.
 
-    ``committed`` has the group's offset by input topic; None for an input without a committed offset. ``now`` is
-    wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
+    ``committed`` has the consumer group's committed offset of each input topic; None if it has committed none. ``now``
+    is wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
     """
 
     task: str

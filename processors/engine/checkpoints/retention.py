@@ -3,8 +3,8 @@
 An upload may run at the same time on another machine. These rules protect its files:
 
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
-- ``collect`` lists files, manifests, marks, and manifests again, in this order. If it finds the mark of a running
-  upload, it deletes nothing.
+- A mark is an object that exists while an upload runs. ``collect`` lists files, manifests, marks, and manifests again,
+  in this order. If it finds the mark of a running upload, it deletes nothing.
 
 If ``collect`` finds no mark of an upload, the upload is therefore in one of two states. Either the second list of
 manifests has the upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest

@@ -69,7 +69,7 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        holder: The worker's name, which is a part of the names of marks. No other running worker has the same name.
+        holder: The worker's name. The name of an upload's mark contains it. No other running worker has the same name.
         new_id: Makes a unique name for an upload.
         time: Returns the wall clock, in seconds since 1970.
         known: Maps the identity of a local file to its SHA-256.
