@@ -127,7 +127,7 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Advances a task's stream time to that of ``store``, which has the content to adopt.
+    """Advances a task's stream time to the stream time of ``store``, which has the content to adopt.
 
     Windows of the adopted content that are due at this stream time are then due in the task, too.
     """

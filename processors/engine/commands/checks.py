@@ -51,9 +51,9 @@ def is_carried_out(task: Task, once: str) -> bool:
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Splits stores into two tuples. The second tuple has the tables that are restored from their source topic.
+    """Splits stores into two tuples, because tables that are restored from their source topic have no changelog.
 
-    The first tuple has all other stores.
+    The second tuple has these tables. The first tuple has all other stores.
     """
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics

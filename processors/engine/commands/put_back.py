@@ -125,7 +125,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of an export's ``content`` without windows that were open then but are closed in the store."""
+    """Returns a reader of an export's ``content`` without windows that the store has closed since the export."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -151,8 +151,8 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges the two values of one entry, for a store with windows.
 
-    A window gets the value of the export. A result that ``suppress`` holds back keeps its present value. A key's record
-    of stream time and open windows is combined from the two values.
+    A window gets its value in the export. A result that ``suppress`` holds back keeps its value in the store. The
+    record of a key's stream time and open windows is combined from both values.
     """
     message_key, state = split_key(key)
     if state == HELD:
