@@ -215,10 +215,10 @@ def _timeout_ms(timeout: Any) -> int:
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:
-    """Returns the first step that awaits a function, with the steps before it; None if no step awaits.
+    """Returns the first step that awaits an async function, with the steps before it; None if there is no such step.
 
     Raises:
-        AsyncInvalid: The stream has a branch before that step, or a second step that awaits. Or a step before that step
+        AsyncInvalid: The stream has a branch before this step, or a second step that awaits. Or a step before this step
             has state or outputs, or returns several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]

@@ -262,7 +262,7 @@ class _Writer:
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         # A window or ``set_timestamp`` changes the event time. Each later stateful step must therefore set the time in
-        # its store again. Steps of other branches must do this, too, if their code follows.
+        # its store again. Steps of another branch must do this, too, if their code comes after the code of this branch.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)

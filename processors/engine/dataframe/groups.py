@@ -78,8 +78,8 @@ class StreamGroups(Generic[Stream]):
             key_serializer: The serializer of keys in the repartition topic. The default writes texts, bytes and whole
                 numbers as text.
             partitions: The number of partitions of the repartition topic. None means the largest partition count of
-                topics that share a store with it, for example in a join. If there are none, it is that of the source
-                topics.
+                topics that share a store with it, for example in a join. If no topic shares a store with it, None means
+                the partition count of the source topics.
 
         Raises:
             GroupByInvalid: The name is missing or already in use, or the stream has the changes of a table.
@@ -152,7 +152,7 @@ class StreamGroups(Generic[Stream]):
 
 
 def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
-    """Maps the name of each store for schedules, in the stream's application, to its input topic and its schedules."""
+    """Maps the name of each store for schedules to its input topic and its schedules, for the stream's application."""
     groups: Streams[Any] | None = stream._groups
     if groups is None or not groups.schedules.by_name:
         return {}
@@ -160,7 +160,7 @@ def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]
 
 
 def sources_by_store(stream: Any) -> dict[str, DeclaredSource]:
-    """Maps the name of each store that a source has, in the stream's application, to this source."""
+    """Maps the name of each store that belongs to a source to this source, for the stream's application."""
     groups: Streams[Any] | None = stream._groups
     return {} if groups is None else groups.sources.by_store()
 
