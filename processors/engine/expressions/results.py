@@ -108,7 +108,7 @@ def _named(function: Any) -> str:
 def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[Node]:
     """Removes the ``apply`` steps of ``sdf.apply(f)`` from the tree of the stream ``sdf``, and returns them.
 
-    ``tails`` are the last steps of ``sdf``, and ``ends`` are those of ``sdf.apply(f)``.
+    ``tails`` are the last steps of ``sdf``. ``ends`` are the last steps of ``sdf.apply(f)``.
 
     Raises:
         ColumnInvalid: There are other steps than ``apply`` between ``tails`` and ``ends``, or the steps are also used

@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object of ``Value``. The path to every column begins with it, for example that of ``sdf["a"]["b"]``.
+#: The only instance of ``Value``. The path to every column begins with it, for example the path of ``sdf["a"]["b"]``.
 VALUE = Value()
 
 
