@@ -134,8 +134,8 @@ class ForeignKeys(Step):
 class Subscriptions:
     """Stores the left rows that refer to each foreign key, and sends answers when a left or right row changes.
 
-    A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
-    whether a right row may exist).
+    A message is the tuple (True for a subscription, value). An answer is the tuple (event time, left key, version, left
+    row, whether a right row may exist).
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
@@ -260,7 +260,7 @@ class ForeignJoined(Step):
         return changed(row, state)
 
 
-# The sources of the next two functions, with their docstrings, are part of the versions of deployed processors.
+# The source code of the next two functions, with their docstrings, is a part of the versions of deployed processors.
 def subscription_key(value: list[Any]) -> bytes:
     """The foreign key of a subscription."""
     return _raw(value[0])

@@ -131,7 +131,8 @@ class _Side:
 class InnerInterval:
     """The step of an inner interval join. It processes both streams.
 
-    A message is the tuple (is left, value). A joined row is the tuple (event time, left, right).
+    A message is the tuple (True for the left side, value). A joined row is the tuple (event time, left value, right
+    value).
     """
 
     def __init__(self, spec: Interval) -> None:
@@ -222,8 +223,8 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 def _is_matched(raw: bytes) -> bool:
     """Whether all values of a record are marked as matched.
 
-    The function searches the record's bytes for ``,false]``. It may therefore return False for a matched value that
-    contains this text.
+    The function searches the record's bytes for ``,false]``. If a value contains this text, it returns False, even if
+    all values are matched.
     """
     return b",false]" not in raw
 

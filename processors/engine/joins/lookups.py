@@ -6,7 +6,8 @@ The cache is in the worker's memory, not in the state. It starts empty, so calls
 of a worker share the cache.
 
 Invariants:
-    - "No row exists", the row None and a falsy row such as 0 are three different answers. The cache stores all of them.
+    - Three answers are different: no row exists, the row is None, and the row is another falsy value such as 0. The
+      cache stores all of them.
     - A row in the cache never changes, because steps get copies.
     - A call that fails is not cached.
 """

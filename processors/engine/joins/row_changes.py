@@ -201,7 +201,7 @@ class GroupRows(Step):
         return changed(columns.row(held, collected), state)
 
 
-# The source of the next function, with its docstring, is a part of the versions of deployed processors.
+# The source code of the next function, with its docstring, is a part of the versions of deployed processors.
 def moved_key(value: list[Any]) -> bytes:
     """The group of a moved row."""
     group: str = value[0]
