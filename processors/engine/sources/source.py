@@ -235,7 +235,7 @@ class Source:
             source=self.name,
         )
 
-    if not TYPE_CHECKING:  # a type checker that saw this method would accept every attribute
+    if not TYPE_CHECKING:  # a type checker that sees this method accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
             """Raises the error for an attribute that does not exist.
