@@ -148,8 +148,8 @@ class SlidingStore(StoredWindows):
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
         """Returns the record of the current key twice: as it is stored, and parsed.
 
-        When a message's event time is after the worker's clock, it waits in ``ahead``. In the parsed record, the key's
-        time also includes those of these times that the clock has reached by now.
+        An event time that is after the worker's clock waits in ``ahead``. When the clock has reached it, the parsed
+        record has it in the key's time instead.
         """
         stored = self._state.get(KEY_TIME)
         if stored is None:

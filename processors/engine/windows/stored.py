@@ -407,7 +407,8 @@ class StoredWindows:
 
         Raises:
             FormatUnknown: The record has another format version.
-            WindowInvalid: The store has windows of another closing strategy, or of a kind with another stored form.
+            WindowInvalid: The store has windows with another closing strategy, or windows of a kind that is stored in
+                another format.
         """
         self._saved = record = self._of(OWN_KEY, CLOCK)
         if record is not None:

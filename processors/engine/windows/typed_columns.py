@@ -40,8 +40,8 @@ BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: Column types for aggregates that windows and running aggregations store differently. A window stores the value inside
-#: a list.
+#: Column types for aggregates of windows. A window stores these values inside a list, but a running aggregation does
+#: not.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
