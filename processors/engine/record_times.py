@@ -49,11 +49,11 @@ class RecordTimes:
     """The range of record times that topics accept now, in milliseconds since 1970 UTC.
 
     Args:
-        topics: For each topic, the maximum differences to the past and to the future, in milliseconds. A topic without
-            an entry accepts all times.
+        topics: For each topic, how many milliseconds a record's time may lie before and after the broker's time. A
+            topic without an entry accepts all times.
         clock: The worker's clock.
         inputs: For each input topic, the maximum milliseconds by which record times may be ahead of the broker's clock.
-            A topic without an entry proves nothing about the broker's time.
+            If a topic has no entry, its records prove nothing about the broker's time.
         stamped: The input topics in which each record's timestamp is the broker's time.
     """
 

@@ -89,7 +89,7 @@ class SourceLog:
 
     The processor only reads this topic.
 
-    ``values`` and ``keys`` are the names of the topic's deserializers. A record that a deserializer refuses is not a
+    ``values`` and ``keys`` are the names of the topic's deserializers. A record that a deserializer refuses gives no
     row.
     """
 
