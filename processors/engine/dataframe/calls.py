@@ -85,12 +85,10 @@ class StreamCalls(Generic[Stream]):
         allowed positions in the stream are as for ``apply_async``.
 
         Args:
-            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
-                object of a subclass of ``BaseLookup``, which sets the fields of the value itself. Then only ``fields``
-                and ``on`` of the other arguments are used.
-            fields: New fields of the value. A mapping from a new field's name to a field of the row or a function of
-                the row; or a list of fields that have the same name in value and row. None merges the whole row by
-                ``on_merge``.
+            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or a
+                ``BaseLookup`` object, which sets the fields itself; then only ``fields`` and ``on`` are used.
+            fields: New fields of the value: a mapping from a new name to a field of the row or a function of the row,
+                or a list of fields with the same name in value and row. None merges the whole row by ``on_merge``.
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. If the
                 key is None, ``lookup`` is not called, and there is no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.

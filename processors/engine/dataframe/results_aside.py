@@ -26,7 +26,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.stored import Closing, OwedResult, Result
 
-#: If a user function raises one of these exceptions, only its message or its result fails, and the worker goes on.
+#: If a user function raises one of these exceptions, only its message or its result fails, and the worker continues.
 _ENDING = (SystemExit, GeneratorExit)
 
 

@@ -92,7 +92,7 @@ class Interval:
         return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
-        """Whether a message of this side is sent if it has found no match, when no match is possible any more."""
+        """Whether a message of this side is sent if it has found no match, when a match is no longer possible."""
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
