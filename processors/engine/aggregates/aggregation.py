@@ -121,7 +121,7 @@ class Aggregator:
 
         Neither of the two values is None.
         """
-        raise NotImplementedError  # subclasses for session windows define ``merge``; ``check_merges`` refuses others
+        raise NotImplementedError  # ``check_merges`` refuses a session window with a column that defines no ``merge``
 
     @property
     def merges(self) -> bool:

@@ -84,7 +84,7 @@ class CustomColumn(aggregation.Aggregator):
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """Merges two states with the user's ``merge``.
 
-        A state with another ``state_suffix`` than the present one is ignored.
+        A state that was stored with another ``state_suffix`` is ignored.
         """
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]

@@ -88,7 +88,7 @@ class RetractableColumns(Aggregation):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions that read a row, and those of the columns of ``Reduce``."""
+        """The user functions that read a row, and the user functions of the ``Reduce`` columns."""
         reduced = [made for made in self.columns.values() if isinstance(made, Reduce)]
         own = [code for made in reduced for code in (made.reducer, made.initializer, made.subtractor) if code]
         return (*super().functions, *own)
@@ -107,7 +107,7 @@ class RetractableColumns(Aggregation):
         return [made.read(row, name) for name, made in self._read]
 
     def of_collected(self, items: Items) -> list[Any]:
-        """Returns those of a row's ``items`` that belong to ``Collect`` columns. These items are stored by row."""
+        """Returns the items of a row that are for ``Collect`` columns. Only these items are stored by row."""
         return [items[self._places[name]] for name in self.collected]
 
     def moved(self, held: Any, out: Items | None, into: Items | None) -> dict[str, Any] | None:

@@ -96,7 +96,7 @@ class RowTable:
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a row's key and stored value together could exceed ``bytes_max`` with one of these items."""
+        """Raises Unfit if a row's key and its stored value with one of these items could exceed ``bytes_max``."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):

@@ -198,7 +198,7 @@ class Reduce(Aggregator):
         return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
 
 
-#: The classes that a column of a window may have. This module's ``Collect`` keeps all items; the class ``Collect`` of
+#: The classes of columns that a window allows. This module's ``Collect`` keeps all items; the class ``Collect`` of
 #: ``aggregation`` keeps only the newest items.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
