@@ -129,7 +129,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             if fault is not None:
                 raise TypeError(fault)
             # Python 3.14 can encode values that it can't decode, because it limits the C stack instead of the nesting.
-            # Decoding is therefore tried.
+            # A value with many brackets is therefore decoded as a test.
             if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
                 decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
@@ -183,7 +183,7 @@ def is_too_deep(stored: bytes) -> bool:
 
 
 def check_head(stored: bytes) -> None:
-    """Raises FormatUnknown unless the bytes begin with the head of a stored value."""
+    """Raises FormatUnknown unless the bytes begin with the head of a stored value (format version, codec, time)."""
     if len(stored) < HEAD_SIZE:
         raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
     if stored[0] != VALUE_VERSION:

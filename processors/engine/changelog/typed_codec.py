@@ -98,7 +98,7 @@ def _encoded(value: Any, other: Other) -> bytes:
         try:
             return pack(value)
         except OverflowError:
-            pass  # A whole number of more than 64 bits does not fit into msgpack. It is stored as an extension below.
+            pass  # A whole number of more than 64 bits does not fit into msgpack: it becomes an extension below.
     return pack(_packable(value, "value", 0, other))
 
 
