@@ -30,7 +30,7 @@ from holdfast.processors.engine.checkpoints.ports import Objects
 
 #: Number of checkpoints that are kept for each task: the newest one, and an older one in case the newest is damaged.
 CHECKPOINTS_KEPT = 2
-#: Seconds. If an upload's mark is older, the upload's process has died, and the mark is ignored.
+#: Seconds. If an upload's mark is older than this, the upload's process has died, and the mark is ignored.
 MARK_ABANDONED_S = 86_400.0
 
 

@@ -133,7 +133,7 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """Returns the files of the newest checkpoint that a new checkpoint can refer to.
+        """Returns those files of the newest stored checkpoint to which a new checkpoint can refer.
 
         These files exist in the object store, are complete, and are not in ``suspect``.
         """
