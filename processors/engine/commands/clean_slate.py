@@ -70,7 +70,7 @@ class CleanSlate:
         """Check that no worker runs, here or on another host; delete the local state if no store has a changelog.
 
         Raises:
-            CommandRefused: The group has a live member.
+            CommandRefused: The consumer group has a live member.
             CommandWrong: A table is restored from its source topic. A restore would bring back its rows.
             StateFolderTaken: A running process has locked a slot on this machine.
         """
@@ -142,7 +142,7 @@ class CleanSlate:
         return topics.start_offsets(topic)
 
     def _own_all(self, worker: Owner) -> Work:
-        """Wait until the worker runs the tasks of all partitions; raise an error if the group has another member."""
+        """Wait until the worker runs the tasks of all partitions; fail if the consumer group has another member."""
         began = looked_at = worker.clock.monotonic()
         while True:
             worker.maintenance.waits = True

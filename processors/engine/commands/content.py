@@ -196,7 +196,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write the changelog.
+    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write it meanwhile.
 
     Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before the expected end
     offsets in ``upto``.
