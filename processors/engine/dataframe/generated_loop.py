@@ -93,9 +93,10 @@ def compile_run(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """Compiles all steps of one stream to a function. An output topic without an entry has no size limit.
+    """Compiles all steps of one stream to a function.
 
-    If ``source`` is a window, compiles the steps after the window to a function of the window's results.
+    If ``source`` is a window, compiles the steps after the window to a function of the window's results. An output
+    topic without an entry in ``record_bytes_max`` has no size limit.
     """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
@@ -157,7 +158,7 @@ def _compiled(text: str) -> CodeType:
     The result is cached, because all tasks of a subtopology (inputs that share stores) have the same code.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
-    # Because of this entry, tracebacks show the lines of the generated code.
+    # Because of this entry in Python's cache of source lines, tracebacks show the lines of the generated code.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
 
