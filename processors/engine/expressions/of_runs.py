@@ -63,7 +63,8 @@ class _Writer:
     """Writes the code of a function that computes the steps for many messages."""
 
     fields: list[str] = field(default_factory=list)
-    #: Fields that each message must have. If such a field is missing, the generated code itself raises no error.
+    #: Fields that each message must have. They must be checked first, because the generated code raises no error if
+    #: such a field is missing.
     asked: set[str] = field(default_factory=set)
     #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.

@@ -16,7 +16,7 @@ from holdfast.processors.engine.steps.step import Step
 class Results(Step):
     """Base class of steps with the user functions of consecutive ``apply`` steps.
 
-    Each function gets the previous result.
+    Each function gets the result of the function before it.
     """
 
     #: Triples: the function, whether it gets key, timestamp and headers, and whether it gets the state.

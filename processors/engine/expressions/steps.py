@@ -180,7 +180,10 @@ class _Changed(ColumnStep):
 
     @property
     def touches(self) -> Touch:
-        """Declares that the step changes the value object itself. If a user function is called, it may change more."""
+        """Declares that the step changes the value object itself.
+
+        If the step calls a user function, the function may change more than that.
+        """
         return Touch.OBJECT
 
     def _run(self, value: Any) -> Any:
