@@ -51,8 +51,8 @@ OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
 #: Maximum messages of a sealed record (a group of older messages). If a late message exceeds this number, the record is
 #: split into smaller ones.
 SEALED_MAX = 32
-#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long. The newest message
-#: of each key is kept forever, so a few expired messages need little more space.
+#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long after its expiry. It
+#: needs little space: the newest message of each key is kept forever anyway.
 SLACK_MS = 600_000
 #: Maximum bytes that a record with a single message has in addition to the message.
 _AROUND = 128

@@ -1,7 +1,7 @@
 """Global tables: all rows of a topic in the memory of each worker, so that functions can read any key.
 
-A declared ``GlobalTable`` holds no rows. The rows belong to the worker, which makes them available with ``rows_in_use``
-while it runs. Several workers can therefore share one application object.
+A declared ``GlobalTable`` holds no rows. The rows belong to the worker, which makes them available to user functions
+with ``rows_in_use`` while it runs. Several workers can therefore share one application object.
 """
 
 from __future__ import annotations

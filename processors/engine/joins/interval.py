@@ -41,7 +41,8 @@ from holdfast.processors.engine.store_uses import TimerUse
 How = Literal["inner", "left", "right", "outer"]
 
 _LEFT, _RIGHT = "l/", "r/"
-#: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
+#: Maximum bytes of a record to which further messages of the same event time are added. Nothing is added to a larger
+#: record.
 TOGETHER_BYTES = 1_024
 #: Milliseconds. The event times of stored values are also kept in memory: those in the interval, and those up to this
 #: much earlier. For an even earlier time, the store must be read.
