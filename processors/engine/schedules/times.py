@@ -164,7 +164,8 @@ class Cron:
         begin = datetime.fromtimestamp(after_ms // 1000, UTC).astimezone(self._tzinfo())
         for found in CronSim(self.expression, begin):
             slot = round(found.timestamp() * 1000)
-            # In the hour that occurs twice when clocks go back, the library may return a slot of the first pass again.
+            # When clocks go back, one hour occurs twice. In its second pass, the library may return a slot of the first
+            # pass again.
             if slot > after_ms:
                 after_ms = slot
                 yield slot
