@@ -182,7 +182,7 @@ class Source:
         (self._handover or self._not_running("flush")).flush(timeout)
 
     def sleep(self, seconds: float) -> bool:
-        """Waits for ``seconds`` of the worker's clock. Returns False, also early, if the source should end.
+        """Waits for ``seconds`` of the worker's clock. If the source should end, returns False at once.
 
         Use it instead of ``time.sleep``. The worker can then stop at once, and tests with virtual time need not wait.
         """
