@@ -42,7 +42,7 @@ from holdfast.processors.engine.windows.bounds import is_closed, starts_of_colum
 from holdfast.processors.engine.windows.fixed import WindowStore
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: Bytes of a window's changelog key in addition to the message key: the window's state key and the head.
+#: Bytes of a window's changelog key besides the message key: the window's state key and the first part of the key.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
 _NOTHING: Mapping[bytes, int] = {}

@@ -231,8 +231,7 @@ class CountStore:
         results: list[Result] = []
         for begin in begins:
             if begin < chunks[0]:
-                # the first messages of this window are missing, because an earlier definition of the windows did not
-                # store them
+                # an earlier definition of the windows did not store the first messages of this window
                 continue
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]

@@ -172,7 +172,7 @@ class SessionStore(StoredWindows):
         return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
 
     def _session(self, opened: int) -> Open | None:
-        """Reads the open session of the current key with this opening time; None if there is none."""
+        """Reads the current key's open session with this opening time; None if there is no such session."""
         stored = self._state.get(session_key(opened))
         if stored is None:
             return None

@@ -365,7 +365,9 @@ class StoredWindows:
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Updates the key's record after a window was deleted. If it was the key's last window, deletes the record.
+        """Updates the key's record after a window was deleted.
+
+        If the deleted window was the key's last window, deletes the record.
 
         Afterwards, the window's key is the store's current key.
         """
