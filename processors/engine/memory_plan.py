@@ -38,8 +38,8 @@ def plan_memory(total: int) -> MemoryPlan:
 
     Raises MemoryTooSmall if the limit is too small for a worker.
     """
-    # The settings are imported here and not at the top, because the import takes 0.2 s. A program that only declares an
-    # application imports this module, but does not need the settings.
+    # The settings are imported here and not at the top, because their import takes 0.2 s. A program that only declares
+    # an application also imports this module, and does not need the settings.
     from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 
     check_memory_bound(total)

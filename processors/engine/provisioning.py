@@ -4,7 +4,8 @@
 
 Invariants:
     - Nothing is deleted or reduced: a wrong partition count is refused, and a retention above the standard is kept.
-    - An existing changelog is used as it is. Only ``apply`` repairs a configuration that endangers state.
+    - A starting worker does not change an existing changelog. Only ``holdfast apply provision`` repairs a changelog's
+      configuration that endangers state.
     - The replication of a changelog is chosen at its creation, from the number of brokers, and is never changed.
 """
 

@@ -1,7 +1,7 @@
 """The maximum size of a record that a topic accepts.
 
-The engine checks the size before it sends a record, because a record that is too large should fail its message, not the
-whole commit.
+The engine checks the size before it sends a record. If the record is too large, only the message fails that produced
+it. Without the check, the whole commit would fail.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ the check, the margin is widened.
 A worker's clock may be far behind the broker's clock. An input record then proves a lower bound of the broker's time.
 The broker accepted the record, so the broker's clock showed at least the record's time minus ``after`` of the input
 topic. This bound advances with the monotonic clock of this machine. The present time is the later of this bound and the
-worker's clock, so a corrected clock takes effect at once. After a broker has refused a record, no further bounds are
-computed, because the input topics may have had other limits earlier.
+worker's clock, so a corrected clock takes effect at once. A bound is wrong if the input topic had another limit when
+the record was written. Therefore no further bounds are computed after a broker has refused a record.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.af
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The initial margin in milliseconds, and the factor by which each refusal multiplies it.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: Milliseconds. After a warning that the worker's clock is slow, the next warning is logged when the clock is slow by
-#: this much more.
+#: Milliseconds. A warning says by how much the worker's clock is slow. The next warning is logged only when the clock
+#: is slow by this much more.
 _LOG_STEP_MS = 60_000
 
 
@@ -49,11 +49,11 @@ class RecordTimes:
     """The range of record times that topics accept now, in milliseconds since 1970 UTC.
 
     Args:
-        topics: For each topic, the maximum differences to the past and to the future, in milliseconds. A topic without
-            an entry accepts all times.
+        topics: For each topic, how many milliseconds a record's time may lie before and after the broker's time. A
+            topic without an entry accepts all times.
         clock: The worker's clock.
         inputs: For each input topic, the maximum milliseconds by which record times may be ahead of the broker's clock.
-            A topic without an entry proves nothing about the broker's time.
+            If a topic has no entry, its records prove nothing about the broker's time.
         stamped: The input topics in which each record's timestamp is the broker's time.
     """
 
@@ -69,7 +69,8 @@ class RecordTimes:
         self.stamped = stamped
         self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS
-        #: A lower bound of the broker's time, and the monotonic time in seconds at which it was learned.
+        #: A lower bound of the broker's time, and the monotonic time in seconds at which an input record proved this
+        #: bound.
         self._seen_ms, self._seen_at = float("-inf"), 0.0
         self._logged_ms = 0.0
 
@@ -100,13 +101,13 @@ class RecordTimes:
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        # The broker's clock has certainly reached a time that an input record proved, so this time needs no margin.
+        # The lower bound needs no margin: an input record proves that the broker's clock has reached it.
         own_ms, told_ms = self._own_ms(), self._told_ms()
         latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
         return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
-        """Returns ``time_ms`` if the topic accepts it, and otherwise the present time."""
+        """Returns ``time_ms`` if the topic accepts it, otherwise the time now."""
         earliest, latest = self.bounds(topic)
         return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
@@ -147,7 +148,7 @@ class RecordTimes:
         return self._clock.time() * 1000
 
     def _told_ms(self) -> float:
-        """Returns the present lower bound of the broker's time: the proved time plus the seconds since then."""
+        """Returns the lower bound of the broker's time now: the proved time plus the time that has passed since."""
         return self._seen_ms + (self._clock.monotonic() - self._seen_at) * 1000
 
 

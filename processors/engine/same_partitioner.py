@@ -8,8 +8,8 @@ different partitioners, the messages of one key can reach two tasks, which do no
 
 Invariants:
     - A worker's start is refused only if the keys prove that each topic has one partitioner, and that these
-      partitioners differ. Any other difference gives a warning, because after a correction of its producers a topic has
-      keys of both partitioners for some time.
+      partitioners differ. Any other difference gives only a warning. The reason is that a topic has keys of two
+      partitioners for some time after an operator has corrected the producers.
     - No problem is reported for a topic without keys, or for a topic that this client may not read.
 """
 

@@ -30,7 +30,8 @@ class WindowUse:
     Attributes:
         kind: ``tumbling``, ``hopping``, ``session`` or ``sliding``.
         counted: Whether windows are defined by a number of messages, not by a time span.
-        parts: A text about the windows' lengths and about how windows close, as a tuple of its parts.
+        parts: A text about the windows' lengths and about how windows close. It is split into a tuple of strings and
+            ``Ms`` durations.
         silence_ms: Milliseconds without messages after which stream time advances with the wall clock; None means that
             only messages advance it.
     """
@@ -74,8 +75,8 @@ class ScheduleUse:
 
     Attributes:
         name: The name of the schedule.
-        parts: A text, as a tuple of its parts. It describes the slots (the times at which the schedule fires), how
-            often each slot fires, and the rule for missed slots.
+        parts: A text that is split into a tuple of strings and ``Ms`` durations. It describes the slots (the times at
+            which the schedule fires), how often each slot fires, and the rule for missed slots.
     """
 
     name: str

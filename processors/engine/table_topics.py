@@ -1,4 +1,4 @@
-"""Warns about topics of tables from which Kafka may delete, or has deleted, the only record of a row."""
+"""Warns about topics of tables if Kafka may delete, or has deleted, the only record of a table's row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
     ``facts`` has the existing topics.
     """
-    # topics that also serve as changelogs get no warning here, because the function ``forgetful`` refuses them
+    # topics that also serve as changelogs get no such warning here, because ``forgetful`` returns them
     restored_from = {log.topic for log in topology.source_logs}
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}

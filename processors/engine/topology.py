@@ -49,10 +49,10 @@ class StoreSpec:
     #: Text lines about arguments of earlier steps on which the store's state depends (``steps.meaning``).
     meaning: tuple[str, ...] = ()
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
-    #: facts. The field is empty if the description comes from the registry.
+    #: facts. The field is empty if the description was read from Holdfast's registry of deployments.
     uses: tuple[TimeUse, ...] = ()
-    #: Whether groups of a table's rows depend on the store: the entries of all such stores must fit each other. The
-    #: version hash leaves this field out, because it has the steps themselves.
+    #: Whether groups of a table's rows depend on the store. If so, its entries must fit those of the other stores on
+    #: which the groups depend. The version hash leaves this field out, because it contains the steps themselves.
     retracts: bool = False
 
     @property
@@ -85,11 +85,11 @@ class ChangelogSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """The source topic of a table that also serves as the changelog of the table's store.
+    """A table's source topic, if the topic also serves as the changelog of the table's store.
 
     The processor only reads this topic.
 
-    ``values`` and ``keys`` are the names of the topic's deserializers. A record that a deserializer refuses is not a
+    ``values`` and ``keys`` are the names of the topic's deserializers. A record that a deserializer refuses gives no
     row.
     """
 
@@ -157,7 +157,8 @@ class Topology:
     #: Whether a deployment first tests a new version on the newest input messages. The version hash does not include
     #: this field.
     prove: bool = True
-    #: The topics of global tables. Every worker reads them completely, without the group's offsets.
+    #: The topics of global tables. Every worker reads them completely, and does not use the consumer group's offsets
+    #: for them.
     global_tables: tuple[TopicSpec, ...] = ()
     #: The inputs that are tables. The version hash does not include this field.
     table_topics: tuple[str, ...] = ()
@@ -312,16 +313,16 @@ def code_version_of(topology: Topology, code: str) -> str:
     described = asdict(topology)
     for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
-    if not topology.global_tables:  # an empty field is removed, so that processors keep their former version hash
+    if not topology.global_tables:  # an empty field is left out, so that older processors keep their version hash
         described.pop("global_tables")
     for name in ("repartitions", "source_logs"):
-        if not described[name]:  # an empty field is removed, because descriptions of earlier Holdfast versions lack it
+        if not described[name]:  # an empty field is left out, because earlier Holdfast versions did not have it
             described.pop(name)
-    for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
+    for store in described["stores"]:  # A change of typed columns needs no deployment, only the warehouse has them.
         store.pop("schema")
-        store.pop("meaning")  # the hash covers ``meaning`` through the rules of the steps and the functions' source
+        store.pop("meaning")  # the rules of the steps and the functions' source are in the hash already
         store.pop("retracts")
-        store.pop("uses")  # the hash covers ``uses`` through the lines of ``columns``
+        store.pop("uses")  # the lines of ``columns``, which say the same, are in the hash already
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -10,7 +10,8 @@ value under the state key ``aggregate``. Columns are grouped by their aggregator
 Invariants:
     - This module defines the results. The module ``columnar``, which uses numpy, gives the same results and the same
       bytes, or refuses the batch of messages.
-    - A column starts empty if the stored value has no column of this name, or one of another aggregator.
+    - A column starts empty if the stored value has no column of this name, or if the stored column of this name has
+      another aggregator.
     - The state never has a number that JSON can't hold. A message that makes a total overflow fails.
 """
 
@@ -120,7 +121,7 @@ class Aggregator:
 
         Neither of the two values is None.
         """
-        raise NotImplementedError  # subclasses for session windows define ``merge``; ``check_merges`` refuses others
+        raise NotImplementedError  # ``check_merges`` refuses a session window with a column that defines no ``merge``
 
     @property
     def merges(self) -> bool:
@@ -233,7 +234,8 @@ class Mean(_OfNumbers):
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            # The result is computed now, so that an overflow fails this message, and not the window when it closes.
+            # The result is computed here as well. An overflow then fails this message, and not the whole window when it
+            # closes.
             self.result(held, column)
         return held
 
@@ -342,7 +344,7 @@ class Aggregation(Step):
 
     store_kind: ClassVar[str] = "aggregation"
     called: ClassVar[str] = "an aggregation"
-    #: The classes that a column of this aggregation may have.
+    #: The classes of columns that this kind of aggregation allows.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
     #: Texts for errors: the names of the allowed aggregators, and an example of a declaration.
     expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
@@ -398,14 +400,14 @@ class Aggregation(Step):
 
     @property
     def use(self) -> None:
-        """Returns None: the store's content does not depend on time."""
+        """Returns None, because the content of an aggregation's store does not depend on event time."""
 
     def lines(self) -> tuple[str, ...]:
         """Describes each column in one line, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
     def __call__(self, value: Any, state: State) -> dict[str, Any]:
-        """Adds one message to the state of its key, and returns all columns of the key.
+        """Adds one message to the state of its key, and returns the key's result for each column.
 
         Raises:
             AggregationFailed: The message can't be aggregated; the state is unchanged.

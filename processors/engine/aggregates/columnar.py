@@ -126,7 +126,10 @@ class ColumnarAggregation:
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Must be called after each commit. Evicts rows from memory if all rows need more memory than allowed."""
+        """Evicts rows from memory if all rows need more memory than allowed.
+
+        The caller must call it after each commit.
+        """
         if len(self._index) > self._rows_max():
             self._forget_unused()
 
@@ -174,8 +177,7 @@ class ColumnarAggregation:
     def _forget_unused(self) -> None:
         """Evicts unchanged rows until the number of rows is at most three quarters of the limit.
 
-        Rows that were not used since the last eviction are evicted first. Of these, the row that was added first goes
-        first.
+        Rows that were not used since the last eviction are evicted first, in the order in which they were added.
         """
         keys, table = list(self._index), self._table
         rows = np.fromiter(self._index.values(), np.int64, len(keys))

@@ -58,7 +58,7 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """Checks that JSON preserves all items, and returns the length of the longest text among the items.
+    """Checks that each item can be encoded as JSON and decoded unchanged. Returns the length of the longest text.
 
     Raises:
         Unfit: An item is not a text, a 64-bit integer, a finite float, a boolean or null.
@@ -95,7 +95,7 @@ class Column(Protocol):
         """Raises Unfit if the column can't hold one of these stored values."""
 
     def clear(self, rows: Places) -> None:
-        """Removes the values of these rows."""
+        """Removes the stored values from these rows, so that the rows are empty."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """Loads these stored values into these rows. For the value None, the row becomes empty."""
@@ -103,7 +103,7 @@ class Column(Protocol):
     def run(self, items: Any, segments: Segments) -> Any:
         """Computes the column after each message of ``segments`` (messages sorted by row), without changing the rows.
 
-        The returned object is the argument ``ran`` of ``shown`` and ``keep``.
+        Pass the returned object to ``shown`` and ``keep``, as their argument ``ran``.
         """
 
     def shown(self, ran: Any, segments: Segments) -> list[Any]:
@@ -113,7 +113,7 @@ class Column(Protocol):
         """
 
     def results(self, rows: Places) -> list[Any]:
-        """Returns the present outputs of these rows; None for a row without a value."""
+        """Returns the current output of each of these rows; None for a row without a value."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows. ``run`` itself leaves the rows unchanged."""

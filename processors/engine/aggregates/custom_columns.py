@@ -1,7 +1,7 @@
 """Window columns that users write: subclasses of ``Aggregator`` and ``Collector``, as in Quix Streams.
 
-A custom column is stored as a list of two elements: ``state_suffix``, which identifies the state, and the state itself.
-If ``state_suffix`` changes, the stored state is ignored, and the column starts empty.
+A custom column is stored as a list of two elements: the text ``state_suffix``, which identifies the state's form, and
+the state itself. If ``state_suffix`` changes, the stored state is ignored, and the column starts empty.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CustomColumn(aggregation.Aggregator):
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """Merges two states with the user's ``merge``.
 
-        A state with another ``state_suffix`` than the present one is ignored.
+        A state that was stored with another ``state_suffix`` is ignored.
         """
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]

@@ -43,7 +43,7 @@ RANKS_MAX = 24
 class Numbers:
     """An array of numbers, stored as floats.
 
-    ``whole`` is True where the number is an ``int``; None if there is no ``int``.
+    ``whole`` is a boolean array: True where the number is an ``int``. It is None if no number is an ``int``.
     """
 
     values: Floats

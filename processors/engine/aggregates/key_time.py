@@ -34,8 +34,8 @@ class KeyTime:
 
     Attributes:
         time: The key's stream time: the largest event time of its messages that is not after the worker's clock.
-        closed: The time up to which windows are closed: all windows that were due (without the grace) at or before this
-            time.
+        closed: The time up to which windows are closed. A window is closed if its due time, the grace not added, is at
+            or before this time.
         open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
             event time that opened the session.
         more: Bounds of the open windows that are not in ``open``; None if ``open`` has all open windows. For sessions:

@@ -30,9 +30,9 @@ _ZERO, _E, _PLUS, _LOWER = ord("0"), ord("e"), ord("+"), 0x20
 
 
 class Picked(NamedTuple):
-    """The items that the columns need of consecutive messages. For each column: numbers, a list, or None for a count.
+    """The items that the columns read from consecutive messages. For each column: numbers, a list, or None for a count.
 
-    ``kept`` has the indexes of those messages that passed the filters of earlier steps; None means all messages.
+    ``kept`` has the indexes of the messages that passed the filters of earlier steps. None means that all passed.
     """
 
     items: list[Any]
@@ -85,7 +85,7 @@ def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Rea
 def _reader_behind(
     steps: Sequence[ColumnStep], aggregation: Aggregation, fields: Sequence[str], *, of_fields: bool
 ) -> Reader:
-    """Returns the same as ``reader_of``, for messages that column expressions process first.
+    """Implements ``reader_of`` for a stream with column expressions (``steps``) before the aggregation.
 
     Raises Unfit if a column reads something other than a field.
     """

@@ -1,6 +1,7 @@
 """The steps ``drop_duplicates`` and ``moving_average``, which use the recent messages of a key.
 
-The state of a key expires if the key gets no messages. An average over a number of messages does not expire.
+The state of a key expires if the key gets no messages. It does not expire if ``over`` of the average is a count of
+messages instead of a duration.
 """
 
 from __future__ import annotations
@@ -200,11 +201,11 @@ class MovingAverage(Step):
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """Returns the numbers to average: those with an event time within ``over`` before the newest event time.
 
-        A message may be dated so far in the future that it does not advance the newest time. Only the average of this
-        message itself then includes its number.
+        A message may be dated so far in the future that it does not advance the newest event time. Its number then
+        counts only in its own average.
         """
         times = state.key_times
-        # ``admits`` must run before the numbers are read, because it deletes the numbers of a forgotten key.
+        # ``admits`` must run before the numbers are read, because it deletes the numbers of a key that has expired.
         admitted = times.admits()
         held: list[list[Any]] = state.get(NUMBERS, default=[])
         if admitted:

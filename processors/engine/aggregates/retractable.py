@@ -63,7 +63,7 @@ class RetractableColumns(Aggregation):
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
-        #: The largest ``limit`` of the ``Collect`` columns. A result needs the collected items of at most this many
+        #: The largest ``limit`` of all ``Collect`` columns. A result needs the collected items of at most this many
         #: rows.
         self.shown = max((made.limit for made in self.columns.values() if isinstance(made, Collect)), default=0)
 
@@ -88,7 +88,7 @@ class RetractableColumns(Aggregation):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions that read a row, and those of the columns of ``Reduce``."""
+        """The user functions that read a row, and the user functions of the ``Reduce`` columns."""
         reduced = [made for made in self.columns.values() if isinstance(made, Reduce)]
         own = [code for made in reduced for code in (made.reducer, made.initializer, made.subtractor) if code]
         return (*super().functions, *own)
@@ -107,7 +107,7 @@ class RetractableColumns(Aggregation):
         return [made.read(row, name) for name, made in self._read]
 
     def of_collected(self, items: Items) -> list[Any]:
-        """Returns those of a row's ``items`` that belong to ``Collect`` columns. These items are stored by row."""
+        """Returns the items of a row that are for ``Collect`` columns. Only these items are stored by row."""
         return [items[self._places[name]] for name in self.collected]
 
     def moved(self, held: Any, out: Items | None, into: Items | None) -> dict[str, Any] | None:
@@ -176,7 +176,8 @@ class RetractableColumns(Aggregation):
             if sign > 0:
                 return made.add(held, item, column)
             assert made.subtractor is not None
-            # ``held`` is None if the message that would have added this row failed. Then nothing must be removed.
+            # ``held`` is None if the message that should have added this row failed. The row was then never added, so
+            # nothing is removed.
             return None if held is None else [made.subtractor(held[0], item)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"

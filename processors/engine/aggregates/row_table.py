@@ -85,7 +85,7 @@ class RowTable:
     def forget_all(self) -> None:
         """Drops all rows."""
         self.keys = []
-        #: Numbers of free rows. The last number of this list is used first.
+        #: The row numbers that are free. The last element of this list is used first.
         self._free: list[int] = []
         self.dirty, self.used, self.there = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
         self.times = np.zeros(0, np.int64)
@@ -96,7 +96,7 @@ class RowTable:
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a row's key and stored value together could exceed ``bytes_max`` with one of these items."""
+        """Raises Unfit if a row's key and its stored value with one of these items could exceed ``bytes_max``."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -128,7 +128,7 @@ class RowTable:
         return rows
 
     def release(self, rows: Sequence[int]) -> None:
-        """Makes these rows free for other keys. Changes that were not stored are lost."""
+        """Makes these rows free for other keys. Changes that were not written to the store before are lost."""
         if rows:
             self.dirty[rows] = False
             self._free.extend(rows)
@@ -136,7 +136,7 @@ class RowTable:
     def run(self, items: Sequence[Any], segments: Segments, room: int = UNLIMITED) -> list[Any]:
         """Computes each column after each message, without changing the rows.
 
-        Pass the result to ``shown`` and ``keep``.
+        Pass the result to ``shown`` and ``keep``, as their argument ``ran``.
 
         Raises:
             Unfit: numpy can't compute the messages with the same bits as Python, or a stored value is longer than
@@ -161,7 +161,7 @@ class RowTable:
         self.dirty[rows] = self.used[rows] = self.there[rows] = True
 
     def results(self, rows: Places) -> list[list[Any]]:
-        """Returns for each column the present outputs of these rows."""
+        """Returns for each column a list with the current output of each of these rows."""
         return [column.results(rows) for column in self._columns]
 
     def stored(self, rows: Places) -> list[bytes]:
@@ -203,7 +203,7 @@ class RowTable:
                 made = np.zeros(capacity, array.dtype)
                 made[:first] = array
                 setattr(self, name, made)
-            # The lowest row numbers are used first, because numpy sorts row numbers below 2^16 faster.
+            # The smallest free row numbers are used first, because numpy sorts row numbers below 2^16 faster.
             free[:0] = range(capacity - 1, first - 1, -1)
         rows = free[: -count - 1 : -1]
         del free[-count:]

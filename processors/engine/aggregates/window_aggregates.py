@@ -50,7 +50,7 @@ class FailedResult(dict[str, Any]):
         self.error = error
 
     def __deepcopy__(self, memo: object) -> FailedResult:
-        """Returns the object itself: no step gets it, and its error may not be copyable."""
+        """Returns the object itself, because no step gets this result, and its error may not allow a copy."""
         return self
 
 
@@ -198,7 +198,7 @@ class Reduce(Aggregator):
         return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
 
 
-#: The classes that a column of a window may have. This module's ``Collect`` keeps all items; the class ``Collect`` of
+#: The classes of columns that a window allows. This module's ``Collect`` keeps all items; the class ``Collect`` of
 #: ``aggregation`` keeps only the newest items.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
@@ -272,7 +272,7 @@ class WindowAggregation(Aggregation):
         return stored
 
     def seen(self, stored: Any) -> Any:
-        """Returns the present result of a window, for the user functions ``before_update`` and ``after_update``.
+        """Returns the current result of an open window, for the user functions ``before_update`` and ``after_update``.
 
         These functions decide whether the result is sent early. The result is the only column's value; with ``agg``, it
         is a dict of all columns.
@@ -301,10 +301,12 @@ class WindowAggregation(Aggregation):
     def computed_due(
         self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]], *, closes: bool
     ) -> dict[str, Any]:
-        """Returns the same as ``computed``, or a ``FailedResult`` with an error that no message may fail with.
+        """Returns the same dict as ``computed``, or a ``FailedResult`` with the error of a column.
 
-        ``closes`` is True if the window closes: earlier messages made it, so all errors are errors of its result.
-        Otherwise, a message that can't be aggregated with the others raises its error.
+        A ``FailedResult`` is returned for an error that must not fail the message that is being processed. If
+        ``closes`` is True, the window closes, and its messages were processed before. Then every error becomes a
+        ``FailedResult``. If ``closes`` is False, an error while the messages are aggregated is raised, and fails the
+        message.
         """
         try:
             folded = self._folded_items(items)
@@ -370,7 +372,8 @@ class WindowAggregation(Aggregation):
     def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
         """Returns the result of a window that closes, or a ``FailedResult`` with the error of a column.
 
-        The error is not raised, because no message may fail with it: earlier messages made the window.
+        The error is not raised, because it would fail the message that is being processed. That message only closes the
+        window, whose content comes from earlier messages.
         """
         try:
             return self.result(start, end, stored)

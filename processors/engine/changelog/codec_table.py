@@ -1,4 +1,4 @@
-"""All codecs of stored values, by name, by number, and by the label in meta records."""
+"""All codecs of stored values: by name, by number, and by label (name and version, as meta records contain it)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DEFAULT = JSON.name
 CODECS: Mapping[str, Codec] = {each.name: each for each in (JSON, MSGPACK, TYPED, BYTES)}
 #: All codecs, by the byte that stands for a codec in stored values.
 BY_NUMBER: Mapping[int, Codec] = {each.number: each for each in CODECS.values()}
-#: The names and versions of the codecs that this version of Holdfast can read, for example ``typed 1``, as in meta
-#: records.
+#: The labels (name and version, for example ``typed 1``) of the codecs that this version of Holdfast can read. Meta
+#: records contain such a label.
 LABELS = frozenset(each.label for each in CODECS.values())
 #: The codecs whose payload is neither JSON nor raw bytes.
 CODED = tuple(each for each in CODECS.values() if each not in (JSON, BYTES))

@@ -27,7 +27,7 @@ import msgspec
 DEPTH_MAX = 100
 #: Maximum characters of a path that an error shows.
 _PATH_SHOWN = 200
-#: Types (no subclasses) whose values msgpack returns unchanged.
+#: Types whose values msgpack returns unchanged. Values of their subclasses are not included.
 SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 #: The whole numbers that msgpack can hold.
 INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
@@ -48,7 +48,7 @@ class Codec(NamedTuple):
         encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for a value that it can't
             encode.
         decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
-        shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
+        shown: Returns the value of a payload in types of JSON, for Iceberg tables, exports and HTTP answers.
         keeps: The types that the codec returns unchanged, as text for errors.
     """
 

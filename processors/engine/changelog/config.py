@@ -1,9 +1,9 @@
 """The topic configuration of changelogs: standard entries with their reasons, and checks of an application's entries.
 
 Invariants:
-    - A configuration that can lose state is never set, and never accepted from an application.
-    - If a topic keeps records longer than its entries require, the topic is left unchanged: retention is never
-      shortened.
+    - Holdfast never sets a configuration that can lose state, and refuses such a configuration from an application.
+    - If a topic keeps records longer than the standard entries require, Holdfast leaves its configuration unchanged, so
+      retention is never shortened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Entry:
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether a topic's present value ``seen`` of this entry is acceptable if the expected value is ``value``.
+        """Whether a topic may keep its value ``seen`` of this entry, although the expected value is ``value``.
 
         The entry's rule says whether ``seen`` must be equal to ``value``, at least ``value``, or at most ``value``.
         """
@@ -83,7 +83,7 @@ CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTR
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The number of replicas of a new changelog, its ``min.insync.replicas``, and the reason for both numbers."""
+    """The number of replicas of a new changelog, its ``min.insync.replicas``, and the reason for these two numbers."""
 
     replication: int
     min_insync: int
@@ -149,7 +149,8 @@ def drift(
 ) -> dict[str, str]:
     """Returns the configuration entries that must be changed on a topic, with their new values.
 
-    ``seen`` has the present entries. An entry that makes the topic keep more data than expected is not changed.
+    ``seen`` has the entries that the topic has now. An entry that makes the topic keep more data than expected is not
+    changed.
     """
     found = {}
     for name, value in _with_room(expected, seen).items():
@@ -177,7 +178,7 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Maps each entry that differs from ``expected`` but is left unchanged to its present and its expected value.
+    """Returns the entries that differ from ``expected`` but stay unchanged, with their present and expected values.
 
     Such an entry makes the topic keep more data than expected.
     """

@@ -8,7 +8,8 @@ The first byte of a key and of a value is the format version. The length before 
 unambiguous: message key ``ab`` with state key ``c`` differs from ``a`` with ``bc``.
 
 Invariants:
-    - Every later version can read the records of this version; an unknown version is refused.
+    - Every later version of Holdfast can read the records that this version writes. A record with an unknown format
+      version is refused.
     - Python's pickle is not used.
 """
 
@@ -34,25 +35,27 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Number of ``once`` names that a task remembers. A client gives an owner command (``clear``, ``adopt``) such a
-#: name, so that a repeated command is carried out once. Few names are enough, because a client repeats a command soon.
+#: Number of ``once`` names that a task remembers. A ``once`` name is the name that a client gives to an owner command
+#: (``clear``, ``adopt``), so that the command takes effect once, even if the client sends it again. Few names are
+#: enough, because a client sends a command again soon.
 COMMANDS_KEPT = 8
-#: The ``once`` names of a task's last owner commands, by which a repeated command is recognised. UNSET (absent from the
-#: JSON) before the first command.
+#: The ``once`` names of a task's last owner commands. The task recognises a repeated command by its name. UNSET (absent
+#: from the JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
 #: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET (absent from the
-#: JSON) in records of old versions. Also UNSET for stores whose keys are the unchanged message keys of the input
-#: topics.
+#: JSON) in records that old Holdfast versions wrote. Also UNSET for stores whose keys are the unchanged message keys of
+#: the input topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: Stands for the input offset in the meta record of a changelog that is still being loaded from the warehouse. No
-#: group ever commits this offset, so no worker can restore from an incomplete changelog.
+#: consumer group ever commits this offset, so no worker can restore from an incomplete changelog.
 UNFINISHED = -1
 
 #: A JSON text with more brackets than this may be nested too deeply to be read, so it is read once before it is stored.
 LEVELS_UNCHECKED = 1_000
 
 _LENGTH = struct.Struct(">BI")
-#: Number of bytes before the message key in a changelog key: 1 for the version, 4 for the length of the message key.
+#: Number of bytes before the message key in a changelog key: 1 for the format version, 4 for the length of the message
+#: key.
 PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
@@ -70,7 +73,10 @@ _VALUE_HEADS = frozenset(bytes([VALUE_VERSION, number]) for number in BY_NUMBER)
 
 
 class FormatUnknown(BadConfiguration):
-    """Bytes on disk or in a changelog have an unknown format: another version wrote them, or they are damaged."""
+    """Bytes on disk or in a changelog have an unknown format.
+
+    Another version of Holdfast wrote them, or they are damaged.
+    """
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
@@ -123,7 +129,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             if fault is not None:
                 raise TypeError(fault)
             # Python 3.14 can encode values that it can't decode, because it limits the C stack instead of the nesting.
-            # Decoding is therefore tried.
+            # A value with many brackets is therefore decoded as a test.
             if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
                 decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
@@ -177,7 +183,7 @@ def is_too_deep(stored: bytes) -> bool:
 
 
 def check_head(stored: bytes) -> None:
-    """Raises FormatUnknown unless the bytes begin with the head of a stored value."""
+    """Raises FormatUnknown unless the bytes begin with the head of a stored value (format version, codec, time)."""
     if len(stored) < HEAD_SIZE:
         raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
     if stored[0] != VALUE_VERSION:
@@ -230,7 +236,7 @@ def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> Changelo
     """Decodes a meta record; topic, partition and offset are used only in the error text.
 
     Raises:
-        FormatUnknown: The bytes are of another version, or damaged.
+        FormatUnknown: The bytes have an unknown format version, or are damaged.
     """
     try:
         return ChangelogMeta.decode(raw)
@@ -264,8 +270,8 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         inputs: By input topic, the next input offset; the state includes all messages before this offset.
         sources: By input topic, its topic id. A topic that is deleted and created again gets a different id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
-        processor: The processor that owns the changelog; empty in records of old versions.
-        generation: The generation of the deployment that started the worker; 0 for a worker without a deployment.
+        processor: The processor that owns the changelog; empty in records that old Holdfast versions wrote.
+        generation: The number of the deployment that started the worker; 0 for a worker without a deployment.
         commands: The ``once`` names of the last owner commands that changed the state, oldest first.
         keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
         codec: Name and version of the codec that wrote the store's values; UNSET for JSON.
@@ -289,7 +295,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """Decodes a record from JSON; raises FormatUnknown for an unknown version or damaged bytes."""
+        """Decodes a record from JSON; raises FormatUnknown for an unknown format version or damaged bytes."""
         try:
             version = _VERSIONED.decode(raw).version
             if version == META_VERSION:

@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-#: Types (no subclasses) that JSON returns unchanged, except the floats NaN and infinity, which JSON writes as ``null``.
+#: Types whose values JSON returns unchanged, except the floats NaN and infinity, which JSON writes as ``null``. Values
+#: of their subclasses are not included.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
-#: Types (no subclasses) whose values JSON always returns unchanged. The JSON text of such a value needs no check.
+#: Types whose values JSON always returns unchanged, so the JSON text of such a value needs no check. Values of their
+#: subclasses are not included.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
@@ -91,7 +93,7 @@ def _surely_back(value: Any, text: bytes) -> bool:
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
-    for outer in nested:  # the loop also visits nested parts, because it appends them to this list
+    for outer in nested:  # The loop also visits nested parts, because they are appended to this list.
         kind = type(outer)
         if kind is dict:
             if not _only_texts(map(type, outer)):

@@ -1,6 +1,6 @@
 """Makes names: of changelogs, of repartition topics, of the consumer groups of shadows, and transactional ids.
 
-A shadow is a second run of a processor's functions that rebuilds one store.
+A shadow is a second run of a processor's functions, which builds one of its stores again.
 """
 
 from __future__ import annotations

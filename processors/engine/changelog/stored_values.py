@@ -53,7 +53,7 @@ def not_storable(codec: Codec, value: Any, failure: Exception, where: str) -> Va
 
 
 def json_text(stored: bytes) -> bytes | None:
-    """Returns a stored value as JSON text, for tables, exports and answers; None for raw bytes.
+    """Returns a stored value as JSON text, for Iceberg tables, exports and HTTP answers; None for raw bytes.
 
     Raises FormatUnknown if the value has an unknown format.
     """

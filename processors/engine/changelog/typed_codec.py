@@ -75,8 +75,8 @@ def encode(value: Any) -> bytes:
 def encode_dumped(value: Any) -> bytes:
     """Returns the payload of an instance of a model, which pydantic has dumped with ``mode="python"``.
 
-    Enums, subclasses and pydantic types are replaced by values from which the model can read the instance again. The
-    caller must check that the model reads back an equal instance.
+    Enums, subclasses and pydantic types are replaced by values of simpler types, from which the model can build the
+    instance again. The caller must check that this instance is equal to the original.
     """
     return _encoded(value, _as_read)
 
@@ -89,7 +89,7 @@ def another(value: Any, path: str) -> Any:
 
 
 def decode(payload: bytes) -> Any:
-    """Returns the value of a payload; raises ValueError, TypeError or msgspec.DecodeError for a damaged one."""
+    """Returns the value of a payload; raises ValueError, TypeError or msgspec.DecodeError if the payload is damaged."""
     return _decode(payload)
 
 
@@ -98,7 +98,7 @@ def _encoded(value: Any, other: Other) -> bytes:
         try:
             return pack(value)
         except OverflowError:
-            pass  # A whole number of more than 64 bits does not fit into msgpack. It is stored as an extension below.
+            pass  # A whole number of more than 64 bits does not fit into msgpack: it becomes an extension below.
     return pack(_packable(value, "value", 0, other))
 
 
@@ -144,7 +144,7 @@ def _packable_dict(value: dict[Any, Any], path: str, depth: int, other: Other) -
 
 
 def _as_read(value: Any, path: str) -> Any:
-    """Replaces a value of an unsupported type by a value that a pydantic model accepts for it."""
+    """Replaces a value of an unsupported type by a simpler value, from which a pydantic model can build it again."""
     if isinstance(value, Enum):
         return value.value
     kinds: tuple[type[Any], ...] = (str, int, float, bytes, dict, list, tuple, set, frozenset)

@@ -17,8 +17,9 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
-#: Minimum changelog offsets. If a restore without a checkpoint replays fewer offsets, no checkpoint is searched. A
-#: checkpoint is used only if it saves at least this many offsets, and at least half of the replay.
+#: A number of changelog offsets. If a restore without a checkpoint replays fewer offsets, no checkpoint is searched
+#: for. A checkpoint is used only if the restore then replays at least this many offsets less, and at most half of the
+#: offsets.
 SPARES_AT_LEAST = 1_000
 
 
@@ -26,8 +27,8 @@ SPARES_AT_LEAST = 1_000
 class Wanted:
     """The facts by which a checkpoint is chosen for a task that must be restored.
 
-    ``committed`` has the group's offset by input topic; None for an input without a committed offset. ``now`` is
-    wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
+    ``committed`` has the consumer group's committed offset of each input topic; None if it has committed none. ``now``
+    is wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
     """
 
     task: str

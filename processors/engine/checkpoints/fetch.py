@@ -46,7 +46,7 @@ class Fetched:
     refused: tuple[Refusal, ...] = ()
 
     def told(self) -> dict[str, object]:
-        """The result as a dict, for log lines and the status page."""
+        """Returns the result as a dict, for log lines and the status page."""
         used = self.manifest
         return {
             "used": None if used is None else used.checkpoint_id,
@@ -70,7 +70,10 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints. Adds the names of damaged objects to ``suspect``, so that uploads do not share them."""
+    """Downloads checkpoints.
+
+    Adds the names of damaged objects to ``suspect``, so that no new checkpoint refers to these objects.
+    """
 
     objects: Objects
     files: DatabaseFiles

@@ -134,15 +134,18 @@ class CheckpointKeeper:
                 self._begin()
 
     def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules a checkpoint of each task whose present state is in no checkpoint. Returns these tasks' names."""
+        """Schedules a checkpoint of each task that has changed since its last checkpoint.
+
+        Returns the names of these tasks.
+        """
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, at a user's request.
+        """Schedules checkpoints like ``ask``, because a user asks for them.
 
-        A failed upload is then retried without the backoff.
+        A failed upload is therefore retried at once.
         """
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
@@ -156,7 +159,7 @@ class CheckpointKeeper:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # no state is lost, because the task is restored at its next start
+                except StateCorrupt as damage:  # the task is restored at its next start, so no state is lost
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
@@ -205,7 +208,7 @@ class CheckpointKeeper:
 
     @property
     def database(self) -> str:
-        """The name of the local databases' file format. A checkpoint with another file format can't be used."""
+        """The name of the local databases' file format. A worker can't use a checkpoint with another file format."""
         return self._files.kind
 
     # -- status ------------------------------------------------------------------------------------------------------

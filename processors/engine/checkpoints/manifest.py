@@ -4,6 +4,8 @@
     <processor>/<task>/files/<upload>/<file of RocksDB>         written once; later manifests may refer to it, too
     <processor>/<task>/uploads/<holder>.<upload>                a *mark*: exists while the upload runs
 
+``<generation>`` is the number of the task's checkpoint, counted from 1.
+
 Invariants:
     - Object names contain a unique id of the upload, so that no upload replaces an object of another upload.
     - A manifest refers only to objects that were complete before the manifest was written.
@@ -35,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class ManifestDamaged(Exception):
-    """An object is not a valid manifest."""
+    """An object of the checkpoint store is not a valid manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Manifest:
         """Decodes a manifest from JSON.
 
         Raises:
-            FormatUnknown: A newer version wrote the manifest.
+            FormatUnknown: A newer version of Holdfast wrote the manifest.
             ManifestDamaged: The bytes are not a valid manifest.
         """
         try:
@@ -179,7 +181,7 @@ def read_manifest(objects: Objects, name: str) -> Manifest:
 
     Raises:
         ManifestDamaged: The object is too large, is no valid manifest, or belongs to another checkpoint.
-        FormatUnknown: A newer version wrote the manifest.
+        FormatUnknown: A newer version of Holdfast wrote the manifest.
         StorageFailed: The object store can't be read; ObjectMissing if the object does not exist.
     """
     try:
@@ -219,7 +221,7 @@ class Place:
         return f"{self.folder}uploads/"
 
     def manifest(self, generation: int, upload: str) -> str:
-        """The object name of a manifest; the names sort by generation."""
+        """The object name of a manifest. Names sort by ``generation``, the number of the task's checkpoint."""
         return f"{self.manifests}{generation:0{_GENERATION_DIGITS}d}-{upload}.json"
 
     def file(self, upload: str, name: str) -> str:
@@ -237,7 +239,7 @@ def folder_of(processor: str) -> str:
 
 
 def generation_of(manifest: str) -> int:
-    """Returns the generation in a manifest's object name; 0 if this is not the name of a manifest."""
+    """Returns the number of the checkpoint in a manifest's object name; 0 if this is not the name of a manifest."""
     found = re.fullmatch(r"(\d+)-.*\.json", manifest.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 

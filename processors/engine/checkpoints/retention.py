@@ -3,8 +3,8 @@
 An upload may run at the same time on another machine. These rules protect its files:
 
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
-- ``collect`` lists files, manifests, marks, and manifests again, in this order. If it finds the mark of a running
-  upload, it deletes nothing.
+- A mark is an object that exists while an upload runs. ``collect`` lists files, manifests, marks, and manifests again,
+  in this order. If it finds the mark of a running upload, it deletes nothing.
 
 If ``collect`` finds no mark of an upload, the upload is therefore in one of two states. Either the second list of
 manifests has the upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest
@@ -30,7 +30,7 @@ from holdfast.processors.engine.checkpoints.ports import Objects
 
 #: Number of checkpoints that are kept for each task: the newest one, and an older one in case the newest is damaged.
 CHECKPOINTS_KEPT = 2
-#: Seconds. If an upload's mark is older, the upload's process has died, and the mark is ignored.
+#: Seconds. If an upload's mark is older than this, the upload's process has died, and the mark is ignored.
 MARK_ABANDONED_S = 86_400.0
 
 
@@ -96,6 +96,6 @@ def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, Non
         except (ObjectMissing, FormatUnknown):
             return None  # another worker has just deleted this manifest, or a newer Holdfast version wrote it
         except ManifestDamaged:
-            pass  # no restore can use this manifest, so its files need not be kept
+            pass  # No restore can use this manifest, so the files to which it refers need not be kept.
         yield
     return named

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.processors.engine.checkpoints.ports import Job, Steps, Work
 
-#: Maximum number of jobs that run at the same time; further jobs wait.
+#: Maximum number of uploads and downloads that run at the same time; further ones wait.
 THREADS_MAX = 4
 
 

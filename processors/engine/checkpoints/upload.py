@@ -69,7 +69,7 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        holder: The worker's name, which is a part of the names of marks. No other running worker has the same name.
+        holder: The worker's name. The name of an upload's mark contains it. No other running worker has the same name.
         new_id: Makes a unique name for an upload.
         time: Returns the wall clock, in seconds since 1970.
         known: Maps the identity of a local file to its SHA-256.
@@ -110,14 +110,14 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload. Otherwise, repeated failures would fill the object store."""
+        """Deletes the files of a failed upload from the object store. Otherwise, repeated failures would fill it."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         start = place.mark(self.holder, "")
         ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
-        if ours:  # these are marks of this worker's failed uploads, or of a killed process with the same worker name
+        if ours:  # The marks are of failed uploads of this worker, or of a killed process with the same worker name.
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
@@ -133,7 +133,7 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """Returns the files of the newest checkpoint that a new checkpoint can refer to.
+        """Returns those files of the newest stored checkpoint to which a new checkpoint can refer.
 
         These files exist in the object store, are complete, and are not in ``suspect``.
         """
@@ -201,7 +201,7 @@ class Digest:
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the pieces unchanged, and adds each of them to the checksum and to the size."""
+        """Yields the pieces unchanged, and adds each piece to the checksum and its length to the size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)

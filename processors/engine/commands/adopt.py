@@ -8,9 +8,9 @@ Invariants:
     - Before the first change, due windows are closed and due timers fire. Otherwise their results would be lost with
       the old content.
     - Repeating the same command changes nothing.
-    - If the command also exports the present content, the file is complete before the first change, and no input is
-      processed in between. The first change of a task also stores the name ``once`` that the command carries. A
-      repeated command with this name makes no export, because the store may be partly changed.
+    - If the command also exports the content before the change, the file is complete before the first change, and no
+      input is processed in between. The first change of a task also stores the command's name ``once``. If a client
+      sends the command again with this name, no second export is made, because the store may be partly changed.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Advances a task's stream time to that of ``store``, which has the content to adopt.
+    """Advances a task's stream time to the stream time of ``store``, which has the content to adopt.
 
-    Afterwards, windows that are due in the adopted content are also due in the task.
+    Windows of the adopted content that are due at this stream time are then due in the task, too.
     """
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)

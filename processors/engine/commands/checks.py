@@ -27,8 +27,8 @@ from holdfast.processors.engine.topology import Topology
 class Last:
     """Extra effects of the last commit that a command makes for a task.
 
-    ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
-    tables whose local entries this commit deletes. These tables have no changelog of their own.
+    ``command`` is the command's name (``once``). The task stores it, so that the command has no effect if a client
+    sends it again. ``emptied`` has the tables without a changelog whose local entries this commit deletes.
     """
 
     command: str = ""
@@ -51,9 +51,9 @@ def is_carried_out(task: Task, once: str) -> bool:
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Splits stores into two tuples. The second tuple has the tables that are restored from their source topic.
+    """Splits stores into two tuples, because tables that are restored from their source topic have no changelog.
 
-    The first tuple has all other stores.
+    The second tuple has these tables. The first tuple has all other stores.
     """
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics
@@ -145,7 +145,7 @@ def check_settled(worker: Owner) -> None:
 def check_paused(worker: Owner) -> None:
     """Raise CommandRefused unless the worker is paused.
 
-    A paused worker processes no messages during the change.
+    While the worker is paused, it processes no messages, so the command's changes are not mixed with new results.
     """
     if not worker.paused:
         raise CommandRefused(
@@ -206,7 +206,7 @@ def moves_of(
 
 
 def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied: Sequence[str]) -> None:
-    """Raise CommandWrong if a table is restored from this topic, and its rows would not match the new offset."""
+    """Raise CommandWrong if a table is restored from this topic, and its rows are not those of the new offset."""
     topic, offset = to
     log = next((each for each in topology.source_logs if each.topic == topic), None)
     if log is None or log.store in emptied or offset == task.committed.get(topic):
@@ -247,8 +247,8 @@ def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> G
 def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
     """Commit all uncommitted work of a task, and repeat this until no window or timer is due.
 
-    Afterwards, any two workers at the same offsets have sent the same results, even if their commits had different
-    sizes. Raises CommandFailed if the task was revoked.
+    Afterwards, every worker at the same offsets has sent the same results. Without the repetition, the results could
+    depend on the sizes of the worker's commits. Raises CommandFailed if the task was revoked.
     """
     yield from settle(worker, task, ticket, due=True)
     while task.time is not None and task.time.more:

@@ -1,4 +1,6 @@
-"""Implements ``Application.clear_state``: empties every store of an application, without registry and supervisor.
+"""Implements ``Application.clear_state``: empties every store of an application.
+
+Neither Holdfast's registry (database) nor the supervisor is needed.
 
     no other member? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology
                      ──► delete the checkpoints ──► delete the local state
@@ -68,7 +70,7 @@ class CleanSlate:
         """Check that no worker runs, here or on another host; delete the local state if no store has a changelog.
 
         Raises:
-            CommandRefused: The group has a live member.
+            CommandRefused: The consumer group has a live member.
             CommandWrong: A table is restored from its source topic. A restore would bring back its rows.
             StateFolderTaken: A running process has locked a slot on this machine.
         """
@@ -97,7 +99,7 @@ class CleanSlate:
                 elif firsts:
                     yield from work_of(Position(positions=firsts), worker, ticket)
         except (CommandRefused, CommandFailed):
-            self._check_members(expected=1)  # if another group member caused the failure, this raises a clearer error
+            self._check_members(expected=1)  # another group member may be the cause; then this raises a clearer error
             raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)
@@ -131,8 +133,8 @@ class CleanSlate:
     def _first_of(self, topic: str) -> dict[int, int]:
         """Maps each partition of the topic to the offset from which the processor reads after a rewind.
 
-        For a repartition topic, this is the end offset. Its present records were made before the rewind, and will be
-        made again.
+        For a repartition topic, this is the end offset, because its present records were made before the rewind, and
+        the processor will write them again.
         """
         topics = self._cluster.topics()
         if self._topology.is_repartition(topic):
@@ -140,7 +142,7 @@ class CleanSlate:
         return topics.start_offsets(topic)
 
     def _own_all(self, worker: Owner) -> Work:
-        """Wait until the worker runs the tasks of all partitions; raise an error if the group has another member."""
+        """Wait until the worker runs the tasks of all partitions; fail if the consumer group has another member."""
         began = looked_at = worker.clock.monotonic()
         while True:
             worker.maintenance.waits = True

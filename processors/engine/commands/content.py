@@ -39,7 +39,8 @@ class Difference:
         self._current, self._wanted = current, wanted
         self._after = b""
         self.done = False
-        #: Numbers of entries that were compared so far: entries to write, entries to delete, and equal entries.
+        #: The numbers of entries so far: entries to write, entries to delete, and entries that are equal in both
+        #: contents.
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
@@ -67,7 +68,10 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """Returns a reader of ``content`` that yields only entries whose message key also has an entry in ``keys``."""
+    """Returns a reader of ``content``.
+
+    It yields only entries whose message key has an entry in the content ``keys``, too.
+    """
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -181,7 +185,7 @@ class Replay:
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
     """Runs the replay to its end, and yields after each step, so that the worker's loop can continue.
 
-    After each yield, the function ``still`` is called. It raises an error if the replay must stop.
+    After each yield, it calls the function ``still``, which raises an error if the replay must stop.
     """
     before = ticket.done
     while not replay.done:
@@ -192,7 +196,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write the changelog.
+    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write it meanwhile.
 
     Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before the expected end
     offsets in ``upto``.

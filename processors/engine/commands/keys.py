@@ -46,7 +46,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while another task was counted
+        check_running(task, ticket)  # raises an error if the task was revoked while another task was counted
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -109,8 +109,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # Tasks that have already carried out this command are skipped. Their present entries were set later, and must not
-    # be deleted.
+    # Tasks that have already carried out this command are skipped. Their entries were set after the command, and must
+    # not be deleted.
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -118,7 +118,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the task may have been revoked while another task was cleared
+        check_running(task, ticket)  # raises an error if the task was revoked while another task was cleared
         if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)

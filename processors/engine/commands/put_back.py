@@ -7,10 +7,11 @@
 Invariants:
     - If the store was not written since the export and the clear, all records come back byte for byte.
     - A window that was open in the export is closed and sent once, even if stream time has already passed its end. The
-      index by time has a position up to which all windows are closed. The put-back moves the window's index entry after
-      this position. A window that was closed in the export is not sent again.
-    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. A
-      put-back that was interrupted and is repeated therefore sends no window twice.
+      store has an index of windows by the time at which they are due, and a position in it. All windows up to this
+      position are closed. The put-back moves the window's index entry after this position. A window that was closed in
+      the export is not sent again.
+    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. If a
+      put-back is interrupted and repeated, no window is therefore sent twice.
     - An index entry without its record is harmless, because the entry is removed at its due time.
     - Index entries and stream time are written after the records that they refer to.
 """
@@ -85,7 +86,10 @@ def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None,
 
 
 def united(first: Read, second: Read, both: Both) -> Read:
-    """Reads the entries of two stores in the order of keys. ``both`` merges two entries with the same key."""
+    """Reads the entries of two stores in the order of keys.
+
+    If both stores have a key, ``both`` merges the two values.
+    """
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         one, other = first(begin), second(begin)
@@ -121,7 +125,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of an export's ``content`` without windows that were open then but are closed in the store."""
+    """Returns a reader of an export's ``content`` without windows that the store has closed since the export."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -147,8 +151,8 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges the two values of one entry, for a store with windows.
 
-    A window gets the value of the export. A result that ``suppress`` holds back keeps its present value. A key's record
-    of stream time and open windows is combined from the two values.
+    A window gets its value in the export. A result that ``suppress`` holds back keeps its value in the store. The
+    record of a key's stream time and open windows is combined from both values.
     """
     message_key, state = split_key(key)
     if state == HELD:
@@ -174,15 +178,17 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Merges two bounds of open windows that a key's record does not list. The result includes both ranges."""
+    """Merges two values of ``more`` (bounds of a key's open windows that its record does not list) into their union."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
-    """Merges an internal record: the present stream time is kept; every other record is taken from the export.
+    """Merges the two values of an internal record. A record of stream time keeps its present value.
 
-    The field ``removed`` is the index position up to which entries were removed. The smaller of the two positions is
-    used.
+    Every other record gets the value of the export.
+
+    The field ``removed`` of stream time is the index position up to which entries were removed. It gets the smaller
+    position of the two values.
     """
     if key not in _CLOCKS:
         return files
@@ -196,7 +202,7 @@ def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) ->
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
-    """Reads the record of a store's stream time and processed index position; None if it does not exist."""
+    """Reads the record of a store's stream time and its position in the index by time; None if there is none."""
     found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
     return next((decode_value(stored) for stored in found if stored is not None), None)
 
@@ -218,7 +224,9 @@ def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) ->
 def _moved(
     export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
 ) -> Generator[None, None, None]:
-    """Moves the export's index entries of open windows after ``closed``, so that these windows are closed and sent.
+    """Moves the export's index entries of open windows after ``closed``.
+
+    The store will then close and send these windows.
 
     ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is the same position at
     the time of the export. For session windows ``was_closed`` is None, because the sessions' own records contain it. If
@@ -257,9 +265,10 @@ def _moved(
 
 
 def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
-    """Returns the record of an open session, changed to refer to the index entry ``entered``.
+    """Returns the record of an open session window, changed so that it refers to its new index entry.
 
-    Returns an empty dict if the index entry ``entry`` has no session.
+    ``entry`` is the window's old index entry. ``entered`` has the time and the end of the new one. The result is empty
+    if ``entry`` belongs to no session.
     """
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)

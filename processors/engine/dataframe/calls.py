@@ -85,14 +85,14 @@ class StreamCalls(Generic[Stream]):
         allowed positions in the stream are as for ``apply_async``.
 
         Args:
-            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
-                object of a subclass of ``BaseLookup``: it takes only ``fields`` and ``on``, and sets the fields itself.
-            fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
-                of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
-            on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
-                None makes no call and finds no row.
+            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or a
+                ``BaseLookup`` object, which sets the fields itself; then only ``fields`` and ``on`` are used.
+            fields: New fields of the value: a mapping from a new name to a field of the row or a function of the row,
+                or a list of fields with the same name in value and row. None merges the whole row by ``on_merge``.
+            on: The row's key: a field of the value, a function of (value, key), or None for the message's key. If the
+                key is None, ``lookup`` is not called, and there is no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: A function of (value, row) that merges the two, or the name of a rule; the same as in
+            on_merge: A function of (value, row) that merges the two, or the name of a rule; the rules are those of
                 ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
             ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row
@@ -213,10 +213,10 @@ def _timeout_ms(timeout: Any) -> int:
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:
-    """Returns the first step that awaits a function, with the steps before it; None if no step awaits.
+    """Returns the first step that awaits an async function, with the steps before it; None if there is no such step.
 
     Raises:
-        AsyncInvalid: The stream has a branch before that step, or a second step that awaits. Or a step before that step
+        AsyncInvalid: The stream has a branch before this step, or a second step that awaits. Or a step before this step
             has state or outputs, or returns several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]

@@ -83,7 +83,7 @@ class IsChosen(Step):
         return Inlined((), f"{named('choice', self._choice)}.chosen == {self._topic!r}")
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises ``error`` unchanged, because the comparison has no more specific error."""
+        """Raises ``error`` unchanged, because a more specific error is not possible for a comparison."""
         raise error
 
     def __call__(self, value: Any) -> bool:
@@ -92,7 +92,7 @@ class IsChosen(Step):
 
 
 class Apart(Step):
-    """A step without effect. Its node begins a branch with the filter and the output for one topic."""
+    """A step without effect. Its node is the start of a branch, which has the filter and the output for one topic."""
 
     __slots__ = ()
 

@@ -249,8 +249,8 @@ class StreamingDataFrame(
 
         Args:
             of: The number: a field's name, or a function of the value.
-            over: A number of messages. Or a timedelta: all messages whose event times are less than this before the
-                newest event time of the key.
+            over: How many of a key's newest messages are averaged. Or a timedelta: all messages are averaged whose
+                event time is less than this before the key's newest event time.
             into: The field that gets the average; None means ``<of>_average``.
             store: The store's name; None means ``<topic>-<into>``.
             remember: Only with a timedelta: the stream time for which a key without messages is remembered. Default 1
@@ -278,9 +278,9 @@ class StreamingDataFrame(
         """Replaces the headers of each message, for the functions and outputs of all later steps.
 
         Args:
-            func: Returns the headers, from (value, key, timestamp, headers): names with bytes, texts or None, as a
-                mapping or as pairs; None for no headers. The argument ``headers`` has the present headers as a list of
-                pairs.
+            func: A function of (value, key, timestamp, headers) that returns the new headers: names with bytes, texts
+                or None, as a mapping or as pairs. If it returns None, the message has no headers. Its argument
+                ``headers`` has the headers before this step, as a list of pairs.
         """
         check_function(func, "`set_headers`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_headers", func, metadata=True))
@@ -318,8 +318,8 @@ class StreamingDataFrame(
 
         Args:
             every: Minimum stream time between two results of a key, in milliseconds or as a timedelta. A result that
-                comes earlier is held back. It is sent when the time has passed, unless a newer result of the key has
-                replaced it.
+                comes sooner after the previous one is held back. When ``every`` has passed, it is sent, unless a newer
+                result of the key has replaced it.
 
         Raises:
             DurationInvalid: ``every`` is out of range.
@@ -368,7 +368,7 @@ class StreamingDataFrame(
         keeps = node.kind in ("filter", "update", "set_timestamp", "to_topic")
         made._model, made._mixed = (self._model, self._mixed) if keeps else (None, False)
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # The results of other stateful steps are not changed rows of the table.
+        if node.store is None or reads_rows:  # Other stateful steps send results, and not changed rows of the table.
             made._changes_of = self._changes_of
         return made
 
@@ -384,7 +384,7 @@ class StreamingDataFrame(
         return "-".join(self._topics)
 
     def _is_unnamed(self, store: str | None) -> bool:
-        """Whether a step uses the default store of its stream, which no other stream may share."""
+        """Whether a step uses the default store of its stream. Steps of another stream may not share this store."""
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:

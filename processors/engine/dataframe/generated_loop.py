@@ -93,9 +93,10 @@ def compile_run(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """Compiles all steps of one stream to a function. An output topic without an entry has no size limit.
+    """Compiles all steps of one stream to a function.
 
-    If ``source`` is a window, compiles the steps after the window to a function of the window's results.
+    If ``source`` is a window, compiles the steps after the window to a function of the window's results. An output
+    topic without an entry in ``record_bytes_max`` has no size limit.
     """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
@@ -113,7 +114,10 @@ def compile_interleaved(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
 ) -> WovenFunction | None:
-    """Compiles the steps of several streams of one task to one function; returns None if that is not possible."""
+    """Compiles the steps of several streams of one task to one function.
+
+    Returns None if Python can't compile the code.
+    """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
     try:
         function: WovenFunction = writer.compile(sources, timings)
@@ -151,16 +155,19 @@ _FIRST = _At("value", "timestamp", "header")
 def _compiled(text: str) -> CodeType:
     """Compiles generated code.
 
-    All tasks of a subtopology have the same code, so the result is cached.
+    The result is cached, because all tasks of a subtopology (inputs that share stores) have the same code.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
-    # Because of this entry, tracebacks show the lines of the generated code.
+    # Because of this entry in Python's cache of source lines, tracebacks show the lines of the generated code.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
 
 
 def _brings_owed(source: Node) -> bool:
-    """Whether a window of the stream brings results of earlier messages, which can fail without the message."""
+    """Whether a window step of the stream may send results of earlier messages.
+
+    Such a result can fail without failing the current message.
+    """
     return any(node.window is not None and node.window.owes for node in source.walk())
 
 
@@ -199,7 +206,8 @@ class _Writer:
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            # Record times' limits are read once for many messages, because these are processed within milliseconds.
+            # The limits for record times are read once for many messages, because the worker processes these within
+            # milliseconds.
             if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
@@ -223,7 +231,8 @@ class _Writer:
             self.timing, self.limit = timing, f"limit_{rank}"
             self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
-        # If a signal, for example, interrupts the three appends, the last list has the number of complete outputs.
+        # A signal may interrupt the three appends of an output. The last of the three lists therefore has the number of
+        # complete outputs.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
@@ -254,7 +263,7 @@ class _Writer:
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         # A window or ``set_timestamp`` changes the event time. Each later stateful step must therefore set the time in
-        # its store again. Steps of other branches must do this, too, if their code follows.
+        # its store again. Steps of another branch must do this, too, if their code comes after the code of this branch.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -366,7 +375,10 @@ class _Writer:
     def _column(  # tidy: allow-wide because these are the arguments of _step, and the code of the step.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
-        """Generates the code of a column expression. If this code raises, the step's error is raised."""
+        """Generates the code of a column expression.
+
+        If the code raises an exception, ``fail`` of the step is called.
+        """
         made, function = f"value_{len(self.lines)}", self._name("function", node.function)
         result = (f"{made} = {inlined.result}",) if inlined.result else ()
         self._write(depth, "try:")

@@ -78,8 +78,8 @@ class StreamGroups(Generic[Stream]):
             key_serializer: The serializer of keys in the repartition topic. The default writes texts, bytes and whole
                 numbers as text.
             partitions: The number of partitions of the repartition topic. None means the largest partition count of
-                topics that share a store with it, for example in a join. If there are none, it is that of the source
-                topics.
+                topics that share a store with it, for example in a join. If no topic shares a store with it, None means
+                the partition count of the source topics.
 
         Raises:
             GroupByInvalid: The name is missing or already in use, or the stream has the changes of a table.
@@ -91,7 +91,7 @@ class StreamGroups(Generic[Stream]):
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
-            unchanged: Stream = self  # no repartition topic is needed, because the messages have this key already
+            unchanged: Stream = self  # No repartition topic is needed, because the messages have this key already.
             return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),
@@ -126,8 +126,7 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _between(self: Any, key: Callable[[Any], bytes], name: str, label: str | None = None) -> Stream:
-        """Sends JSON messages with another key through a topic between two steps of a join, or of grouped rows.
-
+        """Sends JSON messages with a new key through a topic, inside a join or inside ``group_by`` of a table.
         Returns the stream that reads this topic. Default names of stores after the topic begin with ``label``; None
         means ``name``.
 
@@ -153,7 +152,7 @@ class StreamGroups(Generic[Stream]):
 
 
 def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
-    """Maps each store of schedules to its input topic and its schedules, for the application of a stream."""
+    """Maps the name of each store for schedules to its input topic and its schedules, for the stream's application."""
     groups: Streams[Any] | None = stream._groups
     if groups is None or not groups.schedules.by_name:
         return {}
@@ -161,7 +160,7 @@ def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]
 
 
 def sources_by_store(stream: Any) -> dict[str, DeclaredSource]:
-    """Maps each store of a source to the source, for the application of a stream."""
+    """Maps the name of each store that belongs to a source to this source, for the stream's application."""
     groups: Streams[Any] | None = stream._groups
     return {} if groups is None else groups.sources.by_store()
 

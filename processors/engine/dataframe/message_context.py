@@ -56,7 +56,7 @@ def message_context() -> MessageContext:
 
 
 def current_message() -> MessageContext | None:
-    """Returns the same as ``message_context``, or None if no message is processed."""
+    """Returns topic, partition and offset of the message that is being processed; None if no message is processed."""
     place = _place.get()
     return None if place is None else place()
 

@@ -76,7 +76,7 @@ class StreamOutputs(Generic[Stream]):
         return made
 
     def sink(self: Any, sink: BaseSink) -> None:
-        """Sends each value to another system. No step can follow the sink, but the stream can have further steps.
+        """Sends each value to another system. No step can follow the sink itself, but the stream can get further steps.
 
         The worker passes results to the sink and flushes it before each commit. A crash between flush and commit
         repeats results. The sink therefore gets each result at least once, even with exactly-once processing.

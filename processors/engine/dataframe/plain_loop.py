@@ -58,8 +58,8 @@ class Timing:
     """The stream time, the timestamp type and the windows that the steps of one stream use.
 
     ``stream`` is None for a task without stream time. ``kind`` is the type of the topic's timestamps. ``windows`` has
-    the task's windows by store name. ``aside`` takes failed results of earlier messages; without it, such a result
-    fails the message that brings it.
+    the task's windows by store name. A message may close a window, and so send a result that earlier messages made. If
+    this result fails, ``aside`` keeps it, and the message succeeds. If ``aside`` is None, the message fails.
     """
 
     stream: StreamTime | None = None
@@ -196,7 +196,7 @@ def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Ta
 
 
 def aside_of(node: Node, timing: Timing) -> ResultsAside | None:
-    """Returns the object that takes failed results of a window; None if the window brings none of earlier messages."""
+    """Returns the object that keeps a window's failed results; None if it sends no results of earlier messages."""
     owes = node.window is not None and node.window.owes
     return timing.aside if owes else None
 
@@ -224,9 +224,9 @@ def _plain(child: Compiled) -> Callable[[Result, Any], None]:
 
 
 def _put_aside(child: Compiled, aside: ResultsAside, current: CurrentMessage) -> Callable[[Result, Any], None]:
-    """Returns a function that calls the steps with a window's result.
+    """Returns a function that calls the later steps with a window's result.
 
-    A failed result of earlier messages is put aside.
+    If earlier messages made the result and it fails, ``aside`` keeps it, so that the current message does not fail.
     """
 
     def step(result: Result, key: Any) -> None:

@@ -109,7 +109,7 @@ class PrintedTable(Step):
         self._drawn_at, self._drawn_lines = time.monotonic(), text.count("\n") + 1
 
     def text(self) -> str:
-        """The present rows as a table of text."""
+        """Returns the rows that the table has now, as text."""
         # rich is imported here, because only development needs it.
         from io import StringIO
 

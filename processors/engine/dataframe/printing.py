@@ -30,7 +30,7 @@ class Printed(Step):
         return (print,)
 
     def describe(self) -> str:
-        """Returns the options as text; empty for the defaults, so that versions of earlier releases are unchanged."""
+        """Returns the options as text. The text is empty for the defaults, so that old version hashes stay valid."""
         return "" if self.pretty and not self.metadata else f"print: {self.pretty}, {self.metadata}"
 
     def __call__(self, *given: Any) -> None:

@@ -1,8 +1,9 @@
-"""Puts aside the result of earlier messages that fails within a message, so that the message itself succeeds.
+"""Keeps a message from failing because of a result that earlier messages made.
 
 A message may close a window of its key, or bring a result that was held back. Earlier messages made this result
-(``OwedResult``). If a later step raises an error for it, the message would fail, and so would each later message of the
-key, because the window stays open. Therefore only the result is undone, and the message succeeds::
+(``OwedResult``). A later step of the stream may raise an error for it. The message would then fail. Each later message
+of the key would fail, too, because the window would stay open. Therefore only the result is undone, and the message
+succeeds::
 
     message ──► window ──► result 1 ──► later steps          state and outputs of result 1 stay
                   │        result 2 ──► later steps raise     state and outputs of result 2 are undone
@@ -10,7 +11,7 @@ key, because the window stays open. Therefore only the result is undone, and the
 
 Invariants:
     - The failure policy decides about a result only if the rest of the message succeeds. Otherwise the window stays
-      open, and its result comes again.
+      open, and a later message sends its result again.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.stored import Closing, OwedResult, Result
 
-#: A user function that raises one of these exceptions fails only its message or its result.
+#: If a user function raises one of these exceptions, only its message or its result fails, and the worker continues.
 _ENDING = (SystemExit, GeneratorExit)
 
 
 class Mark(NamedTuple):
-    """The lengths of the undo logs and of the outboxes before a result."""
+    """The lengths of undo logs and outboxes at one point, so that later writes and outputs can be removed."""
 
     undo_logs: list[int]
     outboxes: dict[str, int]
@@ -54,22 +55,25 @@ class ResultsAside:
         self._states, self._outboxes, self._decide = states, outboxes, decide
         #: The failed results of the current message. The list is never replaced, because compiled steps refer to it.
         self.failed: list[tuple[Closing, BaseException]] = []
-        #: Whether the message must be processed again for an error, because the worker's clock was slow.
+        #: Returns whether the message must be processed again after this error, because the worker's clock was slow.
         self.repeats: Callable[[BaseException], bool] = _never
-        #: The error for which the message is processed again.
+        #: The error because of which the message is processed again.
         self.repeated: BaseException | None = None
 
     def mark(self) -> Mark:
-        """Must be called before the later steps get a result."""
+        """Returns the mark for ``fails``. It must be called before the later steps get a result."""
         logs = [len(state.undo_log) for state in self._states.values()]
         return Mark(logs, {topic: len(box.values) for topic, box in self._outboxes.items()})
 
     def fails(self, result: Result, raw_key: bytes, mark: Mark, error: BaseException) -> None:
-        """Undoes what the later steps did for a result. Raises ``error`` if it is an error of the message."""
+        """Undoes the writes and outputs of the later steps for a result.
+
+        Raises ``error`` if the message itself must fail.
+        """
         if not isinstance(result, OwedResult) or not isinstance(error, (Exception, *_ENDING)):
             raise error
         if isinstance(error, (StateFailed, FormatUnknown)):
-            raise error  # only errors of the result go to the failure policy; here, the state itself can't be read
+            raise error  # the state itself can't be read, so the failure policy may not skip this result
         if isinstance(error, RecordTimeRefused) and self.repeats(error):
             self.repeated = error
             raise error
@@ -80,7 +84,10 @@ class ResultsAside:
         self.failed.append((Closing("", raw_key, result.result, result.start), error))
 
     def decide(self) -> None:
-        """Must be called when all other steps of the message succeeded. Raises the failure policy's error."""
+        """Applies the failure policy to the failed results, and raises its error.
+
+        Call it when all other steps have succeeded.
+        """
         failed = self.failed.copy()
         self.failed.clear()
         self._decide(failed)

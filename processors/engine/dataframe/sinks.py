@@ -172,10 +172,9 @@ class BatchingSink(BaseSink):
 
     @abstractmethod
     def write(self, batch: SinkBatch) -> None:
-        """Stores a batch. If another batch then meets backpressure, this batch is not written again.
+        """Stores a batch.
 
-        Raises:
-            SinkBackpressureError: The batch can't be stored now.
+        A batch that is stored is not written again if the write of another batch meets backpressure.
         """
 
     def add(
@@ -199,7 +198,10 @@ class BatchingSink(BaseSink):
 
 
 class Sunk(Step):
-    """The step of ``sdf.sink``. A task that compiles its steps replaces this step by a ``SinkBox``."""
+    """The step of ``sdf.sink``.
+
+    When a task compiles its steps, it replaces this step by a ``SinkBox``, which collects the task's results.
+    """
 
     def __init__(self, sink: BaseSink) -> None:
         self.sink = sink
@@ -355,7 +357,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # the sink drops its results, because a later attempt adds them again
+            step.sink.on_paused()  # the sink drops its buffered results, because the worker will add them again
             raise
         else:
             return True

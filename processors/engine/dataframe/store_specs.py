@@ -25,7 +25,7 @@ def described_stores(
     ``users`` maps each store to the topics of the streams that use it.
 
     Raises:
-        StepInvalid: Steps that share a store contradict each other.
+        StepInvalid: Steps that can't share a store use the same store, or a step's store has unsuitable options.
         SchemaInvalid: A model can't become columns.
     """
     kept, schemas = kept_by_store(nodes), schemas_by_store(nodes, declared)
@@ -104,8 +104,8 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
 def _retracting(nodes: Sequence[Node]) -> frozenset[str]:
     """Returns the stores on which groups of a table's rows depend.
 
-    These are the stores of the groups, and those of the steps before them that send a deletion only if they have the
-    row. The table itself sends every deletion, so its store is not among them.
+    These are the stores of the groups, and the stores of earlier steps that send the deletion of a row only if they
+    have the row. The table itself sends every deletion, so its store is not included.
     """
     found = set[str | None]()
     for node in nodes:
@@ -179,10 +179,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
 
 
 def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
-    """Maps each store that a built-in step (such as a window) uses to the declaration of its content.
-
-    Raises StepInvalid if another step shares the store.
-    """
+    """Maps each store of a built-in step (such as a window) to the object that declares what the store contains."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:

@@ -68,7 +68,7 @@ def fresh_code(value: Any, named: Named) -> str:
 
 
 def compared_code(value: Any, named: Named) -> str:
-    """Returns code for a constant that is only compared. It needs no copy, because no message gets the object."""
+    """Returns code for a constant that is only compared. It needs no copy, because no user function gets the object."""
     return repr(value) if _is_literal(value, [_LITERAL_ITEMS_MAX]) else named("constant", value)
 
 

@@ -54,7 +54,7 @@ class _Found(Exception):
 def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError | None:
     """Returns the error for the first part of the expression that fails with this value.
 
-    User functions are not called again. Returns None if none of the other parts fails.
+    The search does not call user functions. It returns None if no other part of the expression fails.
     """
     try:
         _probed(expression, value)

@@ -34,7 +34,7 @@ class _Local(Expression):
     name: str = ""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
-        raise NotImplementedError  # the variable exists only in generated code, so this method is never called
+        raise NotImplementedError  # The variable exists only in generated code, so this method is never called.
 
     def _code(self, value: str, operands: Sequence[str], named: Callable[[str, Any], str]) -> str:
         return self.name
@@ -46,7 +46,7 @@ class _Local(Expression):
 def steps_before(source: Node) -> tuple[tuple[ColumnStep, ...], Node | None]:
     """Returns the column expressions at the beginning of a stream, and the step after them.
 
-    Instead of the step, returns None if no step or several branches follow.
+    If no step follows, or several branches follow, None is returned instead of the step.
     """
     steps, node = list[ColumnStep](), source
     while True:
@@ -63,7 +63,8 @@ class _Writer:
     """Writes the code of a function that computes the steps for many messages."""
 
     fields: list[str] = field(default_factory=list)
-    #: Fields that each message must have. If such a field is missing, the generated code itself raises no error.
+    #: Fields that each message must have. They must be checked first, because the generated code raises no error if
+    #: such a field is missing.
     asked: set[str] = field(default_factory=set)
     #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.
@@ -99,7 +100,7 @@ class _Writer:
         self.columns[name] = made
 
     def project(self, names: Sequence[str]) -> None:
-        """Removes all columns except these for later code."""
+        """Removes all columns except ``names``. Code that is written later can't read the removed columns."""
         for name in names:
             self._ask(name)
         self.columns, self.closed = {name: self.columns[name] for name in names}, True

@@ -16,7 +16,7 @@ from holdfast.processors.engine.steps.step import Step
 class Results(Step):
     """Base class of steps with the user functions of consecutive ``apply`` steps.
 
-    Each function gets the previous result.
+    Each function gets the result of the function before it.
     """
 
     #: Triples: the function, whether it gets key, timestamp and headers, and whether it gets the state.
@@ -33,7 +33,8 @@ class Results(Step):
     def stands_in_order(self) -> bool:
         """Returns True, so that the version hash contains the step's position.
 
-        The hash also contains the source of the functions, but the source does not show how their result is used.
+        The hash also contains the functions' source code, but this code does not show which steps use the functions'
+        result.
         """
         return True
 
@@ -80,7 +81,8 @@ class ResultAssigned(Results):
         """
         made = self.result(value, rest)
         try:
-            # a copy is assigned, because a value that contains itself can't be serialized
+            # If a function returned the value itself, a copy is assigned, because a value that contains itself can't be
+            # serialized.
             value[self.name] = copied(made) if made is value else made
         except (TypeError, AttributeError, LookupError) as error:
             raise not_an_object(value, self.describe()) from error
@@ -106,7 +108,7 @@ def _named(function: Any) -> str:
 def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[Node]:
     """Removes the ``apply`` steps of ``sdf.apply(f)`` from the tree of the stream ``sdf``, and returns them.
 
-    ``tails`` are the last steps of ``sdf``, and ``ends`` are those of ``sdf.apply(f)``.
+    ``tails`` are the last steps of ``sdf``. ``ends`` are the last steps of ``sdf.apply(f)``.
 
     Raises:
         ColumnInvalid: There are other steps than ``apply`` between ``tails`` and ``ends``, or the steps are also used

@@ -55,7 +55,10 @@ class ColumnStep(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """Returns True: the version hash needs the step's position, because the text does not show earlier steps."""
+        """Returns True, because the step's text does not show the earlier steps.
+
+        The version hash therefore also needs the step's position.
+        """
         return True
 
     def describe(self) -> str:
@@ -94,7 +97,7 @@ class ColumnStep(Step):
         raise NotImplementedError  # each subclass defines this method
 
     def failure(self, value: Any, error: BaseException) -> HoldfastError:
-        """Returns the error for a value with which the step failed."""
+        """Returns the error for a value for which the step failed."""
         for each in self.expressions:
             found = failure_in(each, value, self.text)
             if found is not None:
@@ -177,7 +180,10 @@ class _Changed(ColumnStep):
 
     @property
     def touches(self) -> Touch:
-        """Declares that the step changes the value object itself. If a user function is called, it may change more."""
+        """Declares that the step changes the value object itself.
+
+        If the step calls a user function, the function may change more than that.
+        """
         return Touch.OBJECT
 
     def _run(self, value: Any) -> Any:

@@ -51,7 +51,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "in": lambda part, whole: part in whole,
 }
 _IDENTITY = frozenset(("is", "is not"))
-#: Operators whose result never contains an operand. A constant operand therefore needs no copy.
+#: Operators whose result never contains an operand. If an operand is a constant, it therefore needs no copy.
 _COMPARING = frozenset(("==", "!=", "<", "<=", ">", ">=", "in"))
 #: Types whose parts are read by ``[...]``. For all other types, the parts are attributes.
 _ITEMS = (dict, list, tuple, str, bytes)
@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object of ``Value``. The path to every column begins with it, for example that of ``sdf["a"]["b"]``.
+#: The only instance of ``Value``. The path to every column begins with it, for example the path of ``sdf["a"]["b"]``.
 VALUE = Value()
 
 
@@ -234,7 +234,7 @@ class Operation(Expression):
         return self.symbol in ("+", "*") and any(each.gives_parts for each in self.parts)
 
     def _same(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """For ``is`` and ``is not``, replaces the copy of a constant by the constant itself."""
+        """For ``is`` and ``is not``, uses the constant itself instead of a copy, because a copy is another object."""
         if self.symbol not in _IDENTITY:
             return operands
         return [part.of if isinstance(part, Constant) else at for part, at in zip(self.parts, operands, strict=True)]
@@ -267,7 +267,7 @@ class Logical(Expression):
         return self.parts[1].evaluate(value) if self.decides(left) else left
 
     def decides(self, left: Any) -> bool:
-        """Whether the second operand decides the result, because the first operand's result ``left`` does not."""
+        """Whether the second operand must be computed, because the first one's result ``left`` does not decide."""
         return bool(left) is (self.symbol == "and")
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:

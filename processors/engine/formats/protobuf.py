@@ -44,7 +44,7 @@ class ProtobufDeserializer(TopicDeserializer):
         self._enums, self._names = use_integers_for_enums, preserving_proto_field_name
 
     def of_messages(self) -> ProtobufDeserializer:
-        """Returns the same deserializer with ``to_dict=False``, so that functions get Protobuf messages."""
+        """Returns a deserializer of the same class with ``to_dict=False``, so that functions get Protobuf messages."""
         return ProtobufDeserializer(self.msg_type, to_dict=False, schema_registry_client_config=self.config)
 
     @property

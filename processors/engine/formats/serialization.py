@@ -104,8 +104,8 @@ def deserializer(given: DeserializerChoice, topic: str = "", part: Part = "value
 def serializer(given: SerializerChoice, topic: str = "", part: Part = "value") -> Serializer:
     """Returns the serializing function for a name, or for an object such as ``AvroSerializer(...)``.
 
-    A user's function is wrapped: if its result is not accepted by Kafka, only this message fails, and not the whole
-    commit.
+    A user's function is wrapped, so that its result is checked before it is sent. If Kafka can't accept the result,
+    only this message fails, and not the whole commit.
 
     Raises:
         SerializerUnknown: No serializer has this name, or the object is a deserializer.

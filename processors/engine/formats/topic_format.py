@@ -1,4 +1,4 @@
-"""Base classes of (de)serializers with arguments, such as ``AvroSerializer(...)``, and their registry clients."""
+"""Base classes of (de)serializers with arguments, such as ``AvroSerializer()``, and their schema registry clients."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TopicDeserializer(TopicFormat):
     """Base class of deserializers with arguments, for example ``AvroDeserializer``."""
 
     def of_registry(self, topic: str, part: Part, make: Any) -> RegistryReader:
-        """Returns the function that deserializes with this object's schema registry."""
+        """Returns the function that deserializes with the schema registry of this object's configuration."""
         assert self.config is not None
         return RegistryReader(Use(topic, part), self.config, self.schema_type, make)
 
@@ -105,10 +105,10 @@ class TopicSerializer(TopicFormat):
         self.writing = writing or SchemaRegistrySerializationConfig()
 
     def of_registry(self, topic: str, part: Part, make: Any) -> RegistryWriter:
-        """Returns the function that serializes with this object's schema registry.
+        """Returns the function that serializes with the schema registry of this object's configuration.
 
         Raises:
-            FormatInvalid: For a key, the schema id would be written to a header.
+            FormatInvalid: The serializer is for keys, but its configuration writes the schema id to a header.
         """
         assert self.config is not None
         if self.writing.schema_id == "prefix":
@@ -124,7 +124,7 @@ class TopicSerializer(TopicFormat):
 
 
 def connect_all(functions: Iterable[object], registries: Registries) -> None:
-    """Create the registry clients of all (de)serializers that have a schema registry.
+    """Create the schema registry clients of all (de)serializers that use a schema registry.
 
     Raises:
         SchemaRegistryFailed: A referenced schema can't be read.
@@ -136,7 +136,9 @@ def connect_all(functions: Iterable[object], registries: Registries) -> None:
 
 
 def connect_alone(functions: Iterable[object]) -> None:
-    """Create the registry clients that do not exist yet, outside of a worker, for the schema registry of the settings.
+    """Create those schema registry clients that do not exist yet. It is called outside of a worker.
+
+    The URL of the schema registry comes from Holdfast's settings.
 
     Raises:
         SchemaRegistryFailed: A referenced schema can't be read.

@@ -41,7 +41,7 @@ def _is_pydantic(kind: type) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """The functions that decode and encode instances of one class, ``kind``."""
+    """The functions that decode and encode instances of one class; ``kind`` is the class."""
 
     kind: type
     #: Decodes JSON (or Protobuf) bytes to an instance.
@@ -72,7 +72,8 @@ class Model:
     def parts(self, *, json: bool) -> Callable[[Any], Any]:
         """Returns a function that converts instances to Python objects, and checks that they can be converted back.
 
-        ``json`` allows only the types of JSON. Otherwise, times, decimals and bytes stay objects of their types.
+        If ``json`` is True, the Python objects have only the types of JSON. Otherwise, times, decimals and bytes stay
+        objects of their Python types.
         """
         plain_of = self.as_json if json else self.plain
 

@@ -1,6 +1,7 @@
-"""The steps of as-of joins: one stores right messages in the join's store, the other looks them up for left messages.
+"""The two steps of as-of joins, for messages of a left and of a right stream.
 
-State keys of a message key::
+One step stores the right messages in the join's store. The other step looks them up for each left message. State keys
+of a message key::
 
     right          [look, sealed, [time, value], ...]: the newest right messages, sorted by time
     past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
@@ -12,9 +13,9 @@ and false are valid values.
 
 A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, the message expires at
 the latest at its own time plus tolerance plus ``grace_ms``. The expiry time is computed from the messages, so it is not
-stored. An expired message is never found. The next right message of its key deletes it, or the check when the record's
-index entry is due. An index entry belongs to a record, not to a message. Otherwise, most writes of the join would be
-index entries. All new messages of a key are in one record, which a commit writes once.
+stored. A left message never finds an expired message. An expired message is deleted when the next right message of its
+key comes, or when the record's index entry is due. An index entry belongs to a record, not to a message. Otherwise,
+most writes of the join would be index entries. All new messages of a key are in one record, which a commit writes once.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
 #: Maximum messages of a sealed record (a group of older messages). If a late message exceeds this number, the record is
 #: split into smaller ones.
 SEALED_MAX = 32
-#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long. The newest message
-#: of each key is kept forever, so a few expired messages need little more space.
+#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long after its expiry. It
+#: needs little space: the newest message of each key is kept forever anyway.
 SLACK_MS = 600_000
 #: Maximum bytes that a record with a single message has in addition to the message.
 _AROUND = 128
@@ -110,7 +111,7 @@ class AsOf:
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a right message with this event time is too old for every left message.
+        """Whether a right message with this event time is too old for every left message that may still come.
 
         Always False without a tolerance.
         """
@@ -145,13 +146,13 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns a record without its expired messages, and the stream time of the record's next check."""
+        """Returns a record without its expired messages, and the stream time at which it must be checked again."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # the record was changed, and now has an index entry with another time
+            return Rest(raw)  # the record has changed since this index entry; it has a newer entry, with another time
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)
@@ -261,7 +262,7 @@ class AsOfRight(Step):
 
 
 def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
-    """Splits messages into groups, so that each group fits into one record of ``most`` bytes.
+    """Splits messages into groups, so that each group fits into one record of at most ``most`` bytes.
 
     Yields for each group the index of its first message, and the index after its last message.
     """
@@ -299,7 +300,7 @@ class AsOfLeft(Step):
         return self.spec.describe()
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """Returns the joined value in a list. An empty list drops the message."""
+        """Returns a list with the joined value. If the list is empty, the message is dropped."""
         found = self._found(timestamp, state)
         if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
             return [self._merge(value, found[1])]
@@ -322,8 +323,9 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # This message expires ``grace_ms`` after the time of the next right message. If the next message has expired,
-        # it may be deleted already. The check then uses a later message, and still finds that this message has expired.
+        # A message expires ``grace_ms`` after the time of the next right message. The next message may be expired and
+        # deleted already. A later message is then taken for the next one, and its time also shows that this message has
+        # expired.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])

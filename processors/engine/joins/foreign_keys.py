@@ -11,11 +11,11 @@
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-A change of a left row sends a record to the row's foreign key, which is answered. If the foreign key has changed, a
-second record removes the row at the previous foreign key. For a change of a right row, all left rows that refer to its
-key get an answer. Two foreign keys may be in two partitions that are read at different speeds. Each change of a left
-row therefore has a larger *version* than the previous change. An answer is dropped if an answer with a larger version
-arrived before it. The final joined table does not depend on which partition is read first.
+A change of a left row sends a record to the partition of the row's foreign key. The answer has the right row. If the
+foreign key has changed, a second record removes the row at the previous foreign key. For a change of a right row, all
+left rows that refer to its key get an answer. Two foreign keys may be in two partitions that are read at different
+speeds. Each change of a left row therefore has a larger *version* than the previous change. An answer is dropped if an
+answer with a larger version arrived before it. The final joined table does not depend on which partition is read first.
 
 Invariants:
     - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
@@ -57,9 +57,9 @@ ANSWERED_AT_ONCE = 10_000
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions, which say why a left row is sent to a foreign key. "here": the row refers to this foreign key
-#: now. "gone": the row refers to another key. "ends": the row was deleted or refers to no key, so its joined row is
-#: deleted. "alone": a row of a left join has no foreign key.
+#: Kinds of subscriptions. The kind says why a record about a left row is sent to a foreign key. "here": the row refers
+#: to this foreign key now. "gone": the row refers to another key. "ends": the row was deleted or refers to no key, so
+#: its joined row is deleted. "alone": the row has no foreign key, but a left join keeps it.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
@@ -68,7 +68,10 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """Sends each changed left row to its foreign key. If this key has changed, the previous key gets a removal."""
+    """Sends a record about each changed left row to its foreign key.
+
+    If the row's foreign key has changed, the previous foreign key also gets a record, which removes the row there.
+    """
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -88,10 +91,10 @@ class ForeignKeys(Step):
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """Returns the records that tell foreign keys about the changed left row.
+        """Returns the records about the changed left row, for its previous and its present foreign key.
 
-        Each record is [foreign key, left key, version, kind, row]. ``state`` has the last sent version and foreign key
-        of the left key.
+        Each record is [foreign key, left key, version, kind, row]. ``state`` has the version and the foreign key that
+        were last sent for this left key.
         """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
@@ -131,8 +134,8 @@ class ForeignKeys(Step):
 class Subscriptions:
     """Stores the left rows that refer to each foreign key, and sends answers when a left or right row changes.
 
-    A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
-    whether a right row may exist).
+    A message is the tuple (True for a subscription, value). An answer is the tuple (event time, left key, version, left
+    row, whether a right row may exist).
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
@@ -189,7 +192,10 @@ class SubscriptionsProcessing(Processing):
 
 
 class AnswerTime(Step):
-    """The function that sets the event time of an answer, to the event time of the table change that caused it."""
+    """The function that sets an answer's event time.
+
+    It is the event time of the change in a table that caused the answer.
+    """
 
     __name__ = "join"
 
@@ -254,7 +260,7 @@ class ForeignJoined(Step):
         return changed(row, state)
 
 
-# The sources of the next two functions, with their docstrings, are part of the versions of deployed processors.
+# The source code of the next two functions, with their docstrings, is a part of the versions of deployed processors.
 def subscription_key(value: list[Any]) -> bytes:
     """The foreign key of a subscription."""
     return _raw(value[0])
@@ -278,7 +284,7 @@ def _raw(key: str) -> bytes:
 
 
 def _written(row: Any) -> list[Any]:
-    """Wraps a row for a message: a list with the row, or an empty list for no row."""
+    """Wraps a row for a message, because a row may be None: a list with the row, or an empty list for no row."""
     return [] if row is None else [row]
 
 

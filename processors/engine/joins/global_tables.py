@@ -1,7 +1,7 @@
 """Global tables: all rows of a topic in the memory of each worker, so that functions can read any key.
 
-A declared ``GlobalTable`` holds no rows. The rows belong to the worker, which makes them available with ``rows_in_use``
-while it runs. Several workers can therefore share one application object.
+A declared ``GlobalTable`` holds no rows. The rows belong to the worker, which makes them available to user functions
+with ``rows_in_use`` while it runs. Several workers can therefore share one application object.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GlobalTableUnread(HoldfastError):
 
 @contextmanager
 def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
-    """Makes the rows, which are given by topic, readable for functions on this thread while the ``with`` block runs."""
+    """Lets functions on this thread read ``rows`` (the rows of each topic) while the ``with`` block runs."""
     token = _rows.set(rows)
     try:
         yield
@@ -119,7 +119,7 @@ class GlobalTable:
         try:
             return self.topic.deserialize_value(stored)
         except SchemaRegistryFailed:
-            raise  # the schema registry failed, so the row may be correct
+            raise  # the schema registry failed, so the row itself may be correct
         except Exception as failure:
             raise self._unreadable(raw, stored, rows[self.topic.name].unreadable.get(raw)) from failure
 

@@ -41,10 +41,11 @@ from holdfast.processors.engine.store_uses import TimerUse
 How = Literal["inner", "left", "right", "outer"]
 
 _LEFT, _RIGHT = "l/", "r/"
-#: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
+#: Maximum bytes of a record to which further messages of the same event time are added. Nothing is added to a larger
+#: record.
 TOGETHER_BYTES = 1_024
-#: Milliseconds. The times of stored values are also kept in memory, from this long before the interval on. For an even
-#: earlier time, the store must be read.
+#: Milliseconds. The event times of stored values are also kept in memory: those in the interval, and those up to this
+#: much earlier. For an even earlier time, the store must be read.
 _SLACK_MS = 1_000
 
 
@@ -76,14 +77,14 @@ class Interval:
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns a stored value (None if it has expired at ``now_ms``), and the stream time of its next check."""
+        """Returns a stored value (None if expired), and the stream time at which it must be checked again."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
     def end_of(self, name: str, raw: bytes) -> int | None:
         """Returns the expiry time of a stored value, in milliseconds.
 
-        None means that a timer deletes the value, because it may be sent without a match.
+        None means that the value has no expiry time: a timer deletes it, because it may be sent without a match.
         """
         left = name.startswith(_LEFT)
         if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
@@ -92,7 +93,7 @@ class Interval:
         return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
-        """Whether a message of this side is sent without a match, after the time in which a match is possible."""
+        """Whether a message of this side is sent if it has found no match, when a match is no longer possible."""
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
@@ -131,7 +132,8 @@ class _Side:
 class InnerInterval:
     """The step of an inner interval join. It processes both streams.
 
-    A message is the tuple (is left, value). A joined row is the tuple (event time, left, right).
+    A message is the tuple (True for the left side, value). A joined row is the tuple (event time, left value, right
+    value).
     """
 
     def __init__(self, spec: Interval) -> None:
@@ -195,9 +197,10 @@ class IntervalJoin(InnerInterval):
 
 
 def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) -> bool:
-    """Adds a message to the last record of its event time, so that they share one record.
+    """Adds a message to the newest record with the same event time, so that messages of one time share a record.
 
-    Returns False, and adds nothing, if that record is full or deleted, or if a timer may send it without a match.
+    Returns False, and adds nothing, if this record is full or deleted. It also returns False if a timer may still send
+    the record's message without a match.
     """
     held = state.read_place(place)
     if held is None or (side.sent and not _is_matched(held)):
@@ -221,8 +224,8 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 def _is_matched(raw: bytes) -> bool:
     """Whether all values of a record are marked as matched.
 
-    The function searches the record's bytes for ``,false]``. It may therefore return False for a matched value that
-    contains this text.
+    The function searches the record's bytes for ``,false]``. If a value contains this text, it returns False, even if
+    all values are matched.
     """
     return b",false]" not in raw
 
@@ -259,7 +262,7 @@ class IntervalProcessing(Processing):
 
 
 class RowTime(Step):
-    """Returns the event time of a joined row: the later event time of its two messages."""
+    """Returns the event time of a joined row: the later one of the event times of its two messages."""
 
     __name__ = "join_interval"
 

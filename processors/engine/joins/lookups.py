@@ -6,7 +6,8 @@ The cache is in the worker's memory, not in the state. It starts empty, so calls
 of a worker share the cache.
 
 Invariants:
-    - "No row exists", the row None and a falsy row such as 0 are three different answers. The cache stores all of them.
+    - Three answers are different: no row exists, the row is None, and the row is another falsy value such as 0. The
+      cache stores all of them.
     - A row in the cache never changes, because steps get copies.
     - A call that fails is not cached.
 """
@@ -42,7 +43,8 @@ from holdfast.processors.engine.steps.step import Step
 Lookup = Callable[[Any], Awaitable[Any]]
 #: The source of the row's key: a field of the value, a function of (value, key), or None for the message's key.
 LookupOn = str | Callable[[Any, Any], Any] | None
-#: New fields of the value: a mapping from their names to a field or a function of the row, or a list of equal names.
+#: New fields of the value. A mapping from a new field's name to a field of the row or a function of the row. Or a list
+#: of fields that have the same name in value and row.
 LookupFields = Mapping[str, str | Callable[[Any], Any]] | Sequence[str] | None
 
 
@@ -57,7 +59,7 @@ class LookupKeyInvalid(HoldfastError):
 class Asked(NamedTuple):
     """A value whose row is needed.
 
-    ``on`` is the row's key; None if the value has no row. ``place`` is the key in the cache.
+    ``on`` is the row's key; None if the value has no row. ``place`` is the key of the answer in the cache.
     """
 
     value: Any
@@ -113,7 +115,10 @@ class CachedLookup:
         return len(self._kept)
 
     def known(self, asked: Asked) -> tuple[Found] | None:
-        """Returns the answer if no call is needed: it is in the cache, or the value has no row key. Otherwise, None."""
+        """Returns the answer if it is in the cache or the value has no row key.
+
+        Otherwise, returns None: a call is needed.
+        """
         if asked.on is None:
             return (Found(asked.value, False, None),)
         answer = self._take(asked.place)
@@ -131,7 +136,7 @@ class CachedLookup:
         flight.waiting += 1
         try:
             await asyncio.wait({flight.task})
-        except asyncio.CancelledError:  # This waiter timed out. Other waiters may still need the call.
+        except asyncio.CancelledError:  # This waiter timed out. The call is cancelled only if no other waiter needs it.
             if flight.waiting == 1:
                 flight.task.cancel()
                 self._land(asked.place, flight)

@@ -124,11 +124,12 @@ class StreamJoins(Generic[Stream]):
             right: Another stream of the same application, or another branch of this stream.
             how: ``inner`` drops a message without a match. ``left`` merges such a message with None.
             on_merge: How to merge two values, as in ``join_table``.
-            grace_ms: The maximum delay at which a left message still finds the right message that was the newest at its
-                time. Default 7 days. The newest right message of each key is kept forever.
+            grace_ms: How late a left message may come and still find its match. Earlier right messages of a key are
+                deleted after this time. Default 7 days. Without ``tolerance_ms``, the newest right message of each key
+                is kept forever.
             name: The store's name; None means ``<topic>-<right topic>-asof``.
-            tolerance_ms: The maximum age of a match, relative to the left message; None means no limit. Right messages
-                that are too old for any left message are deleted.
+            tolerance_ms: By how much a match may be earlier than the left message; None means no limit. A right message
+                that is too old for every later left message is deleted, even if it is the newest of its key.
 
         Raises:
             JoinInvalid: An argument is invalid.
@@ -175,10 +176,10 @@ class StreamJoins(Generic[Stream]):
                 side (or of both sides) without a match is merged with None. It is sent once, when stream time has
                 passed the last possible time of a match plus the grace.
             on_merge: How to merge two values, as in ``join_table``.
-            grace_ms: The maximum delay at which a message still finds its matches. Default 7 days.
+            grace_ms: How late a message may come and still find its matches. Default 7 days.
             name: The store's name; None means ``<topic>-<right topic>-interval``.
-            backward_ms: The maximum by which a match may be earlier than the left message. Default 0.
-            forward_ms: The maximum by which a match may be later than the left message. Default 0.
+            backward_ms: By how much a right message may be earlier than the left message it matches. Default 0.
+            forward_ms: By how much a right message may be later than the left message it matches. Default 0.
 
         Raises:
             JoinInvalid: An argument is invalid.
@@ -196,7 +197,7 @@ class StreamJoins(Generic[Stream]):
         processing = IntervalProcessing(spec)
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
-        # A joined row may have an event time in the past. This step therefore does not change stream time.
+        # A joined row may have an event time in the past, so this step does not change stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made

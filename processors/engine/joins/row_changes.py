@@ -49,7 +49,10 @@ class RowKeyInvalid(HoldfastError):
 
 
 class _RowStep(Step):
-    """Base class of steps that store rows and send their changes. One function of the row decides what is stored."""
+    """Base class of steps that store rows and send their changes.
+
+    One user function, which gets the row, decides what is stored.
+    """
 
     order = "feeds"
     store_use = ROWS_WRITTEN
@@ -116,8 +119,9 @@ class MovedRows(Step):
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
         """Returns the records for the repartition topic; each is [group, row key, former items, present items].
 
-        The former items and the present items are each inside a list. This list is empty if no items must be removed,
-        or if no items must be added. ``state`` has the group and the items that were sent last.
+        The former items are inside a list, which is empty if no items must be removed. The present items are inside a
+        list, too, which is empty if no items must be added. ``state`` has the group and the items that were sent last
+        for this row.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):
@@ -167,7 +171,7 @@ class GroupRows(Step):
 
     @property
     def row_columns(self) -> RowColumns:
-        """The state key of a group's row, and the aggregates that are its columns."""
+        """The state key under which a group's row is stored, and the aggregates that are the columns of this row."""
         return RowColumns(ROW, self._columns.columns)
 
     def describe(self) -> str:
@@ -197,7 +201,7 @@ class GroupRows(Step):
         return changed(columns.row(held, collected), state)
 
 
-# The source of the next function, with its docstring, is a part of the versions of deployed processors.
+# The source code of the next function, with its docstring, is a part of the versions of deployed processors.
 def moved_key(value: list[Any]) -> bytes:
     """The group of a moved row."""
     group: str = value[0]

@@ -51,7 +51,7 @@ class TableChanges(Generic[Made]):
         means = lines_of("table_filter", kept, func=func)
         model = row_model(self.stream._model) if model is None else model
         made = self.stream._then(Node("apply", RowFilter(func), kept, expand=True, model=model, meaning=means))
-        # A filter does not change the rows, so they have the same type as before.
+        # The filtered table's rows have the same type as before, because a filter does not change the rows.
         made._model, made._mixed = self.stream._model, self.stream._mixed
         return self._derived(kept, made)
 

@@ -29,7 +29,7 @@ from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.windows.results import Stream
 
-#: Key formats in which the bytes of a key are a text. Foreign keys are texts, so they can be compared with these keys.
+#: Key formats in which the bytes of a key are a text. A foreign key is a text, so it can be equal only to such keys.
 TEXT_KEYS = ("bytes", "str", "string", "json")
 
 

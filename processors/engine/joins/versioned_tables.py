@@ -4,7 +4,7 @@ State keys of a message key, in the table's store::
 
     row            the newest row, as in every table; absent if the row was deleted
     since          the event time of the newest row or deletion
-    past/<time>    [row] for a replaced row, [] for a deletion; expires ``retention_ms`` after the next version
+    past/<time>    [row] for a replaced row, [] for a deletion; expires ``retention_ms`` after the next row or deletion
 
 A deletion is stored with its time and expires like a replaced row. After the expiry, a deleted key has no records in
 the store. ``<time>`` has 15 digits.
@@ -42,7 +42,10 @@ class VersionedPut(TablePut):
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
-        """Stores the message's value as a version of its key's row. Returns True if it is the newest version."""
+        """Stores the message's value as the row of its key at its event time.
+
+        Returns True if it is the key's newest row.
+        """
         value = stored(value)
         row, since = state.get(ROW), state.get(_SINCE)
         if since is None and row is not None:

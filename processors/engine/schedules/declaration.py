@@ -113,7 +113,8 @@ class Schedules:
     def by_store(self, labels: Mapping[str, str]) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
         """Maps each store to its input topic and its schedules.
 
-        ``labels`` has for each input topic the first part of default store names, in the order of declaration.
+        ``labels`` maps each input topic to the text with which the default names of its stores begin. The topics are in
+        the order of their declaration.
 
         Raises:
             ScheduleInvalid: The application has no stream.

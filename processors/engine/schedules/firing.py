@@ -77,7 +77,9 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule in a task. ``progress`` includes uncommitted slots (times); it is None before the first ``look``.
+    """A schedule in a task.
+
+    ``progress`` also counts slots (times) that are not committed yet; it is None before the first ``look``.
 
     ``next_ms`` is the time of the schedule's next slot.
     """
@@ -144,8 +146,8 @@ class TaskSchedules:
     def look(self, now_ms: int) -> bool:
         """Sets the time up to which slots are due. Returns True if a commit is needed.
 
-        Must not be called while no slot may fire, for example while the worker is paused. A schedule without a record
-        begins with its first slot after ``now_ms``.
+        Do not call it while no slot may fire, for example while the worker is paused. A schedule that has no record yet
+        starts with its first slot after ``now_ms``.
         """
         if self._now_ms is None or abs(now_ms - self._now_ms) > ABSENT_S * 1000:
             self._on_time_from_ms = now_ms
@@ -204,8 +206,8 @@ class TaskSchedules:
         """Maps each store to the committed progress of its schedules, for the worker's status.
 
         Times are seconds since 1970. The field ``schedules`` has for each schedule the next slot, the last slot that
-        fired, and the numbers of fired and missed slots. The fields ``pending`` and ``more`` are for timers, which such
-        a store does not have.
+        fired, and the numbers of fired and missed slots. The fields ``pending`` and ``more`` always say that there are
+        no timers, because such a store has none.
         """
         found: dict[str, dict[str, Any]] = {}
         for each in self._running:
@@ -250,7 +252,7 @@ class TaskSchedules:
             for topic, box in self._outboxes.items():
                 box.keep(marks.get(topic, 0))
             if isinstance(error, (StateFailed, FormatUnknown)):
-                raise  # only errors of the function go to the failure policy; here, the state itself can't be read
+                raise  # the state itself can't be read, so the failure policy may not skip this slot
             on_error(schedule.name, slot_ms, error)
         for each in self._states.values():
             each.keep_message()

@@ -31,7 +31,7 @@ class Reach:
         schedule: The schedule.
         partition: The partition of the task.
         stores: The stores that the function can read, by name.
-        unreadable: For each other store of the task, a text about its content, for errors.
+        unreadable: For each store of the task that the function can't read, a text about its content, for errors.
         senders: For each output topic, the function that sends to it.
         now_ms: Returns the time of the worker's clock, in milliseconds since 1970.
     """

@@ -29,7 +29,7 @@ from holdfast.processors.engine.store_uses import Ms, Parts
 
 #: The shortest interval in milliseconds. A slot fires with a commit, and a worker commits at most every 0.1 s.
 INTERVAL_MIN_MS = 100
-#: The time after the last slot of a schedule that has no further slot: the year 9999.
+#: Stands for the next slot of a schedule that has no further slot: a time in the year 9999.
 NEVER_MS = 253_402_300_799_000
 #: Milliseconds before the given time at which the search for the latest slot begins. If the search finds no slot, it
 #: begins 8 times as far back, and so on.
@@ -45,7 +45,7 @@ class Times(Protocol):
 
     @property
     def parts(self) -> Parts:
-        """Describes the slots as a text, as a tuple of its parts. A duration in the text is an ``Ms`` object."""
+        """Describes the slots as a text that is split into a tuple of strings and durations (``Ms`` objects)."""
 
     def after(self, time_ms: int) -> int:
         """Returns the first slot after ``time_ms``; ``NEVER_MS`` if the schedule has no further slot."""
@@ -81,7 +81,7 @@ class Every:
 
     @property
     def parts(self) -> Parts:
-        """Describes the interval as a text, as a tuple of its parts."""
+        """Describes the interval as a text that is split into a tuple of strings and durations (``Ms`` objects)."""
         return ("every ", Ms(self.interval_ms))
 
     def after(self, time_ms: int) -> int:
@@ -131,7 +131,7 @@ class Cron:
 
     @property
     def parts(self) -> Parts:
-        """Describes the expression and its time zone as a text, as a tuple of its parts."""
+        """Describes the expression and its time zone as a text, in a tuple of strings."""
         return (f"cron {self.expression} ({self.zone})",)
 
     def after(self, time_ms: int) -> int:
@@ -164,7 +164,8 @@ class Cron:
         begin = datetime.fromtimestamp(after_ms // 1000, UTC).astimezone(self._tzinfo())
         for found in CronSim(self.expression, begin):
             slot = round(found.timestamp() * 1000)
-            # In the hour that occurs twice when clocks go back, the library may return a slot of the first pass again.
+            # When clocks go back, one hour occurs twice. In its second pass, the library may return a slot of the first
+            # pass again.
             if slot > after_ms:
                 after_ms = slot
                 yield slot

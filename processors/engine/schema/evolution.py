@@ -93,9 +93,9 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
     """Returns the changes to inferred columns. If a type can't be widened in place, the whole column is replaced.
 
     An inferred type only becomes wider, for example int, then double, then text. A replaced column is filled again from
-    the JSON of each value. The column for values that are not objects is a special case. It also contains objects, as
-    long as no field of an object has a column. When the first field gets a column, this column is created again,
-    without objects.
+    the JSON of each value. The column for values that are not objects is a special case. It also contains objects while
+    the table has no column for a field of an object. When the first field gets a column, the special column is created
+    again, without the objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -120,8 +120,8 @@ def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchem
 
     Replaced columns are last.
 
-    The order must be the same, because the next schema is inferred from the table, and the hash of a row depends on the
-    order.
+    The schema and the table must have the same order. The reason is that the next schema is inferred from the table,
+    and the hash of a row depends on the order of its columns.
     """
     replaced = {step.path: number for number, step in enumerate(steps) if isinstance(step, Replace)}
     values = tuple(
@@ -146,7 +146,7 @@ def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:
                 continue
             now = there[former.lower()]
             found.append(Rename((*path, now.name), each.name))
-        elif now.name != each.name:  # the present name and the wanted name differ only in upper and lower case
+        elif now.name != each.name:  # the two names differ only in upper and lower case
             found.append(Rename((*path, now.name), each.name))
         kept.add(now.name)
         later += _of_type((*path, each.name), now.type, each.type)

@@ -49,7 +49,7 @@ def inferred_schema(described: str, known: Record | None = None, others: str = "
             only become wider.
         others: The description of values that are not objects, if there are any. Such values have a separate column.
     """
-    # Objects with too many field names become texts, and share the column of values that are not objects.
+    # Objects with too many field names become texts in the column for values that are not objects.
     found = _records(_members(parse_variant(described)), _members(parse_variant(others)))
     names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
     named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
@@ -100,15 +100,17 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether an existing column ``name`` belongs to this field, although its comment does not record the field's name.
-
+    """Whether the existing column ``name`` belongs to this field, although the column's comment does not say so.
     Earlier Holdfast versions wrote columns without this comment.
     """
     return name != source and named.get(name) == name and name not in sources
 
 
 def unify(one: ColumnType, other: ColumnType) -> ColumnType:
-    """Returns the narrowest type that holds the values of both types. If there is none, returns text (JSON)."""
+    """Returns the narrowest type that can hold the values of both types.
+
+    If no such type exists, returns text (JSON).
+    """
     if one == other:
         return one
     if {one, other} == {WHOLE, FLOATING}:

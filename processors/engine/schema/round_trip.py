@@ -1,8 +1,8 @@
 """Checks whether instances of a model are unchanged after encoding to JSON and decoding.
 
 For most models, the types alone show that instances are unchanged. The types are not enough for unions, ``Any``,
-validators, subclasses, and constraints that a changed instance may break. In these cases, each value is decoded and
-compared when it is set.
+validators and subclasses. They are also not enough for constraints (for example a maximum) that the changed instance
+may break. In these cases, each value is decoded and compared when it is set.
 
 Invariants:
     - A type is taken as preserved only if all of its parts are known to be preserved. Values of any other type are
@@ -21,7 +21,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import SchemaInvalid
 
-#: Maps each of pydantic's core types that JSON preserves (if it has no constraints) to its type in JSON.
+#: Maps a core type of pydantic to its type in JSON. Values of these types are preserved if the type has no constraints.
 _JSON_OF = {
     **dict.fromkeys(("str", "date", "datetime", "time", "timedelta", "uuid"), "text"),
     **dict.fromkeys(("int", "float"), "number"),
@@ -89,7 +89,7 @@ class RoundTrip:
                 return True
             self._known.add(ref)
             return ref in self._definitions and self._comes_back(self._definitions[ref], where)
-        if "serialization" in schema:  # Each value is tested when it is set, because a serializer may change it.
+        if "serialization" in schema:  # A serializer may change a value, so each value is compared when it is set.
             return False
         if kind == "default":
             return set(schema) <= {"type", "schema", "default", "default_factory", "metadata"} and self._comes_back(

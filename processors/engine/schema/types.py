@@ -13,7 +13,8 @@ from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 
-#: Names of the columns that every table has. A typed column with the same name gets a trailing underscore.
+#: Names of the columns that every table has. If a typed column would have one of these names, it gets a trailing
+#: underscore.
 RESERVED = frozenset(
     {"store_partition", "key", "value", "message_key", "state_key", "json", "offset", "changelog_timestamp"}
     | {"event_timestamp", "why", "op", "timestamp", "generation", "snapshot_id"}
@@ -137,8 +138,8 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 class Column:
     """A typed column. ``paths`` are its paths in the JSON of a value, newest first; ``()`` means the whole value.
 
-    If the JSON has no value at these paths, the value comes from the state key, which is split at slashes. ``key_part``
-    is the number of the part, counted from 1.
+    If the JSON has no value at these paths, the value is a part of the state key, which is split at slashes.
+    ``key_part`` is the number of this part, counted from 1.
     """
 
     name: str

@@ -116,8 +116,8 @@ class Handover:
         self.in_step = not isinstance(clock, SystemClock)
         self._changed = Condition()
         self._units = _Units()
-        #: For each waiting thread of the source, a function that returns True when its wait has ended. The source is
-        #: settled if all of them return False.
+        #: For each waiting thread of the source, a function that returns True when its wait has ended. If all of them
+        #: return False, all threads wait, so the source is settled.
         self._waits: list[Callable[[], bool]] = []
         self._running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
@@ -320,7 +320,7 @@ class Handover:
             self._changed.notify_all()
 
     def wait_for_more(self, seconds: float) -> bool:
-        """Waits until the source has ended or has a unit for the next commit. Returns whether the source has ended."""
+        """Waits until the source has ended, or has a unit for the next commit. Returns True if the source has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or self.pending, seconds)
             return self.ended
@@ -335,7 +335,10 @@ class Handover:
             self._changed.notify_all()
 
     def wait_ended(self, seconds: float) -> bool:
-        """Waits until ``run`` has ended, for at most ``seconds`` of real time. Returns whether it has ended."""
+        """Waits until ``run`` has ended, for at most ``seconds`` of real time.
+
+        Returns False if ``run`` has not ended by then.
+        """
         until = _real.monotonic() + seconds
         with self._changed:
             return self._changed.wait_for(lambda: self.ended, max(0.0, until - _real.monotonic()))

@@ -59,7 +59,7 @@ _NOTHING = SourceProgress()
 
 @dataclass(slots=True)
 class _Running:
-    """A source in its task: the record with uncommitted units, the committed record, and the present run."""
+    """A source in its task: the record with uncommitted units, the committed record, and the present ``run`` call."""
 
     declared: DeclaredSource
     store: DeclaredState
@@ -184,7 +184,7 @@ class TaskSources:
                 each.handover.restore()
 
     def end(self) -> None:
-        """Asks the sources to end. Complete units can still be taken."""
+        """Asks the sources to end. ``take`` can still take complete units."""
         self._ending = True
         for each in self._all:
             if each.handover is not None and each.handover.running:
@@ -213,7 +213,7 @@ class TaskSources:
 
     @staticmethod
     def _has_ended(each: _Running) -> bool:
-        """Whether ``run`` has raised an error, or has returned and the record does not contain its end yet."""
+        """Whether ``run`` has ended, and either has raised an error or its end is not in the source's record yet."""
         handover = each.handover
         assert handover is not None
         return handover.ended and (handover.error is not None or not each.progress.ended)

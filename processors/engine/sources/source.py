@@ -24,8 +24,8 @@ SHUTDOWN_S = 10.0
 Kind = TypeVar("Kind", bound="Source")
 #: A user function that is called after ``setup`` has returned.
 ClientConnectSuccessCallback = Callable[[], None]
-#: A user function that is called with the error of ``setup``. If the function returns, ``run`` is called in spite of
-#: the error.
+#: A user function that is called with the error of ``setup``. If the function itself raises no error, ``run`` is called
+#: in spite of the error.
 ClientConnectFailureCallback = Callable[[Exception], None]
 
 
@@ -58,7 +58,7 @@ class Source:
 
     _handover: Handover | None = None
     _topic: Topic | None = None
-    #: The method or callback that the worker called last, for the error of a source that fails.
+    #: The method or callback of the user's class that the worker called last. If the source fails, the error names it.
     called_by_worker = "run"
 
     def __init__(
@@ -116,7 +116,7 @@ class Source:
 
     @property
     def _producer_topic(self) -> Topic:
-        """The same as ``producer_topic``, under the name that programs for Quix Streams use."""
+        """The property ``producer_topic``, under the name that programs for Quix Streams use."""
         return self.producer_topic
 
     def serialize(
@@ -182,7 +182,7 @@ class Source:
         (self._handover or self._not_running("flush")).flush(timeout)
 
     def sleep(self, seconds: float) -> bool:
-        """Waits for ``seconds`` of the worker's clock. Returns False, also early, if the source should end.
+        """Waits for ``seconds`` of the worker's clock. If the source should end, returns False at once.
 
         Use it instead of ``time.sleep``. The worker can then stop at once, and tests with virtual time need not wait.
         """
@@ -235,10 +235,13 @@ class Source:
             source=self.name,
         )
 
-    if not TYPE_CHECKING:  # so that type checkers still report other attributes
+    if not TYPE_CHECKING:  # a type checker that sees this method accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own."""
+            """Raises the error for an attribute that does not exist.
+
+            It is a method and not a property ``state``, because a subclass may set its own attribute ``state``.
+            """
             if name != "state":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             kind = type(self).__name__

@@ -75,7 +75,7 @@ class SourceState(StateMethods):
             self._held[key] = raw
         self.writes[key] = raw
 
-    # -- what ranges read; all values are in ``stored`` -------------------------------------------------------------
+    # -- methods that reads of key ranges call; ``stored`` also returns the uncommitted values -------------------------
 
     def uncommitted(
         self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False

@@ -38,7 +38,7 @@ def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
 
 
 def steps_closed(time_ms: int, duration_ms: int, grace_ms: int, step_ms: int) -> int:
-    """Returns a number that increases when stream time passes a time at which a window may close.
+    """Returns a number that increases each time stream time passes a time at which a window may close.
 
     The windows have this duration, grace and step. While the number stays the same, no window can have closed.
     """

@@ -8,13 +8,13 @@ memory between commits, so a window is read once, and written once per commit::
     k2 at 12:01:00 ─┼─► late? by stream time before each message   ─► keep ─► 12:01 k2 ─┼─► Segments ─► columns
     k1 at 12:00:58 ─┘ (a running maximum), and by closed windows              12:00 k1 ─┘
 
-``computed`` changes nothing. ``keep`` then changes the rows, the index, stream time and the count of late windows
-together. ``WindowStore`` processes two kinds of runs instead. One kind is runs for which numpy would not give exactly
-the same results as Python. The other kind is runs with a late message, if ``on_late`` is not ``drop``.
+The method ``computed`` changes nothing. The method ``keep`` then changes the rows, the index, stream time and the count
+of late windows together. ``WindowStore`` processes a run one message at a time in two cases: if numpy would not give
+exactly the same results as Python, or if a message is late and ``on_late`` is not ``drop``.
 
 Invariants:
     - A row is never older than the value of its window in the store's overlay (the uncommitted writes in memory).
-    - Results, stored bytes, and the decision which messages are late are the same as with ``WindowStore``.
+    - ``WindowStore`` would give the same results and stored bytes, and would find the same messages late.
     - Either all rows of a key are in memory, or none: ``leave`` writes back all rows of a key.
 """
 
@@ -42,7 +42,7 @@ from holdfast.processors.engine.windows.bounds import is_closed, starts_of_colum
 from holdfast.processors.engine.windows.fixed import WindowStore
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: Bytes of a window's changelog key in addition to the message key: the window's state key and the head.
+#: Bytes of a window's changelog key besides the message key: the window's state key and the first part of the key.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
 _NOTHING: Mapping[bytes, int] = {}
@@ -59,7 +59,7 @@ class WindowRowStore(RowStore, Protocol):
 class WindowRun:
     """Consecutive messages whose results are computed, but are not in the state yet.
 
-    ``ColumnarWindows.keep`` stores them.
+    ``ColumnarWindows.keep`` adds them to the state.
 
     Attributes:
         results: The results to send, encoded as JSON.
@@ -121,8 +121,8 @@ class ColumnarWindows:
         self._index: dict[int, dict[bytes, int]] = {}
         #: For each row number, the start of the row's window.
         self._starts = np.zeros(0, np.int64)
-        #: Start and message key of each window whose result was sent since the last commit. The next commit drops their
-        #: rows.
+        #: Start and message key of each window whose result was sent since the last commit. After the next commit, the
+        #: rows of these windows are dropped.
         self._leaving: list[tuple[int, bytes]] = []
 
     # -- methods for each run of messages --------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # The row has no value, because ``WindowStore`` processed its message. The value may be in the store.
+        # The row has no value, because ``WindowStore`` processed the window's messages. The value may be in the store.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -218,7 +218,7 @@ class ColumnarWindows:
         self._make_room()
 
     def drop(self) -> None:
-        """Discards all rows, including rows with committed values."""
+        """Discards all rows in memory, even changed ones."""
         self._index.clear()
         self._leaving.clear()
         self._table.forget_all()
@@ -237,7 +237,7 @@ class ColumnarWindows:
         items, kept = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
         if longest_key > self._windows.key_bytes_max:
-            raise Unfit  # a key is too long; ``WindowStore`` refuses only the message with this key
+            raise Unfit  # a key is too long; ``WindowStore`` refuses only its message
         of, starts, late = self._in_time(times, kept)
         if not len(starts):
             return WindowRun([], [], [], (), None, starts, times, late)
@@ -247,7 +247,7 @@ class ColumnarWindows:
         if of is not None:
             places = of.tolist()
             counted = [keys[place] for place in places]
-            own = of if kept is None else np.searchsorted(kept, of)  # ``items`` has only the kept messages
+            own = of if kept is None else np.searchsorted(kept, of)  # ``items`` has no items of filtered messages
             items = [_at(item, own, own.tolist()) for item in items]
             window_times = times[of]
         segments = Segments.of(self._rows_of(counted, starts))
@@ -262,11 +262,11 @@ class ColumnarWindows:
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
     def _in_time(self, times: Places, kept: Sequence[int] | None) -> tuple[Places | None, Places, int]:
-        """Returns two arrays (for each window, its message's index and its start), and the number of late windows.
+        """Returns for each window the index of its message and its start (two arrays), and the number of late windows.
 
         Late windows are left out of the arrays. The indexes are None if each message has exactly one window and no
-        window is late. Only messages whose indexes are in ``kept`` have windows; None means all messages. But every
-        message advances stream time.
+        window is late. Only messages whose indexes are in ``kept`` have windows; None means all messages. The other
+        messages have no window, but they also advance stream time.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -356,7 +356,7 @@ class ColumnarWindows:
             return
         used: Marks = table.used.copy()
         if np.count_nonzero(used) > rows_max // 2:
-            used[:] = False  # Too many rows would stay, so all rows are evicted. The next messages read them again.
+            used[:] = False  # Too many rows would stay in memory, so all are evicted and later read again.
         for index in self._index.values():
             gone = [key for key, row in index.items() if not used[row]]
             table.release([index.pop(key) for key in gone])
@@ -379,7 +379,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """Returns for each window the column's item of the message that the window contains."""
+    """Returns for each window the item that the column has read from the window's message."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

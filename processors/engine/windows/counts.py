@@ -31,14 +31,14 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import OwedResult, Result
 
 COUNTED_VERSION = 1
-#: Approximate number of chunks that contain the messages of one overlapping window, and minimum number of messages in a
-#: chunk.
+#: The messages of one overlapping window are split into about this many chunks. The second number is the minimum number
+#: of messages in a chunk.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The record's field with the number of the last message that has a large value, and the limit above which a value is
-#: large. Sums of up to ``MESSAGES_MAX`` smaller values can't overflow a float.
+#: The name of the record's field for the number of the last message that has a large value, and the limit above which a
+#: value is large. A sum of up to ``MESSAGES_MAX`` values below the limit can't overflow a float.
 LARGE, SURE_MAX = "large", 1e300
-#: In the record of a tumbling window: the name of the field with the window's times and count. All other fields are
-#: aggregates.
+#: The name of the field with the window's times and message count, in the record of a tumbling window. All other fields
+#: of this record are aggregates.
 WINDOW = "window"
 #: Maximum number of messages of a window, because all of them are in one record or are read together.
 MESSAGES_MAX = 1_000_000
@@ -69,7 +69,7 @@ class CountSpec:
 
     @property
     def owes(self) -> bool:
-        """Whether a message may bring a result of earlier messages (``OwedResult``): the one that fills a window."""
+        """Whether the message that fills a window sends a result of earlier messages, too (``OwedResult``)."""
         return self.final
 
     @property
@@ -231,8 +231,7 @@ class CountStore:
         results: list[Result] = []
         for begin in begins:
             if begin < chunks[0]:
-                # the first messages of this window are missing, because an earlier definition of the windows did not
-                # store them
+                # an earlier definition of the windows did not store the first messages of this window
                 continue
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]

@@ -5,11 +5,11 @@
                                   └ the newest held-back result, sent when ``every`` is over
 
 Invariants:
-    - The sent results depend only on the messages and on stream time, not on when commits happened. After a held-back
-      result, the next period of length ``every`` begins when the result was due, even if the result is sent later. A
-      due result is sent before any later result of its key.
+    - The sent results depend only on the messages and on stream time, not on when commits happened. A held-back result
+      is due when its period ends. The next period of length ``every`` begins at this time, even if the result is sent
+      later. A due result is sent before any later result of its key.
     - Held-back results are state. A result is sent in the same transaction that deletes its record.
-    - A key with a record has one index entry, at the time until which its results are held back.
+    - If a key has a record, the key also has one index entry, at the time until which its results are held back.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class FewerResults:
     def __init__(self, windows: StoredWindows, every_ms: int, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._every_ms = windows, every_ms
         self._state, self._stream = state, stream
-        #: Position from which the next scan of the index may start, because all earlier entries are deleted.
+        #: The position in the index from which the next search for due results starts. All earlier entries are deleted.
         self._after = first_hold()
-        #: Due results that ``closing`` has returned but whose ``closed`` call is still missing: index entry, due time,
-        #: key, record.
+        #: Due results that ``closing`` has returned, but for which ``closed`` was not called yet: index entry, due
+        #: time, key, record.
         self._found: deque[tuple[str, int, bytes, dict[str, Any] | None]] = deque()
 
     def restart(self) -> None:
-        """Must be called after an aborted transaction: the scan of due results starts again."""
+        """Must be called after an aborted transaction: the next search starts at the first index entry."""
         self._after = first_hold()
         self._found.clear()
 
@@ -69,7 +69,7 @@ class FewerResults:
             sent.append(OwedResult(known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
-            self._forget(raw_key, known)  # The record is no longer needed: without a record, nothing is held back.
+            self._forget(raw_key, known)  # The record is over. Without a record, a key's results are sent at once.
             known = None
         if results:
             if known is None:
@@ -110,7 +110,7 @@ class FewerResults:
             self._state.point_at(raw_key, max(self._stream.time_ms, 0))
             known = self._state.get(HELD)
             if known is not None and known["due"] != due_ms:
-                known = None  # A command has deleted the record of this index entry.
+                known = None  # A command has deleted the record to which this index entry belongs.
             held = None if known is None else known["held"]
             self._found.append((place, due_ms, raw_key, known))
             found.append(Closing(place, raw_key, *(held or (None, 0))))
@@ -124,15 +124,18 @@ class FewerResults:
         return state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), limit)
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent. Starts the next period of their keys."""
+        """Must be called when all results up to ``closing`` were sent.
+
+        Starts the next period of each key of these results.
+        """
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._found and self._found[0][0] <= closing.place:
             self._after, due_ms, raw_key, known = self._found.popleft()
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                # The new period has already passed, too, so the record is not needed. The record is deleted now,
-                # because a later commit may never come.
+                # The new period is over already, so the record is not needed. It is deleted now, because a later commit
+                # may never come.
                 if known["due"] <= time_ms:
                     self._forget(raw_key, known)
             elif known is not None:

@@ -24,10 +24,10 @@ from holdfast.processors.engine.windows.bounds import closed_upto, starts
 from holdfast.processors.engine.windows.spec import Trigger, WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, OwedResult, Result, StoredWindows
 
-#: Maximum number of entries in a store's cache of windows. The cache key is event time // step.
+#: Maximum number of entries in a store's cache of windows. The key of the cache is event time // step.
 KNOWN_MAX = 64
-#: Maximum number of windows that one message closes, of the key's open windows that are not in the key's record. Later
-#: messages of the key close the remaining windows.
+#: A key's open windows are in the key's record, or have a record of their own. Of the latter, one message closes at
+#: most this many. Later messages of the key close the remaining windows.
 MORE_MAX = 100_000
 #: The empty result. It is one shared object, because most messages of a window with ``final()`` have no result.
 _NONE: tuple[Result, ...] = ()
@@ -56,13 +56,13 @@ class WindowStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         self._before, self._after = _asked_apart(spec.before_update), _asked_apart(spec.after_update)
         self._triggers = self._before is not None or self._after is not None
-        #: For closing strategy ``key``: index entries that ``closing`` has returned but whose ``closed`` call is still
-        #: missing.
+        #: For closing strategy ``key``: index entries that ``closing`` has returned, but for which ``closed`` was not
+        #: called yet.
         self._left: deque[DueEntry] = deque()
         #: Whether a user function may change a message object that another window of the message also needs.
         self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
-        #: Cache of ``_windows``, by event time // step. None if two times with the same quotient can be in different
-        #: windows.
+        #: Caches the results of ``_windows``, by event time // step. None if the cache can't be used, because two times
+        #: with the same quotient can be in different windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -135,7 +135,8 @@ class WindowStore(StoredWindows):
     ) -> tuple[dict[str, Any] | None, list[Result]]:
         """Calls the triggers for a message. Returns the value to store, and the results to send early.
 
-        The value to store is None if ``after_update`` sent the window, because the window then starts empty.
+        The value to store is None if the trigger ``after_update`` sent the window, because the window then starts
+        empty.
         """
         value, _, time_ms, _ = message
         aggregation, early = self.spec.aggregation, list[Result]()
@@ -149,7 +150,7 @@ class WindowStore(StoredWindows):
             return None, early
         return stored, early
 
-    # -- windows that the time of their key closes (closing strategy ``key``) --------------------------------------
+    # -- windows that the key's own event time closes (closing strategy ``key``) -----------------------------------
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int, opened: list[list[int]]) -> Sequence[Result]:
         """Advances the key's own time, and closes the windows that have ended by this time.
@@ -186,9 +187,9 @@ class WindowStore(StoredWindows):
         return sorted(found) if found else []
 
     def _more(self, known: KeyTime, upto_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Returns at most ``limit`` open windows that are not in the key's record and end at or before ``upto_ms``.
+        """Returns at most ``limit`` open windows that end at or before ``upto_ms``, sorted by end.
 
-        The windows are sorted by end.
+        Only windows that are not listed in the key's record are returned.
         """
         raw_key = self._state.message_key
         first, before = open_before(known.more - 1), open_before(upto_ms)
@@ -202,7 +203,7 @@ class WindowStore(StoredWindows):
             return
         for start, end in windows:
             place = open_key(start, end)
-            if end >= known.more and self._state.exists(place):  # the window may be listed in the key's record instead
+            if end >= known.more and self._state.exists(place):  # else it is listed in the key's record
                 self._state.delete(place)
         if any(end == known.more for _, end in windows):
             left = self._more(known, EVENT_TIME_END_MS - 1, 1)
@@ -233,13 +234,13 @@ class WindowStore(StoredWindows):
         return found
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of the window from ``first`` to ``second`` was sent: closes this window."""
+        """Closes the window from ``first`` to ``second``. It must be called when the result of this window was sent."""
         known = self._of_key()
         self._no_longer(known, [(first, second)])
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
+        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
         self._keep_open(self._of_key())
 
     def _leaves(self, entry: DueEntry) -> None:
@@ -250,8 +251,8 @@ class WindowStore(StoredWindows):
     def closing(self, limit: int) -> list[Closing]:
         """Returns at most ``limit`` windows that are due, sorted by end. The caller passes each of them to ``closed``.
 
-        With ``closing_strategy="key"``, these are windows that no message of their key has closed until the retention
-        ended.
+        With ``closing_strategy="key"``, messages of a key normally close its windows. The result then has only windows
+        whose retention has ended before such a message came.
         """
         if not self._closes:
             return []
@@ -275,7 +276,7 @@ class WindowStore(StoredWindows):
         self._state.keep_message()
 
     def _left_open(self, entry: DueEntry) -> dict[str, Any] | None:
-        """Returns the result of an index entry's window; None if the key's messages have already closed it."""
+        """Returns the result of an index entry's window; None if a message of the key has already closed the window."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         return self._result(entry) if self._is_open(self._of_key(), entry.start, entry.end) else None
 

@@ -21,17 +21,20 @@ from holdfast.processors.engine.windows.stored import Closing
 
 
 class OwnTimes(Protocol):
-    """Windows that are closed by the event times of their own key's messages, not by stream time."""
+    """Windows that are closed by event times of messages with the same key, and not by stream time."""
 
     def reached(self) -> Sequence[tuple[int, int, Any]]:
         """Returns the windows of the current key whose end the key's own event time has reached.
 
-        For each window, the result has two numbers that identify it, and the window's result. The method does not
-        change the state.
+        Each item has two numbers that identify the window, and the window's result. The method does not change the
+        state.
         """
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of one window was sent. ``reached`` returned its two numbers."""
+        """Must be called when the result of one window was sent.
+
+        The arguments are the window's two numbers from ``reached``.
+        """
 
     def reach_key(self) -> None:
         """Must be called when the results of all windows that ``reached`` returned were sent."""
@@ -46,28 +49,31 @@ class _Step(NamedTuple):
 class KeysAhead:
     """Closes windows of keys that have event times after the worker's clock, when the clock reaches these times.
 
-    Each key with a future event time has an index entry at this time. If a message of the key has already closed the
-    windows when the clock reaches this time, the entry is only deleted.
+    Each key with a future event time has an index entry at this time. When the clock reaches this time, a message of
+    the key may already have closed the windows. Then the entry is only deleted.
     """
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._state, self._stream = windows, state, stream
-        #: No index entry has an earlier time than this, in milliseconds.
+        #: Milliseconds. No index entry has an earlier time than this.
         self.next_ms = NO_TIME
-        #: All index entries up to this time (milliseconds) are deleted, so a scan of the index may begin after it.
+        #: Milliseconds. All index entries up to this time are deleted, so a search of the index may begin after it.
         self._gone_ms = NO_TIME
-        #: Results that ``closing`` has returned but whose ``closed`` call is still missing.
+        #: Results that ``closing`` has returned, but for which ``closed`` was not called yet.
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Writes an index entry, so that the key is checked at ``time_ms``. The key becomes the store's current key."""
+        """Writes an index entry, so that the key is checked when the worker's clock reaches ``time_ms``.
+
+        Sets the key as the store's current key.
+        """
         self._state.message_key = OWN_KEY
         self._state.set_own(ahead_key(time_ms, raw_key), 1)
         self._state.message_key = raw_key
         self.next_ms, self._gone_ms = min(self.next_ms, time_ms), min(self._gone_ms, time_ms - 1)
 
     def restart(self) -> None:
-        """Must be called after an aborted transaction or a command: the next scan starts at the first entry."""
+        """Must be called after an aborted transaction or a command: the next search starts at the first index entry."""
         self.next_ms = self._gone_ms = NO_TIME
         self._found.clear()
 
@@ -103,7 +109,7 @@ class KeysAhead:
         return found[:limit]
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent. Closes their windows."""
+        """Must be called when all results up to ``closing`` were sent. Closes the windows of these results."""
         state = self._state
         while self._found and self._found[0].place <= closing.place:
             place, raw_key, window = self._found.popleft()

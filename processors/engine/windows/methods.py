@@ -154,7 +154,7 @@ class StreamWindows(Generic[Stream]):
 
     def _counted(self, kind: CountKind, count: int, step: int, name: str | None) -> CountWindow[Stream]:
         sizes = checked_count(count, step)
-        # If the step is equal to the count, the windows do not overlap, so they are tumbling windows.
+        # If the step is equal to the count, the windows do not overlap. They are then tumbling windows.
         described: CountKind = "tumbling" if step == count else kind
 
         def place(spec: CountSpec) -> Stream:

@@ -50,7 +50,7 @@ def window_times(
     grace: int | timedelta,
     retention: int | timedelta | None,
 ) -> WindowTimes:
-    """Validates the times that a user gave for a tumbling, hopping or sliding window.
+    """Returns the times of a tumbling, hopping or sliding window, converted from the user's arguments and checked.
 
     Raises:
         DurationInvalid: A duration is out of range.
@@ -68,7 +68,7 @@ def window_times(
 
 
 def session_times(gap: int | timedelta, grace: int | timedelta, retention: int | timedelta | None) -> WindowTimes:
-    """Validates the times that a user gave for a session window. Raises the same errors as ``window_times``."""
+    """Returns the times of a session window, converted and checked. Raises the same errors as ``window_times``."""
     gap_ms = milliseconds("inactivity_gap_ms", gap, least=1)
     grace_ms = milliseconds("grace_ms", grace, least=0)
     retention_ms = None if retention is None else milliseconds("retention", retention, least=0)
@@ -84,9 +84,9 @@ class Triggers(TypedDict, total=False):
 
 
 class Asked(NamedTuple):
-    """The user functions among a window's arguments:
+    """The user functions among a window's arguments.
 
-    ``on_late`` for late messages, and two functions that send it early.
+    ``on_late`` is called for late messages. ``before_update`` and ``after_update`` can send the window early.
     """
 
     on_late: OnLate | None = None

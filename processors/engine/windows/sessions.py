@@ -5,9 +5,9 @@
                                      x                     a message within a gap of both sessions merges them
                           ├──────────────────────┤
 
-A session is due when a gap has passed after its end; its grace is not included. A message that extends a session does
-not move the session's entry in the index by time. An entry that is due before its session is written again, with the
-session's present end. A session therefore writes at most one entry per gap.
+A session is due when a gap has passed after its end. The grace is not included in this time. A message that extends a
+session does not move the session's entry in the index by time. An entry that is due before its session is written
+again, with the session's present end. A session therefore writes at most one entry per gap.
 
 Invariants:
     - Open sessions of a key that still accept messages are more than a gap apart. A message within a gap of several
@@ -45,11 +45,11 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, OwedResult, Result, StoredWindows
 
-#: Maximum number of due index entries that ``due_at`` reads. If it reads this many, it returns True without checking
-#: them.
+#: Maximum number of due index entries that ``due_at`` reads. If there are this many, ``due_at`` returns True without a
+#: check of the sessions.
 LOOKED_AT = 100
-#: For open sessions that are not in their key's record: the number that one read returns, and the maximum number that
-#: one message closes.
+#: Open sessions of a key that are not in the key's record are read from the store. One read returns at most the first
+#: number of them. One message closes at most the second number of them.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
 
@@ -77,11 +77,12 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry can be due although its session is still open. ``_may_leave`` therefore decides whether an
-        # entry may be deleted.
+        # An index entry can be due although its session is still open. Therefore ``_may_leave`` decides whether the
+        # entry may be deleted, and not the position ``closed``.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
-        #: Sessions that ``closing`` has returned but whose ``closed`` call is still missing: index entry, key, session.
+        #: Sessions that ``closing`` has returned, but for which ``closed`` was not called yet: index entry, key,
+        #: session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -109,7 +110,7 @@ class SessionStore(StoredWindows):
                 left = [each for each in known.open if each[1] not in gone]
                 if known.more is None or made.opened > known.more[1]:
                     insort(left, [made.start, made.opened])
-                else:  # the session is not listed in the key's record
+                else:  # the key's record does not list this session
                     known.more = [min(known.more[0], made.opened), known.more[1]]
                 known.open = left
             if not spec.final:
@@ -131,7 +132,7 @@ class SessionStore(StoredWindows):
         return sorted(by_name.values(), key=attrgetter("start"))
 
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """Returns those of the sessions ``names`` that end at most a gap before ``time_ms`` and still accept messages.
+        """Returns the sessions in ``names`` that end at most a gap before ``time_ms`` and still accept messages.
 
         A name is the session's opening time. The names must be sorted with the newest first, because the scan stops at
         the first session that ended too early.
@@ -147,14 +148,14 @@ class SessionStore(StoredWindows):
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """Yields the opening times of open sessions that are not in the key's record, newest first, up to ``upto_ms``.
+        """Yields the opening times of open sessions that are not in the key's record, newest first.
 
-        The first opening time may be later than ``upto_ms``.
+        The opening times are at most ``upto_ms``. Only the first one may be later.
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The first session that was opened after ``upto_ms`` is included. A late message may have moved its start to an
-        # earlier time.
+        # The first session that was opened after ``upto_ms`` is included, too. Its start may be earlier than its
+        # opening time, because a late message may have extended it to the past.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -171,7 +172,7 @@ class SessionStore(StoredWindows):
         return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
 
     def _session(self, opened: int) -> Open | None:
-        """Reads the open session of the current key with this opening time; None if there is none."""
+        """Reads the current key's open session with this opening time; None if there is no such session."""
         stored = self._state.get(session_key(opened))
         if stored is None:
             return None
@@ -209,7 +210,10 @@ class SessionStore(StoredWindows):
         self._set(session_key(session.opened), {**session.stored, SESSION: about})
 
     def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
-        """Writes an index entry for the session's present end. Returns the session with the fields of this entry."""
+        """Writes an index entry for the session's present end.
+
+        Returns the session with ``entered`` set to this entry.
+        """
         self._enter(due_ms, session.opened, session.end, raw_key)
         return session._replace(entered=[due_ms, session.end])
 
@@ -222,8 +226,8 @@ class SessionStore(StoredWindows):
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
         """Stores the key's record after a message. Returns the final results of sessions that the message closes.
 
-        With closing strategy ``key``, the message advances the time of its key and may close sessions. With
-        ``partition``, it closes none.
+        With closing strategy ``key``, the message advances its key's own time, and may close sessions of the key. With
+        ``partition``, it closes no session.
         """
         results: list[Result] = []
         if self._by_key:
@@ -294,18 +298,21 @@ class SessionStore(StoredWindows):
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of the session with opening time ``first`` was sent: closes this session."""
+        """Closes the session with the opening time ``first``. It must be called when the session's result was sent."""
         known, session = self._of_key(), self._session(first)
         if session is not None:
             self._close(known, session, self._state.message_key)
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
+        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
         self._keep_open(self._of_key())
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
-        """Deletes the record and index entry of an open session, and writes those of a closed window."""
+        """Deletes the record and the index entry of an open session.
+
+        Writes the record and the index entry of a closed window.
+        """
         self._leave_index(session, raw_key)
         self._enter(due_ms, session.start, session.end, raw_key)
         self._state.delete(session_key(session.opened))
@@ -316,10 +323,10 @@ class SessionStore(StoredWindows):
     def closing(self, limit: int) -> list[Closing]:
         """Returns the next sessions to close, in the order of their index entries. Reads at most ``limit`` entries.
 
-        Sessions declared with ``current()`` are also closed here, without a result, so that their index entries get the
-        time of the session's real end. If a session has grown and is not due yet, its entry is written again for its
-        present end. With closing strategy ``key``, the result has only sessions that no message of their key has closed
-        until the retention ended.
+        A session declared with ``current()`` is also closed here, but without a result, so that its index entry gets
+        the time of the session's real end. If a session has grown and is not due yet, its index entry is written again
+        for its present end. With closing strategy ``key``, messages of a key normally close its sessions. The result
+        then has only sessions whose retention has ended before such a message came.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -347,13 +354,14 @@ class SessionStore(StoredWindows):
         return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when the results of all sessions up to ``closing`` were sent. Closes these sessions."""
+        """Closes all sessions up to ``closing``. It must be called when the results of these sessions were sent."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
             # The retention of a closed session begins at its real end. But its new index entry must not be earlier than
-            # the old entry, because commits may already have passed earlier positions of the index.
+            # its old entry. Commits may already have passed earlier positions of the index, and would never delete the
+            # session.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)
@@ -368,7 +376,7 @@ class SessionStore(StoredWindows):
         return self._of_entry(entry) is None
 
     def _of_entry(self, entry: DueEntry) -> Open | None:
-        """Returns the open session to which an index entry belongs; None if it is gone or has a newer index entry."""
+        """Returns the open session of an index entry; None if the session does not exist or has a newer index entry."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         session = self._session(entry.start)
         return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

@@ -6,8 +6,8 @@
                             ├─────────c             two messages: b, c
 
 The store contains no windows. It contains the items that the columns read from the messages, in chunks of time. A
-window is computed from these items in time order. A message therefore costs one write. The number of reads for a
-message grows with the number of messages in its windows.
+window is computed from these items in time order. A message therefore costs one write. The more messages are in its
+windows, the more reads a message costs.
 
 Invariants:
     - All windows of a key that end at or before the key's time ``closed`` are closed. All windows that end later are
@@ -34,13 +34,12 @@ CHUNK_VERSION = 1
 #: Number of chunks into which the length of a window is split, and maximum number of further chunks for the grace.
 CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
 
-#: A message in a chunk: its event time, and a dict from column names to the items that the columns read from the
-#: message.
+#: A message in a chunk: its event time, and for each column's name the item that the column read from the message.
 Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """The record of a message key: the key's own time, the end of its last closed window, and its chunks in order.
+    """The record of a message key: its own stream time, the end of its last closed window, and its sorted chunks.
 
     ``ahead`` has the event times that the worker's clock has not reached yet.
     """
@@ -51,9 +50,9 @@ class _Key(NamedTuple):
     ahead: list[int]
 
     def after(self, time_ms: int, cap_ms: int) -> _Key:
-        """Returns the record after a message.
+        """Returns the record after a message with the event time ``time_ms``.
 
-        If the event time is after the worker's clock, it is added to ``ahead``.
+        If this time is after ``cap_ms``, the time of the worker's clock, it is added to ``ahead``.
         """
         if time_ms <= cap_ms:
             return self._replace(time=max(self.time, time_ms))
@@ -86,15 +85,15 @@ class SlidingStore(StoredWindows):
             self._stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
         stored, known = self._stored_key()
-        over = max(known.closed, known.time - spec.grace_ms - 1)  # ``over``: the end of the last closed window
+        over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last closed window
         if time_ms <= over:
             window = (max(0, time_ms - spec.duration_ms), time_ms)
             self._be_late(value, key, time_ms, [window], known.time, whole=time_ms + spec.duration_ms <= over)
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # The windows are computed even if no result is sent now. A message that can't be aggregated then fails
-            # itself, and not a later message.
+            # The windows are computed even if no result is sent now. If this message can't be aggregated, it then fails
+            # itself. Otherwise, a later message would fail.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results
@@ -104,8 +103,8 @@ class SlidingStore(StoredWindows):
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # An earlier declaration of the windows may have left chunks of another length. The new chunk therefore gets
-            # only the time that is free between its neighbours.
+            # An earlier declaration of the windows may have left chunks of another length. The new chunk therefore
+            # covers only the time between the chunk before it and the chunk after it.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -149,8 +148,8 @@ class SlidingStore(StoredWindows):
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
         """Returns the record of the current key twice: as it is stored, and parsed.
 
-        In the parsed record, the key's time includes earlier future event times that the worker's clock has reached by
-        now.
+        An event time that is after the worker's clock waits in ``ahead``. When the clock has reached it, the parsed
+        record has it in the key's time instead.
         """
         stored = self._state.get(KEY_TIME)
         if stored is None:
@@ -180,7 +179,7 @@ class SlidingStore(StoredWindows):
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
         """Stores the key's record.
 
-        Windows up to the key's time are closed; messages that no window needs are dropped.
+        Closes the windows up to the key's time, and deletes the chunks that no later window needs.
         """
         closed = closed_upto(self.spec.grace_ms, known.time - 1, known.closed)
         keeps_from = closed + 1 - self.spec.duration_ms
@@ -204,13 +203,13 @@ class SlidingStore(StoredWindows):
         return [(start, made["end"], made) for made, start in self._passed(known)]
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of the window that ends at ``second`` was sent: closes the window."""
+        """Closes the window that ends at ``second``. It must be called when the result of this window was sent."""
         stored, _ = self._stored_key()
         if stored is not None:
             self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
 
     def reach_key(self) -> None:
-        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
+        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
         self._keep_key(*self._stored_key())
 
     # -- methods called with each commit; they do nothing, because only messages of a key close its windows ---------
@@ -224,5 +223,5 @@ class SlidingStore(StoredWindows):
         return False
 
     def remove(self, limit: int) -> int:
-        """Deletes nothing: a record is deleted when a message of its key arrives."""
+        """Deletes nothing. Chunks are deleted when a message of their key arrives, and not at a commit."""
         return 0

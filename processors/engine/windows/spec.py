@@ -47,7 +47,7 @@ class Unplaced:
 
     _missing: ClassVar[str]
 
-    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the missing call
+    if not TYPE_CHECKING:  # hidden from type checkers, so that a type checker reports the missing call
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -99,7 +99,7 @@ class WindowSpec:
 
     @property
     def owes(self) -> bool:
-        """Whether a message may bring results of earlier messages (``OwedResult``)."""
+        """Whether a message may send results that earlier messages made (``OwedResult``)."""
         closes = self.final and self.closing == "key"
         return closes or self.before_update is not None or self.every_ms is not None
 
@@ -115,9 +115,9 @@ class WindowSpec:
 
     @property
     def kept_as(self) -> str:
-        """The name of the form in which the windows are stored.
+        """The name of the format in which the windows are stored.
 
-        Windows in one form can't be read as windows of another form.
+        Windows that are stored in one format can't be read as windows of another format.
         """
         return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
 
@@ -162,7 +162,7 @@ class WindowSpec:
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
         """Returns the error for a message whose windows are all closed.
 
-        ``end`` is the end of the last of these windows.
+        ``end`` is the end of the message's last window.
         """
         closed = end + self.closes_ms + self.grace_ms
         parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))

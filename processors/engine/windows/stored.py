@@ -1,6 +1,6 @@
 """Base class of the windows by time (not by count) of one step in one task.
 
-The class keeps their stream time and their index by time, and closes them.
+The class keeps the stream time of the windows and their index by time, and closes the windows.
 
 ``state.window_keys`` defines the records of a window store. All records are ordinary state of the step's store.
 Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore need no special code for windows.
@@ -13,7 +13,7 @@ Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore nee
 position by a limited number of windows. If a million windows end at once, many commits of normal length close them.
 
 Invariants:
-    - The result of a window is sent once, in the transaction that moves ``closed`` past the window.
+    - The result of a window is sent once, in the transaction that moves the position ``closed`` past the window.
     - Whether a message is late depends on committed state and on earlier messages, not on when commits happened.
     - A closed window stays closed, even if the window is later declared with a longer grace or retention. The time
       ``over`` in the stream time's record ensures this.
@@ -57,17 +57,17 @@ _users_log = logging.getLogger("holdfast.processing")
 #: Maximum bytes of the record with stream time, without the message keys in it. The record contains watermarks of
 #: upstream tasks and future event times.
 CLOCK_BYTES = 32_768
-#: The version in which the record of stream time is written, and the versions that can be read. Version 1 had no
-#: ``over`` and no kind, and stored all open windows of a key in one record.
+#: The format version in which the record of stream time is written, and the format versions that can be read. Version 1
+#: had no ``over`` and no kind, and stored all open windows of a key in one record.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
 #: A result, and the event time that it has for later steps: the start of its window.
 Result = tuple[dict[str, Any], int]
 
 
 class OwedResult(NamedTuple):
-    """A result of earlier messages that a message brings, for example because it closes their window.
+    """A result that earlier messages made, and that the current message sends, for example because it closes a window.
 
-    If a later step raises an error for it, only this result fails, and not the message (``ResultsAside``).
+    If a later step raises an error for this result, only the result fails, and not the message (``ResultsAside``).
     """
 
     result: dict[str, Any]
@@ -147,26 +147,29 @@ class StoredWindows:
         #: Maximum bytes of a message key. Two keys in hex must fit into the record of stream time.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
-        #: Whether commits close windows. If True, a window is deleted only after a commit has closed it.
+        #: Whether commits close windows and send their results. If True, a window is deleted only after a commit has
+        #: closed it.
         self._closes = spec.final
         self._lasts_ms = spec.grace_ms + spec.retention_ms
-        #: Whether stream time closes windows without a commit that sends their results (windows declared with
-        #: ``current()``).
+        #: Whether stream time alone closes windows. This is so for windows declared with ``current()``: each message
+        #: has sent their results already, so no commit has to send them.
         self._passes = not spec.final and not self._by_key and spec.kind in ("tumbling", "hopping")
         #: Milliseconds from a window's end until stream time closes it. With closing strategy ``key``, messages of the
         #: window's key usually close it earlier.
         self._after_ms = self._lasts_ms if self._by_key else spec.grace_ms
         self._closed = self._removed = first_due()
         self._over_ms = NO_TIME
-        #: The record of stream time as it was last committed, and as the next commit will write it.
+        #: The record of stream time: as it was last committed (``_saved``), and as the next commit will write it
+        #: (``_pending``).
         self._saved: Any = None
         self._pending: Any = None
-        #: Number of windows, since the start of the task, for which messages were too late.
+        #: The number of late windows since the start of the task. A window is late each time a message comes after its
+        #: close.
         self.late = 0
         #: The windows that are in numpy arrays; None if all messages are processed one by one.
         self.rows: WindowRows | None = None
-        #: Closes windows of keys whose future event times the worker's clock has reached; None if such times close no
-        #: windows.
+        #: Closes windows of keys with event times after the worker's clock, when the clock reaches these times. None if
+        #: such times close no windows.
         self.keys_ahead: AheadKeys | None = None
         state.scattered = (*INDEXES, OPENS)
         #: The method with which a window's value is stored.
@@ -210,7 +213,8 @@ class StoredWindows:
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
         """Whether the window that is due (without grace) at ``due_ms`` is closed.
 
-        ``known`` is the record of the window's key; None if only stream time closes the window.
+        ``known`` is the record of the window's key, whose own time may close the window, too. None if only stream time
+        closes the window.
         """
         if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
@@ -284,21 +288,21 @@ class StoredWindows:
     def _first_ms(self) -> int:
         """The minimum time of a new index entry.
 
-        Earlier entries would never be read, because commits have passed their time.
+        A commit would never read an earlier entry, because commits have already passed its time.
         """
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
         """Returns the current key's windows that its own event time closes.
 
-        Each item has two numbers and the window's result.
+        Each item has two numbers that identify the window, and the window's result.
         """
         raise NotImplementedError
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of one window was sent. Closes this window.
+        """Closes one window. It must be called when the result of this window was sent.
 
-        The two numbers identify the window. ``reached`` returned them.
+        The arguments are the two numbers that ``reached`` returned for the window.
         """
         raise NotImplementedError
 
@@ -336,7 +340,7 @@ class StoredWindows:
         if before_ms < 0:
             return 0
         before = due_before(before_ms)
-        if self._closes:  # A window is not deleted before its result was sent.
+        if self._closes:  # A window is not deleted before its result is sent.
             before = min(before, f"{self._closed}\x00")
         state, removed = self._state, 0
         for place, _ in state_keys_between(self._state, OWN_KEY, self._removed, before, limit):
@@ -357,11 +361,13 @@ class StoredWindows:
         return removed
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the window of an index entry is closed, so that the window may be deleted."""
+        """Whether the window of an index entry may be deleted, because it is closed."""
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Updates the key's record after a window was deleted. If it was the key's last window, deletes the record.
+        """Updates the key's record after a window was deleted.
+
+        If the deleted window was the key's last window, deletes the record.
 
         Afterwards, the window's key is the store's current key.
         """
@@ -376,8 +382,8 @@ class StoredWindows:
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # The next version of the processor may send results when windows close. It must not send the results of
-            # these windows again.
+            # The next version of the processor may be declared with ``final()``, which sends a result when a window
+            # closes. It must not send the results of these windows again.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -403,7 +409,8 @@ class StoredWindows:
 
         Raises:
             FormatUnknown: The record has another format version.
-            WindowInvalid: The store has windows of another closing strategy, or of a kind with another stored form.
+            WindowInvalid: The store has windows with another closing strategy, or windows of a kind that is stored in
+                another format.
         """
         self._saved = record = self._of(OWN_KEY, CLOCK)
         if record is not None:
@@ -431,17 +438,14 @@ class StoredWindows:
         )
 
     def committed(self) -> None:
-        """Must be called after the commit of the record that ``save`` wrote.
-
-        This record is then the last committed record.
-        """
+        """Must be called after each commit. The record that ``save`` wrote is then the last committed record."""
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
         """Must be called after an aborted transaction. Resets stream time and positions to the last commit.
 
-        Returns the same as ``load``.
+        Returns the stream time, and event times after the worker's clock, as ``load`` does.
         """
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()

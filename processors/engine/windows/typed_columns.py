@@ -40,14 +40,16 @@ BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: Column types for aggregates that windows store in another form than aggregations: as a list that contains the value.
+#: Column types for aggregates of windows. A window stores these values inside a list, but a running aggregation does
+#: not.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
     **dict.fromkeys(("earliest", "latest"), Held(1, TEXT)),
 }
 
-#: Column types of the rows of a grouped table. They have results, and not the values that are stored to compute them.
+#: Column types of the rows of a grouped table. Such a row contains the results themselves, and not the stored values
+#: from which results are computed.
 _KINDS_OF_ROWS: dict[str, ColumnType] = {**_KINDS, "mean": FLOATING}
 
 
@@ -66,7 +68,7 @@ def window_schema(aggregation: Aggregation) -> StoreSchema:
 def count_window_schema(spec: CountSpec) -> StoreSchema:
     """Returns the typed columns of a count window's store: times, message count and aggregates of the open window.
 
-    For overlapping windows, no window is stored. The only column is then the number of the key's messages.
+    Overlapping windows are not stored themselves. Their store's only column is the number of the key's messages.
     """
     if spec.step != spec.count:
         counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
