@@ -177,8 +177,8 @@ class ChangelogCopy:
         next audit.
         """
         if self._log is not None:
-            # The source topic of a table has other producers. Their records at `end` or later are only not processed
-            # yet.
+            # The changelog of this store is the source topic of a table, so other producers may write to it. Their
+            # records at `end` or later are no fault: the worker has just not processed them yet.
             return None
         count, first = 0, (0, 0)
         for batch in read_batches(
@@ -255,7 +255,7 @@ def _reaching(topics: Topics, partition: Partition, end: int) -> int:
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # The records exist. Their transaction can stay open for a short time after Kafka answered the commit.
+        try:  # The records exist, but their transaction can stay open for a short time after the answered commit: wait.
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

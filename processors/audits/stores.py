@@ -206,9 +206,9 @@ def audit_stores(
         topics: Access to Kafka topics and groups.
         config: Security settings of the Kafka client.
         tables: Store -> its table; a store without a table is not compared with the warehouse.
-        kept: Function that returns the manifests of older checkpoints. If one of them has the table's offsets, the
-            table is compared with it. The function is called after the new checkpoint was taken, because taking a
-            checkpoint may delete the oldest checkpoint.
+        kept: Function that returns the manifests of older checkpoints. If one of these checkpoints has the table's
+            offsets, the table is compared with it. The function is called after the new checkpoint was taken, because
+            taking a checkpoint may delete the oldest checkpoint.
 
     Raises:
         ProcessorSilent: A worker does not answer.
