@@ -49,9 +49,9 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """The earliest time of a deployment in the marks of these processors; None if no mark has a time.
+    """The earliest time of a deployment that the marks of these processors record; None if no mark has a time.
 
-    A mark is a file with a copy of a deployment's registry row.
+    A mark is a file with a copy of a deployment's row in the registry.
     """
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]

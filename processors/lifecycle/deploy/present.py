@@ -22,7 +22,7 @@ def slots_present(processor: str, world: World) -> tuple[str, ...]:
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots (one for each worker) that have a live process but are missing in ``recorded``.
+    """The slots (one for each worker) that have a live process but are missing in ``recorded``, the registry's slots.
 
     Empty if the supervisor does not run.
     """

@@ -205,7 +205,7 @@ class DeployedProcessors:
     ) -> ApplyFailed:
         """Start the previous release again after a failure; returns the error to raise.
 
-        ``others`` is true if the failed deploy changed the settings of the release.
+        ``others`` is true if the failed deploy gave the workers other settings than the recorded ones.
         """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:
@@ -239,7 +239,7 @@ class DeployedProcessors:
         )
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop all workers after a final commit; ``for_good`` records the stop, so that recovery starts none."""
+        """Stop all workers after a final commit; ``for_good`` records the stop, so that recovery starts no worker."""
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 

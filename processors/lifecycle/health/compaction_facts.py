@@ -57,8 +57,8 @@ def read_compaction(
         return CompactionFacts(topic, None, ())
     starts = topics.start_offsets(topic)
     began = clock()
-    # The last stable offset is read before the high watermark. So if both are equal, no transaction is open.
-    # A commit between the two reads only causes one more poll.
+    # The last stable offset is read before the high watermark. So if both are equal, no transaction was open at the
+    # first read. A commit between the two reads only causes one more poll.
     first = topics.end_offsets(topic, committed=True)
     ends = topics.end_offsets(topic, committed=False)
     still = {number for number, stable in first.items() if stable < ends[number]}

@@ -267,7 +267,7 @@ class Rehearsals:
         return done
 
     def before(self, processor: str) -> float | None:
-        """Duration, in seconds, of the processor's second-newest rehearsal; None if there are fewer than two."""
+        """Seconds of the rehearsal before the processor's newest one, for a comparison; None if there is none."""
         known = rehearsed(self._world.registry.actions(1000), processor)
         return None if len(known) < 2 else float(known[1]["seconds"])
 
@@ -349,7 +349,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """Wraps a Kafka cluster: its changelogs seem to end at the given offsets, because later records are hidden."""
+    """Wraps a Kafka cluster and hides later records, so that its changelogs seem to end at the given offsets."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster

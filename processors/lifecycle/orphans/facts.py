@@ -103,7 +103,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
     """The processors that a topic's records name as their writers, and the topic's end offsets.
 
-    Both are empty for an unreadable topic.
+    Both are empty if the topic cannot be read.
     """
     try:
         ends = topics.end_offsets(topic, committed=False)

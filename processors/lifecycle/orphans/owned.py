@@ -136,7 +136,7 @@ class Known:
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
-        """All names, longest first, so that a topic of processor ``a-b`` is not assigned to processor ``a``."""
+        """All processor names, longest first, so that a topic of processor ``a-b`` is not assigned to ``a``."""
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:

@@ -19,7 +19,7 @@ from holdfast.infra.deploy.marks import Mark
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A deployment's number (generation) and code version; ``desired`` is the desired state, None if unknown."""
+    """A deployment's number (generation) and code version; ``desired`` is its desired state, None if unknown."""
 
     generation: int
     code_version: str

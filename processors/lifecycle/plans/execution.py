@@ -148,8 +148,8 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                # Where input offsets were set back, the input that is read again restores the keys. A command that
-                # writes the exported keys back is then not printed.
+                # If input offsets were set back, the worker reads the input again, which restores the keys. So no
+                # command is printed that writes the exported keys back.
                 undo = "" if stage.positions or not stage.can_be_undone else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():

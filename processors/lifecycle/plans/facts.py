@@ -439,8 +439,8 @@ def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[M
 
     ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots (places of workers) with
     a process. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids
-    that are not in ``own``. So each live slot without a member in ``own`` may have one member with an unknown client
-    id. Members with unknown ids are returned only if there are more of them than such slots.
+    that are not in ``own``. So each live slot without a member in ``own`` may explain one member with an unknown client
+    id. If there are more unknown members than such slots, all unknown members are returned; otherwise none.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -456,7 +456,7 @@ def _is_whole(
 ) -> bool:
     """Whether local state contains all input that is committed for a store.
 
-    If it lacks input, a count of keys in local state would be too low.
+    If local state lacks input, a count of its keys would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:

@@ -351,7 +351,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         at: The snapshot to restore: a tag, a snapshot id, a version number, or ``latest``; None for no snapshot.
         inputs: Input offsets after the restore. ``snapshot``: the offsets of the snapshot, in the same topics.
             ``copied``: the offsets of the snapshot, in copies of the topics. ``earliest``: the topics' first offsets,
-            because all records are newer than the snapshot. ``stay``: unchanged.
+            for topics whose records are all newer than the snapshot. ``stay``: unchanged.
         file: The absolute path of an export file whose entries are put back (with ``stores``, only the entries of these
             stores); None for no file.
     """

@@ -191,7 +191,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ClearGroups(ClearKeys, frozen=True, tag="clear_groups"):
-    """Owners delete stores on which groups of a table's rows depend. Their entries can't be put back afterwards."""
+    """Owners delete stores of a ``group_by`` of a table. Entries of such stores can't be put back afterwards."""
 
     can_be_undone: ClassVar[bool] = False
 

@@ -42,7 +42,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 #: The commands (verbs) that leave no half-changed state if they are interrupted. After them, recovery may start
 #: workers, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Stages that running workers carry out, so that they fail while a worker is down.
+#: Stages that running workers carry out. Such a stage fails while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
 #: Stages that start, stop or pause workers, prepare a version, or only compare.
 _CHANGES_NO_STATE = (
@@ -147,9 +147,9 @@ def _word(value: Any) -> str:
 
 
 def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
+    """The newest finished stage that started or stopped workers, if it started the workers paused; otherwise None.
 
-    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
+    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died meanwhile.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None

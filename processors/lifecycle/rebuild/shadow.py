@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.ports import World
 #: The name of the slot (worker process) of every shadow. A shadow has only one process, and its slot is separate from
 #: the processor's slots.
 SLOT = "0"
-#: Maximum seconds from the start of a shadow (second run) until it has restored its own state and processes everything.
+#: Maximum seconds from the start of a shadow (second run) until it has restored its state and processes all partitions.
 START_S = 600.0
 #: Maximum seconds to wait until topics and group of a shadow (second run) can be deleted. A killed member stays in the
 #: group until its session ends.

@@ -186,7 +186,7 @@ def recover(
 
 
 def _who_has(incident: Incident, world: World) -> str:
-    """The other run that works on the processor, as a sentence without a full stop."""
+    """A sentence, without a full stop, about the run that works on the processor instead of this run."""
     if is_applied(incident.processor, world):
         return f"an apply of {incident.processor} is open, see `holdfast apply list`"
     return "another run works on it"
@@ -241,7 +241,7 @@ def _note_wait(incident: Incident, said: str, world: World) -> None:
 
 
 class _Recovery:
-    """One run's work on one incident."""
+    """The work of one recovery run on one incident."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: Faults that restarts did not repair: those of earlier runs, and those of the processor's previous incident.
+        #: Sentences about faults that no restart repaired, in earlier runs or in the processor's previous incident.
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
@@ -328,7 +328,7 @@ class _Recovery:
     ) -> tuple[Literal["failed", "waiting"], str]:
         """End the run: the ``repaired`` slots run again, but a restart cannot repair the other failed slots now.
 
-        If one of these slots waits, the incident stays open. Otherwise it fails, and asks a person about them.
+        If one of these failed slots must wait, the incident stays open. Otherwise it fails, and asks a person.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -368,7 +368,7 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # Workers that the registry does not list are removed, because they hold partitions.
+        # Workers that the registry does not list are removed, because they own partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
@@ -468,7 +468,7 @@ class _Recovery:
         """Wait until every slot that is not in ``down`` works. If ``down`` is empty, also wait for all partitions."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        # Partitions are not checked, because the partitions of the workers in ``down`` may have no running worker.
+        # With slots in ``down``, partitions are not checked, because no running worker may own their partitions.
         if down:
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"

@@ -56,7 +56,7 @@ log = get_logger(__name__)
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
 #: time, the next incident takes over the list of faults that restarts did not repair.
 BEFORE_S = 900.0
-#: Maximum seconds that a run waits for the end of a processor's recovery, before the run changes the processor.
+#: Maximum seconds that a Dagster run waits for the end of a processor's recovery, before it changes the processor.
 RECOVERED_WITHIN_S = 300.0
 
 
@@ -144,7 +144,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program; if the supervisor reports a start time in the future, it is replaced by the kernel's start time."""
+    """The program; if the supervisor reports a start time in the future, the kernel's start time replaces that time."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -264,7 +264,7 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record that an incident waits, unless this is recorded already; ``why`` is the reason as a sentence.
+    """Record that an incident waits, unless the same wait is recorded already; ``why`` is the reason as a sentence.
 
     ``incident`` must have just been read from the registry.
     """

@@ -39,8 +39,9 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
-    # A deployment that was in progress should run, so its state is "deployed". Without a mark file, the desired state
-    # is unknown. Then "stopped" is recorded, because a processor that does not start loses nothing.
+    # A deployment that was in progress should run, so its state is "deployed". Without a mark (file with a copy of the
+    # registry's row), the desired state is unknown. Then "stopped" is recorded, because a stopped processor loses
+    # nothing.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

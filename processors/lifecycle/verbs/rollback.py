@@ -78,16 +78,16 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A killed apply (execution of a plan) resumes this plan. A new plan might go back one more release, because the
-        # registry may already record that the earlier release works.
+        # A killed apply (execution of a plan) must resume this plan. A new plan might go back one release too far,
+        # because the registry may already record that the earlier release works.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with the id ``name``.
+    """The release with the id ``name``; None if there is no such release.
 
-    If none has this id, a release of code version ``name``, preferably one that worked.
+    If no release has this id, it is a release of code version ``name``, preferably one that worked.
     """
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]

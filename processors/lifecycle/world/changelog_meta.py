@@ -13,11 +13,11 @@ from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta,
 #: Number of offsets at the end of a changelog that are searched first. If they contain no meta record, the next search
 #: covers eight times as many.
 FIRST_LOOK = 2_000
-#: Maximum number of offsets that are searched. A topic that is only named like a changelog, and has no meta records,
-#: reaches this limit.
+#: Maximum number of offsets that are searched for a meta record. The limit is reached in a topic that is only named
+#: like a changelog, because such a topic has no meta records.
 LONGEST_LOOK = 130_000
-#: Maximum number of partitions that are read for the newest generation; the longest partitions are read first.
-#: One partition is enough in most cases, because every commit since a deployment records its generation.
+#: Maximum number of partitions that are read to find the newest generation (deployment number), the longest first.
+#: One partition is enough in most cases, because every commit since a deployment records the deployment's number.
 #: Reading one partition takes a fraction of a second.
 GENERATION_PARTITIONS = 12
 
