@@ -21,7 +21,7 @@ _WAIT_STEP_S = 1.0
 
 
 class ClientRaised(Exception):
-    """An exception that the client library does not document, raised by the simulated network."""
+    """Raised by the simulated network, to test an exception that the client library does not document."""
 
 
 @dataclass(slots=True)
