@@ -17,7 +17,7 @@ from holdfast.assets import keys
 
 #: The data version of every asset that changes outside of Dagster's runs.
 LIVE = dg.DataVersion("live")
-#: Dagster's default data version for an event that has none. Events of topics have none.
+#: Dagster's default data version for an event without a data version. Events of topic assets have none.
 _UNKNOWN = "INITIAL"
 #: Names of the tags that Dagster itself writes to a materialisation in a run.
 DATA_VERSION_TAG, CODE_VERSION_TAG = "dagster/data_version", "dagster/code_version"

@@ -23,8 +23,8 @@ from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Milliseconds after which Spark fails the read of a partition that returns no record.
 POLL_TIMEOUT_MS = 20_000
-#: Maximum milliseconds that a broker waits for more records; short, because all records of a range already exist.
-#: Most ranges end with a transaction marker, where a fetch finds no record and waits for this whole time.
+#: Maximum milliseconds that a broker waits for more records. The time is short, because all records of a range exist
+#: already. Most ranges end with a transaction marker; there, a fetch finds no record and waits for this whole time.
 FETCH_WAIT_MS = 20
 
 

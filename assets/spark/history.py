@@ -88,7 +88,7 @@ class Counted:
     records: int = 0
     tombstones: int = 0
     size: int = 0
-    #: Number of records in an unknown format. The next field is the offset of the first of these records.
+    #: Number of records in an unknown format. The next field, ``first_strange``, is the first of their offsets.
     strange: int = 0
     first_strange: int | None = None
     #: Number of values that only Python can decode, because SQL lacks a function for their codec.
@@ -100,10 +100,10 @@ class HistoryUnclear(HoldfastError):
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history whose summary has the end offsets; None if there is no such version.
+    """The newest version of the history table whose summary has the history's end offsets; None without such a version.
 
     The version is on the branch main, or has the tag ``REACH_TAG``. The tagged version is returned only if main has the
-    same number of rows, because then no row was appended after the tag.
+    same number of rows: then no row was appended after the tag.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -201,8 +201,8 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """SQL condition that is true for changes in one of the offset ranges, from start to before end.
 
-    A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
-    has only comparisons, AND and OR, so that Iceberg can skip files without matching rows.
+    A row with op ``base`` replaces all records before its offset. So for such rows, ``start`` is excluded and ``end``
+    included. The condition has only comparisons, AND, OR and NOT, so that Iceberg can skip files without matching rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "

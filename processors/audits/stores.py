@@ -247,8 +247,8 @@ def audit_store(
     """
     parts = store_partitions(manifests, subject.store)
     measured = tuple(measure(topics, part, subject.store, config, tabled, subject.log) for part in parts)
-    # A table's source topic can replace the changelog. A partition of it that no worker has processed yet contains no
-    # state.
+    # If a table's source topic replaces the changelog, partitions in no checkpoint are not reported. They may contain
+    # records, but a partition that no worker has processed yet contains no state.
     known = bool(manifests) and subject.log is None
     unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if known else ()
     if tabled is None:
