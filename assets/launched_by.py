@@ -1,4 +1,4 @@
-"""Names the person or program that launched a run; the registry records this name with each change."""
+"""Names the person or program that launched a run; Holdfast's registry records this name with each change."""
 
 from collections.abc import Mapping
 from typing import Protocol

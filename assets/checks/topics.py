@@ -65,7 +65,7 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The result of the check that a deploy recorded the processor's newest deployment in the registry.
+    """The result of the check that a deploy recorded the processor's newest deployment in Holdfast's registry.
 
     ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
     empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.

@@ -106,9 +106,9 @@ def require_readable(records: DataFrame, topic: str) -> None:
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Raises ChangelogUnreadable if ``strange`` is not empty, because these records have an unknown format.
+    """Raises ChangelogUnreadable if ``strange`` is not empty.
 
-    ``strange`` lists such records as (partition, number of records, first offset).
+    ``strange`` describes records in an unknown format, as (partition, number of such records, their first offset).
     """
     if strange:
         partition, _, offset = min(strange)

@@ -190,7 +190,7 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 def from_table(rows: DataFrame) -> DataFrame:
     """Converts rows of the current table to the columns of folded changes (newest change of each key).
 
-    The rows get generation 0, so that every change from the changelog counts as newer.
+    The rows get generation 0 (number of the changelog), so that every change from the changelog counts as newer.
     """
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value", f"json AS {DECODED}")

@@ -31,7 +31,7 @@ from holdfast.processors.snapshots.names import quoted
 
 #: Maximum number of differing keys that the result of a comparison contains as examples.
 EXAMPLES_MAX = 20
-#: Number of comparisons that run in parallel, because Spark can execute one while it plans another.
+#: Number of comparisons that run in parallel: Spark can execute one comparison while it plans another.
 AT_ONCE = 2
 
 _FLEET = (

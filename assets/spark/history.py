@@ -96,7 +96,7 @@ class Counted:
 
 
 class HistoryUnclear(HoldfastError):
-    """A history has rows, but none of its versions has the property with the end offsets."""
+    """A history table has rows, but none of its versions records up to which offsets the history is complete."""
 
 
 def reaching_version(versions: Versions) -> int | None:
@@ -293,5 +293,5 @@ def decoded_text(value: bytes | None) -> str | None:
     try:
         text = json_text(bytes(value))
     except FormatUnknown:
-        return None  # The typed columns of the row become null, and its column `why` has the reason.
+        return None  # The row's typed columns become null, and the row's column `why` has the reason.
     return None if text is None else text.decode()

@@ -62,7 +62,7 @@ _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint",
 
 
 class SnapshotClaims(Protocol):
-    """Records the start and end of snapshots; the registry implements it."""
+    """Records the start and end of snapshots; Holdfast's registry implements it."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
         """Record the start of a snapshot; returns False if it was already recorded."""

@@ -106,7 +106,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose value differs between the copies, with its entry in each copy."""
+    """One key whose value differs between the copies, with the key's value, offset and time in each copy."""
 
     partition: int
     offset: int

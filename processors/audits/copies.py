@@ -36,7 +36,7 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A changelog ends before the compared offset, or a checkpoint's offset differs from its manifest.
+    """A changelog ends before the compared offset, or a checkpoint has another offset than its manifest says.
 
     Fields: ``topic``, ``partition``, ``seen``, ``expected``.
     """
@@ -47,7 +47,7 @@ class Stray:
     """Records that another program committed to a changelog partition after the worker's last record.
 
     ``end`` is the offset after the worker's last record. ``records`` is the number of the other program's records.
-    ``offset`` and ``timestamp_ms`` belong to the first of them.
+    ``offset`` and ``timestamp_ms`` are those of the other program's first record.
     """
 
     partition: int

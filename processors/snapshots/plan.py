@@ -483,7 +483,7 @@ def _plan(
 
 
 def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
-    """The changelog offset of a partition from which the table is written."""
+    """The changelog offset of a partition from which on records are written to the table."""
     match source:
         case Incremental(base):
             return base.ends[point.partition]

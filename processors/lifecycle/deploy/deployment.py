@@ -112,7 +112,7 @@ def deploy(
 
     Args:
         rollout: Version, slots (places of workers) and settings that the processor has to run with.
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         timeout_s: Maximum seconds from the start of the instances until they are ready.
         who: Name of the user or Dagster run, for the registry.
         progress: Called at each check.
@@ -328,7 +328,8 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # If the registry was lost, generations (deployment numbers) continue after the newest generation in the changelogs.
+    # If Holdfast's registry was lost, generations (deployment numbers) continue after the newest generation in the
+    # changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

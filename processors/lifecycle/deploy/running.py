@@ -73,7 +73,7 @@ class DeployedProcessors:
     """Starts, stops and rolls back processors through a deployer.
 
     Args:
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         rollout: Function of processor and release id that returns the rollout (how to run the processor). Release id
             None means the deployed release.
         who: Name of the user or Dagster run, for the registry.
@@ -244,7 +244,7 @@ class DeployedProcessors:
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
     def adopt(self, processor: str, stage: AdoptDeployment) -> Done:
-        """Record a deployment that is missing in the registry; no worker is restarted."""
+        """Record a deployment that is missing in Holdfast's registry; no worker is restarted."""
         registry, now, release = self._world.registry, self._world.clock(), stage.release
         if release is not None:
             columns = {name: release[name] for name in ("target", "folder", "shape")}
@@ -263,7 +263,7 @@ class DeployedProcessors:
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
         """Stop all workers, which a later stage of the same plan starts again.
 
-        Until that stage, the registry has the state "deploying", so that recovery starts no worker.
+        Until that stage, Holdfast's registry has the state "deploying", so that recovery starts no worker.
         """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():

@@ -264,7 +264,7 @@ def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)
         if restored >= RESTORED_FEW and seconds > 0:
-            # A worker restores its tasks in parallel, so the slowest task gives the duration.
+            # A worker restores its tasks in parallel, so its restore lasts as long as that of its slowest task.
             rates.append(restored / seconds)
     count = max(1, len(workers))
     if rates:

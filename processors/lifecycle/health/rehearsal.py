@@ -175,7 +175,7 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
-    """The rehearsal as a JSON object, for the registry and the option ``--json``."""
+    """The rehearsal as a JSON object, for Holdfast's registry and the option ``--json``."""
     stores = [{**asdict(each), "restored": each.restored.hex, "owned": each.owned.hex} for each in rehearsal.stores]
     return {
         **asdict(rehearsal),
@@ -237,7 +237,7 @@ class Rehearsals:
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:
-        """Restore one task, compare it with the owner's checkpoint, and record the result in the registry.
+        """Restore one task, compare it with the owner's checkpoint, and record the result in Holdfast's registry.
 
         Raises:
             RehearsalImpossible: The task moved, its changelog or disk space is missing, or another rehearsal runs.

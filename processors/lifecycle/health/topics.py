@@ -110,7 +110,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The key under which the memory keeps this finding, made of the check's name and the topic."""
+        """The key of this finding in ``WatchMemory.told``, made of the check's name and the topic."""
         return f"{self.check} {self.topic}"
 
 

@@ -76,7 +76,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
+    """One file or subfolder in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
 
     A slot is the place of one worker.
     """

@@ -207,8 +207,8 @@ class Applier:
             self._refuse_held(record, begun)
             if begun is None:
                 raise _in_progress(record, begun, "was begun by another version of Holdfast")
-            # An ``adopt`` replaces any open apply, because the registry may be a restored backup. Such a backup may
-            # list an apply as open that ended after the backup was made.
+            # An ``adopt`` replaces any open apply, because Holdfast's registry may be a restored backup. Such a backup
+            # may list an apply as open that ended after the backup was made.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue

@@ -51,7 +51,7 @@ class Runner(Protocol):
         """
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
-        """Record a deployment that is missing in the registry; no worker is restarted."""
+        """Record a deployment that is missing in Holdfast's registry; no worker is restarted."""
 
 
 class Owners(Protocol):

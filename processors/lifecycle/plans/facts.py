@@ -45,7 +45,7 @@ class InstanceFacts(msgspec.Struct, frozen=True):
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The recorded deployment of a processor; each new record has a greater ``generation``."""
+    """The recorded deployment of a processor; each new deployment has a greater number, its ``generation``."""
 
     code_version: str
     slots: tuple[str, ...]
@@ -151,7 +151,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         strangers: Members of the group that are not workers of this installation, as texts.
         committed: Topic -> partition -> committed offset of the group.
         deployment: The recorded deployment; None if the processor was never deployed.
-        behind: The finding that the registry lacks the processor's newest deployment; None if it has the newest one.
+        behind: The finding that Holdfast's registry lacks the processor's newest deployment; None if it has it.
         instances: The recorded slots (places of workers), and further slots that have a process.
         local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
@@ -269,7 +269,7 @@ class FactSource(Protocol):
         """The recorded deployment; None if the processor was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """The finding that the registry lacks the processor's newest deployment; None if the registry has it."""
+        """The finding that Holdfast's registry lacks the processor's newest deployment; None if the registry has it."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The facts of the workers in these slots (places of workers), and in all other slots that have a process."""

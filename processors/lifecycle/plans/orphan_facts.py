@@ -158,7 +158,7 @@ class OrphanSource(Protocol):
         """All orphans (resources without an owner) with their facts.
 
         Raises:
-            HoldfastError: Kafka or the registry does not answer.
+            HoldfastError: Kafka or Holdfast's registry does not answer.
         """
 
     def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:

@@ -1,4 +1,4 @@
-"""Describes the topics and stores of a processor's version (its shape). The registry keeps it with each release.
+"""Describes the topics and stores of a processor's version (its shape). Holdfast's registry keeps it with each release.
 
 Topology ──shape_of──► Shape ──as_document──► the registry's column ──from_document──► Shape
 """

@@ -53,7 +53,7 @@ class Machine:
     """The objects with which a rebuild reads and changes Kafka and the supervisor.
 
     Args:
-        world: Access to the supervisor, the registry and the paths.
+        world: Access to the supervisor, Holdfast's registry and the paths.
         topics: Access to Kafka topics and groups.
         runner: Starts the processor's own workers.
         rollout: Function of a processor that returns how to run it at present (rollout).
@@ -105,7 +105,7 @@ class ShadowProgram:
             spec,
             name=world.paths.program(group, SLOT),
             command=(*spec.command, "--shadow", store),
-            # Port 0 means any free port, because the configured port belongs to the processor's own worker.
+            # The shadow uses any free port (0), because the configured port belongs to the processor's own worker.
             environment={**spec.environment, "HOLDFAST_SERVING__PORT": "0"},
             stdout_path=world.paths.program_log(group, SLOT),
         )

@@ -103,7 +103,7 @@ class RecoveryPolicy:
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: The finding that the registry lacks a deployment that the changelogs record; otherwise None.
+    #: The finding that Holdfast's registry lacks a deployment that the changelogs record; otherwise None.
     behind: Behind | None = None
 
 
@@ -133,7 +133,7 @@ def recover(
     Args:
         incident_id: Id of the incident.
         rollout: The wanted deployment of the processor.
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         run_id: The run that recovers the incident; the same run may call again after an interruption.
         policy: Maximum attempts, and timeouts.
         progress: Called at each poll while the processor starts.
@@ -368,7 +368,7 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # Workers that the registry does not list are removed, because they own partitions.
+        # Workers that Holdfast's registry does not list are removed, because they own partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}

@@ -176,7 +176,7 @@ class Unsupervised:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The registry lacks the newest deployment, so the desired state is unknown; a person must correct the registry."""
+    """Holdfast's registry lacks the newest deployment, so the desired state is unknown; a person must correct it."""
 
     behind: Behind
     kind: ClassVar[Kind] = "registry-behind"
@@ -204,7 +204,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The most serious diagnosis of all instances (workers); an incident is named after it.
+    """The most serious diagnosis of all instances (workers), after which an incident of the processor is named.
 
     The result is ``NotDeployed`` if there are no instances.
     """

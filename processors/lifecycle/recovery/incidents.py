@@ -1,7 +1,7 @@
 """The sensor's part of recovery: observes a processor, diagnoses it, and opens an incident if it needs recovery.
 
 Invariants:
-    - An observation changes nothing but the registry.
+    - An observation changes nothing but Holdfast's registry.
     - A processor has at most one open incident. A crash loop opens one last incident, which asks a person.
 """
 
@@ -266,7 +266,7 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
     """Record that an incident waits, unless the same wait is recorded already; ``why`` is the reason as a sentence.
 
-    ``incident`` must have just been read from the registry.
+    ``incident`` must have just been read from Holdfast's registry.
     """
     action = found.action if isinstance(found, Unsupervised) else ""
     kind = found.kind if found.kind in PASSING or action else kind_of(incident.kind)
@@ -329,7 +329,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery must not touch a processor: an apply changes it, or the registry lacks its newest deployment.
+    """Whether recovery must not touch a processor: an apply changes it, or its newest deployment is not registered.
 
     An apply is the execution of a plan.
 
@@ -355,7 +355,7 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
     An apply is the execution of a plan.
 
     Raises:
-        HoldfastError: The registry does not answer.
+        HoldfastError: Holdfast's registry does not answer.
     """
     if recorded.desired != "deploying":
         return recorded

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 
-#: Minimum lag that is reported, records.
+#: Minimum lag that is reported, in records.
 LAG_RECORDS = 100_000
 #: Seconds for which a lag must not shrink before it is reported.
 LAG_S = 300.0

@@ -53,7 +53,7 @@ def processor_now(
     caller measured last. Without ``before``, a present lag counts as new, so it is not reported as lasting.
 
     Raises:
-        HoldfastError: The supervisor or the registry does not answer.
+        HoldfastError: The supervisor or Holdfast's registry does not answer.
     """
     seen = observe(processor, world, limits, patience_s=patience_s)
     found = {slot: each.diagnosis for slot, each in seen.items()}
@@ -82,8 +82,8 @@ def judge(
     result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
-    # If the registry was replaced by an older backup, it may list an apply (execution of a plan) as open that has
-    # ended. So applies are not judged.
+    # If Holdfast's registry was replaced by an older backup, it may list an apply (execution of a plan) as open that
+    # has ended. So applies are not judged.
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
@@ -124,7 +124,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     Empty if the processor works as deployed.
 
     Raises:
-        HoldfastError: The supervisor or the registry does not answer.
+        HoldfastError: The supervisor or Holdfast's registry does not answer.
     """
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}

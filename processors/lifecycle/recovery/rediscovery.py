@@ -60,7 +60,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the adopted processor, and about the source of its facts."""
+        """A sentence about the adopted processor, and about the source from which its version is known."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (

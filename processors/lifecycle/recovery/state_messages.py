@@ -114,7 +114,7 @@ def need_of_unread(processor: str, failed: Exception) -> Need:
 
 
 def need_of_registry(failed: HoldfastError) -> Need:
-    """The message that the registry does not answer, so that no processor is recovered."""
+    """The message that Holdfast's registry does not answer, so that no processor is recovered."""
     action = failed.action or "Read `holdfast doctor`."
     return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
 

@@ -1,4 +1,4 @@
-"""Computes the history of a processor: one entry for each apply (executed plan), incident and action in the registry.
+"""Computes the history of a processor from Holdfast's registry: an entry for each apply (plan), incident and action.
 
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 

@@ -138,7 +138,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The result of the check if the registry was replaced by a backup and lacks the processor's newest deployment."""
+    """The result of the check if Holdfast's registry is a restored backup without the processor's newest deployment."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 

@@ -1,7 +1,7 @@
 """Plan ``adopt``: records a newer deployment in a registry that was replaced by a backup.
 
-The deployment is read from the records outside of the registry: the changelogs, and the mark (a file with a copy of the
-deployment's registry row).
+The deployment is read from the records outside of Holdfast's registry: the changelogs, and the mark (a file with a copy
+of the deployment's registry row).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
 
 
 def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
-    """The plan that records the newest known deployment in the registry; no worker is started or stopped."""
+    """The plan that records the newest known deployment in Holdfast's registry; no worker is started or stopped."""
     old = facts.behind
     if old is None:
         has = "no deployment" if facts.deployment is None else f"generation {facts.deployment.generation}"

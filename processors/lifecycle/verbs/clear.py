@@ -159,7 +159,7 @@ def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None
 
 
 def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The stores whose changelog is created again or contains no records, so that workers must start them empty."""
+    """The stores whose changelog is created again or contains no records; workers must start these stores empty."""
     anew = unusable(facts, topology)
     return tuple(
         spec.store
@@ -222,7 +222,7 @@ def _left_out(facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     """The end offset of every partition of the repartition topics, also without a committed offset.
 
-    Such a partition may contain records that nobody has read.
+    A partition without a committed offset counts, too, because it may contain records that no worker has read.
     """
     return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 

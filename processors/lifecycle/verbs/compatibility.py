@@ -312,7 +312,7 @@ def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Adds to a verdict that a rule (join, column) of the store changed, which only affects new messages."""
+    """Adds to a verdict that a rule (join, column) of the store changed, and that it applies only to new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "

@@ -65,7 +65,7 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
 
 
 def stages_of(decided: provisioning.ProvisionPlan) -> tuple[Stage, ...]:
-    """Converts topic changes to stages."""
+    """Converts the needed changes of topics to the stages of a plan."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:

@@ -195,7 +195,7 @@ def not_exchangeable(
 
 
 def registry_behind(request: Request, facts: Facts) -> Refused | None:
-    """Refuses every verb except ``adopt`` while the registry lacks the processor's newest deployment."""
+    """Refuses every verb except ``adopt`` while Holdfast's registry lacks the processor's newest deployment."""
     if facts.behind is None or isinstance(request, Adopt):
         return None
     return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
@@ -204,8 +204,8 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
 def never_worked(request: Request, facts: Facts) -> Refused | None:
     """Refuses to start the recorded version if it never worked, but another version did.
 
-    An interrupted deploy can leave such a record in the registry. The workers may then still run the previous version.
-    A start would replace these workers by workers of the recorded version, which may not start.
+    An interrupted deploy can leave such a record in Holdfast's registry. The workers may then still run the previous
+    version. A start would replace these workers by workers of the recorded version, which may not start.
     """
     name, worked = facts.processor, "" if facts.deployment is None else facts.deployment.worked_instead
     if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):

@@ -79,7 +79,7 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
         # A killed apply (execution of a plan) must resume this plan. A new plan might go back one release too far,
-        # because the registry may already record that the earlier release works.
+        # because Holdfast's registry may already record that the earlier release works.
         after_kill="go on",
     )
 

@@ -10,8 +10,8 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Number of offsets at the end of a changelog that are searched first. If they contain no meta record, the next search
-#: covers eight times as many.
+#: Number of offsets at the end of a changelog that are searched first for a meta record. If there is none, the next
+#: search covers eight times as many offsets.
 FIRST_LOOK = 2_000
 #: Maximum number of offsets that are searched for a meta record. The limit is reached in a topic that is only named
 #: like a changelog, because such a topic has no meta records.
@@ -67,9 +67,9 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors that the last meta records (records with the input offsets of a commit) of all partitions name.
+    """The processors that are named in the last meta records (with a commit's input offsets) of all partitions.
 
-    Empty without such records.
+    Empty if there are no meta records.
 
     Raises:
         HoldfastError: The topic cannot be read, or a later Holdfast version wrote its meta records.
