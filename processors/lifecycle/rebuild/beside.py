@@ -60,8 +60,8 @@ BREAKS_MAX = 5
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: Errors after which a request is repeated: a dead worker can be the cause, and it is started again before the
-#: repetition.
+#: Errors after which a request is sent again. A dead worker can be the cause of such an error. It is started before
+#: the request is sent again.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 

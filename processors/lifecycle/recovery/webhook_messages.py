@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.recovery.lagging import Lag
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
-#: First and maximum pause, in seconds, between tries while the webhook can't be reached; a failed try doubles the pause.
+#: First and maximum pause, in seconds, between tries while the webhook can't be reached; each try doubles the pause.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
 #: Maximum number of tries for a message that the webhook refuses.
 REFUSALS_MAX = 3
