@@ -25,7 +25,7 @@ INPUT_VERSION_TAG, INPUT_POINTER_TAG = "dagster/input_data_version", "dagster/in
 
 
 def tags_of_live() -> dict[str, str]:
-    """The tag of a reported materialisation with the data version of a live asset."""
+    """The tag of a reported materialisation of a live asset: its data version, which never changes."""
     return {DATA_VERSION_TAG: LIVE.value}
 
 

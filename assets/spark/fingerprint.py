@@ -78,7 +78,7 @@ def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
 def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
     """Returns the fingerprints of rows that have values. ``typed`` is the result of ``typed_hash``.
 
-    One scan computes the fingerprints of pairs and of typed columns.
+    One scan computes the fingerprints of key-value pairs and of typed columns.
     """
     columns = [] if typed is None else [f"{typed} AS typed"]
     sums = [*_sums("hash"), *([] if typed is None else _sums("typed"))]

@@ -113,7 +113,7 @@ def reaching_version(versions: Versions) -> int | None:
 
 
 def history_head(versions: Versions, table: str) -> HistoryHead | None:
-    """The end offsets of a history, as a version's summary records them; None for an empty history.
+    """The offsets up to which a history table is complete, as a version's summary records them; None if it is empty.
 
     Raises:
         HistoryUnclear: The history has rows, but no version has the property with its end offsets.
@@ -138,7 +138,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def tag_newest_changes(spark: SparkSession, table: str) -> None:
-    """Tag the version whose summary has the end offsets of the history, so that expiry does not delete it."""
+    """Tag the version whose summary records up to which offsets the history is complete, so that it does not expire."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)
@@ -187,7 +187,7 @@ def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (or none) to the snapshot's branch of the history, and record the end offsets of the history."""
+    """Append rows (or none) to the snapshot's branch of the history; record up to which offsets it is now complete."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -231,10 +231,10 @@ def fold(rows: DataFrame) -> DataFrame:
 
     The column ``decoded`` is kept if the rows have it.
 
-    If a changelog record and a base row have the same offset, the changelog record counts as newer. Of two base rows
-    with the same offset, the row of the later checkpoint counts as newer. Offset and timestamp of a base row become
-    null, because they belong to the checkpoint, not to the value. Folding one history needs no exchange in Spark,
-    because its files are partitioned by ``store_partition``.
+    A base row was added by a full snapshot, from a checkpoint. If a changelog record and a base row have the same
+    offset, the changelog record counts as newer. Of two base rows with the same offset, the row of the later checkpoint
+    counts as newer. Offset and timestamp of a base row become null, because they belong to the checkpoint, not to the
+    value. Folding one history needs no exchange in Spark, because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     decoded = _decoded_of(rows)

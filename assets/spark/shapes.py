@@ -46,7 +46,7 @@ _FIXED = frozenset(name for name, _, _ in COLUMNS)
 
 
 class SchemaChangeRefused(HoldfastError):
-    """The schema's type of a column cannot represent the values that are stored in the column."""
+    """A column's type in the new schema cannot represent the values that the table already has in this column."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

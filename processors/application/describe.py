@@ -198,9 +198,10 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of steps whose text does not show their position.
+    """Returns texts with the positions of steps, for the version hash, which must change if steps change places.
 
-    The form is ``before<at kind``: the number of the previous step, the step's own number, and its kind.
+    Only steps of certain kinds have such a text. Its form is ``before<at kind``: the number of the previous step, the
+    step's own number, and its kind.
     """
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}

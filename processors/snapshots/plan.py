@@ -151,8 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. Without a request,
-            no source does.
+        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. If no source was
+            requested: none of them does.
     """
     points = _whole_vector(facts)
     base = facts.table.base

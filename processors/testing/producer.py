@@ -35,7 +35,7 @@ class _Queued:
 
 
 class InMemoryProducer(TransactionProducer):
-    """A transactional producer. Without a ``transactional_id``, it sends without transactions."""
+    """A producer, which sends in transactions if it has a ``transactional_id``, otherwise without transactions."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker

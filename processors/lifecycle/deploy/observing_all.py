@@ -48,7 +48,7 @@ class _Answered:
 class _Listed:
     """A deployer (access to the supervisor) with a cached list of programs, or with a cached error that it raises.
 
-    Changes are passed on to the real deployer.
+    Requests that change something are sent to the real deployer.
     """
 
     def __init__(

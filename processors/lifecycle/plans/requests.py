@@ -246,7 +246,7 @@ class Compact(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Set the group's input offsets to the offsets in the state's records, for example after offsets expired."""
+    """Set the group's input offsets to those that the changelogs record, for example after the offsets expired."""
 
     processor: str
 

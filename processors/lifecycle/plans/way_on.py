@@ -75,9 +75,9 @@ def read(record: ApplyRecord) -> Plan | None:
 def keeps_recovery_away(record: ApplyRecord) -> bool:
     """Whether recovery must not touch a processor until its interrupted apply (execution of a plan) is resumed.
 
-    True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
-    process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable. Then only the
-    verb (kind of change) decides. An apply of the whole installation belongs to no processor.
+    True if the plan itself starts or stops workers and must be resumed, because a worker that recovery starts would
+    process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable, so only the verb
+    (kind of change) decides. False for an apply of the whole installation, because it belongs to no processor.
     """
     if record.processor == INSTALLATION:
         return False

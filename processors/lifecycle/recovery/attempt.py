@@ -4,8 +4,8 @@ Invariants:
     - Nothing is started in a slot while its old process may still be alive.
     - Only failed instances are changed, each with its own remedy. An instance that must wait, or needs a person's
       decision, does not delay recovery of other instances.
-    - At most one run (process) has the claim of an incident (``infra.database.leases``); none during a live apply of
-      the processor. A run that lost its claim stops: its deployer and registry verify the claim before each change.
+    - At most one run (process) has the claim of an incident (``infra.database.leases``). During a live apply of the
+      processor, no run has it. A run that lost its claim stops: its ports verify the claim before each change.
     - The registry counts attempts, also those of killed runs. A fault that ends by itself uses no attempt.
     - A fault that no restart repairs is not retried: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.

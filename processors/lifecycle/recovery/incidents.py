@@ -198,8 +198,8 @@ def notice(
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply
     (execution of a plan) runs. An interrupted apply also prevents an incident if its plan starts and stops workers
-    itself and must be resumed. Otherwise, a worker that recovery starts would process half-changed state. An
-    interrupted apply that never starts workers prevents no incident.
+    itself and must be resumed, because a worker that recovery starts would process half-changed state. An interrupted
+    apply that never starts workers prevents no incident.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()

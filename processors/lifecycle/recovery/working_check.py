@@ -42,8 +42,8 @@ WORKING = "working"
 #: Grey: the state is unknown, or the processor should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Kinds of failures that need no warning about workers of another installation in the group. Their action starts no
-#: worker here, or already mentions the other installation.
+#: Kinds of failures that need no warning about workers of another installation in the group. The action for such a
+#: failure starts no worker here, or already mentions the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: The text that comes before the action in an answer.
 ACTION_MARK = " What to do: "

@@ -149,7 +149,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # A changelog that another program created has a wrong configuration, so it must be corrected.
+    # If another program created a changelog again, its configuration is wrong. These stages correct it.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (

@@ -1,7 +1,7 @@
 """Decides for each store whether a new version of a processor can use the state of the previous version.
 
 The decision compares the shapes (topics and stores) of two versions: the recorded shape of the version that worked
-last, and the shape of the new version. The processor can continue to run.
+last, and the shape of the new version. The processor may run during the comparison.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.

@@ -22,7 +22,8 @@ from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
-#: Maximum seconds to watch a new version after all its workers run; the watch ends earlier if every partition commits.
+#: Maximum seconds to watch a new version after all its workers run. The watch ends earlier if every partition has
+#: committed input or has no lag.
 SETTLE_S = 10.0
 #: Number of last messages of each input topic with which a new version is tested.
 PROVEN_MESSAGES = 100

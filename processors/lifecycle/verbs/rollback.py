@@ -1,7 +1,7 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present release in the same way as a deploy compares a new version with the
-running one (``verbs.compatibility``).
+The module ``verbs.compatibility`` compares the earlier release with the present release, in the same way as a new
+version with the running version in a deploy.
 """
 
 from __future__ import annotations
