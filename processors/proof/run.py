@@ -127,7 +127,7 @@ class _Replay:
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # The topology is read first, because ``StepCoverage`` then adds counting steps to the application.
+        self._topology = application.topology()  # read first, because ``StepCoverage`` adds counting steps
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
