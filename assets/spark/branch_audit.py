@@ -112,7 +112,8 @@ def _expected(work: Work) -> Prints:
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
     """The expected fingerprints (hashes) of typed columns.
 
-    They were computed when the values were parsed for this snapshot. If not, the values on the branch are parsed again.
+    Normally they were computed when the values were parsed for this snapshot. If they were not, the values on the
+    branch are parsed again.
     """
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:

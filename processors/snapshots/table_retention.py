@@ -1,6 +1,6 @@
 """Chooses the expired tags and branches of an Iceberg table. Pure; ``assets.spark.maintenance`` deletes them.
 
-The age of its version (Iceberg snapshot) alone does not let a tag or branch expire. If a store did not change, one old
+A tag or branch does not expire just because its version (Iceberg snapshot) is old. If a store did not change, one old
 version can have the recent tags of many time partitions. A recent branch can also begin at an old version.
 
 Invariants:

@@ -231,7 +231,7 @@ class InMemoryTransactions(TransactionView):
 
 
 class ForeignTransaction:
-    """An open transaction of another producer. While it is open, the last stable offsets of its partitions stay."""
+    """A transaction of another producer. While it is open, the last stable offset stays before its first record."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker

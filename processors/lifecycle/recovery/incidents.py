@@ -56,7 +56,7 @@ log = get_logger(__name__)
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
 #: time, the next incident takes over the list of faults that restarts did not repair.
 BEFORE_S = 900.0
-#: Maximum seconds that a Dagster run waits for the end of a processor's recovery, before it changes the processor.
+#: Maximum seconds that a run, which will change a processor, first waits for the end of the processor's recovery.
 RECOVERED_WITHIN_S = 300.0
 
 

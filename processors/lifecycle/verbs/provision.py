@@ -19,7 +19,7 @@ def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
 
 
 def with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """Adds the keys of the newest messages of topics that share state: do these topics use the same partitioner?"""
+    """Adds the newest messages' keys of topics that share state. The keys show whether one partitioner wrote them."""
     return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
 
 

@@ -117,8 +117,8 @@ def retracting_with(topology: Topology, stores: Collection[str]) -> tuple[str, .
 def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -> Refused | None:
     """Refuses to change only a part of the entries of stores that a ``group_by`` of a table uses.
 
-    A row that one entry has added to a group is taken out of the group later, with the help of another store's entry.
-    So the entries must fit each other. ``then`` is added to the action.
+    The entry of one store says what a row has added to a group. When the row changes, this is subtracted from the
+    group's entry in another store. So the entries must fit each other. ``then`` is added to the action.
     """
     together = retracting_with(topology, stores)
     if not together:
