@@ -2,7 +2,7 @@
 
 Invariants:
     - A run applies the plan of the verb ``provision``, and the materialisation's metadata explains the plan. The
-      planner of the verb decides; this module only applies its plan.
+      planner of the verb decides what changes; this module only applies the plan.
     - A refused plan changes nothing, and the step fails with the refusal's sentence and action.
 """
 
@@ -36,8 +36,8 @@ from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 
 PARTITIONS_MATCH = "partitions_match_source"
-#: Maximum number of attempts while another apply (execution of a plan) of the processor is open, and seconds between
-#: two attempts.
+#: Maximum number of attempts to apply the plan while another apply (execution of a plan) of the processor is open, and
+#: seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
 #: Maximum seconds to wait until every broker knows a topic that was just created, and seconds between two checks.
 SETTLE_S, SETTLE_CHECK_EVERY_S = 15.0, 0.2
@@ -105,7 +105,7 @@ def provisioned(
 
     One run may materialise two changelogs of a processor at the same time. The second step then waits until the first
     step has applied its plan, and finds nothing left to do. ``log`` is called with the explanation and the progress.
-    ``wait`` is called between two attempts, and pauses.
+    ``wait`` is the function that pauses between two attempts.
 
     Raises:
         ApplyInProgress: Another plan of the processor was being applied for ``LOOKS * LOOK_EVERY_S`` seconds.

@@ -71,11 +71,11 @@ def home_key() -> dg.AssetKey:
 
 
 def changed_processor(key: dg.AssetKey) -> str:
-    """The processor whose topics or deployment a materialisation of the asset changes; empty if there is none."""
+    """The processor whose topics or deployment are changed if the asset is materialised; empty for other assets."""
     layer, *rest = key.path
     return rest[0] if layer in (CHANGELOGS, PROCESSORS) and len(rest) == 2 and rest[0] != BROKEN_GROUP else ""
 
 
 def tags(layer: str) -> dict[str, str]:
-    """The tag for asset selections, for example ``tag:"layer"="state"``."""
+    """The tag with the asset's layer, for asset selections such as ``tag:"layer"="state"``."""
     return {"layer": layer}

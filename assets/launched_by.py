@@ -1,4 +1,4 @@
-"""Names the person or program that launched a run; the registry records this name with each change."""
+"""Names the person or program that launched a run; Holdfast's registry records this name with each change."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -21,11 +21,11 @@ class Launched(Protocol):
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """Names and values, those that Dagster set itself among them."""
+        """Tag name -> value, including the tags that Dagster itself sets."""
 
 
 def actor_of(run: Launched) -> str:
-    """Returns the run as text. If the person who launched the run is known, the text begins with the person's name."""
+    """Returns a text that names the run, after the name of the person who launched it if that person is known."""
     name = f"dagster run {run.run_id}"
     person = run.tags.get(USER_TAG, "")
     return f"{person[:NAME_MAX]}, {name}" if person and AGAIN_TAG not in run.tags else name

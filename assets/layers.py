@@ -1,7 +1,8 @@
 """The names of the layers of the asset graph; an asset key begins with its layer. Imports no Dagster module.
 
 Invariants:
-    - Assets of the user's project do not count as Holdfast's assets, because their keys have another number of parts.
+    - Assets of the user's project do not count as Holdfast's assets: Holdfast's keys begin with a layer, and have the
+      number of parts of that layer.
 """
 
 from __future__ import annotations

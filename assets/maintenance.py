@@ -1,7 +1,7 @@
 """Maintenance assets. Materialising one expires old versions of a store's tables and compacts small files.
 
 Invariants:
-    - A version with a tag that is kept is never removed.
+    - A table version (Iceberg snapshot) is never removed while one of its tags is kept.
     - Spark is imported only in a run, not when definitions are loaded.
 """
 

@@ -53,7 +53,7 @@ class Verbs(Protocol):
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the newest deployment by this object; None if it has carried out none."""
+        """The result of the newest deployment that this object has carried out; None before the first deployment."""
 
 
 class Machine(Protocol):
@@ -85,7 +85,7 @@ class Lifecycle(Machine, Protocol):
     def verbs(self, who: str) -> Verbs:
         """An object that plans and applies requests, for example a deploy.
 
-        The registry records ``who`` with each action.
+        Holdfast's registry records ``who`` with each action.
         """
 
 
@@ -98,7 +98,7 @@ class Warehouse(Protocol):
 
     @property
     def registry(self) -> Registry:
-        """The registry, which records the start and the end of each snapshot."""
+        """Holdfast's registry, which records the start and the end of each snapshot."""
 
     @property
     def maintenance(self) -> MaintenanceSettings:

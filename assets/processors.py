@@ -139,7 +139,7 @@ def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: 
     """The check results of a processor that is deployed and runs now; empty if any worker does not answer.
 
     Raises:
-        HoldfastError: Kafka or the registry does not answer.
+        HoldfastError: Kafka or Holdfast's registry does not answer.
     """
     rollout = deployed_rollout(definition.name, lambda _: definition, cluster.topics(), lifecycle)
     answers = {slot: lifecycle.world.statuses(definition.name, slot).status() for slot in rollout.slots}

@@ -69,7 +69,8 @@ class StorePublisher:
         """Publish the table versions of these time partitions (windows).
 
         For the current window, a snapshot of the store is published. For a past window, a version is built from the
-        history. If the history does not reach the end of the past window, a snapshot is published first.
+        history table. If the history ends before the end of the past window, a snapshot is published first, which
+        continues the history.
 
         Raises:
             SnapshotImpossible: No source certainly gives the state of the checkpoint.

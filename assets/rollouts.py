@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 
 
 def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
-    """A client for each worker of a processor. If the processor is not deployed, one client for worker 0."""
+    """A client for each worker of a processor; one client for slot 0 if the processor has no workers."""
     slots = slots_at_work(processor, lifecycle.world) or FIRST_SLOTS
     return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 

@@ -10,9 +10,9 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 
 
 def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs progress lines, but not a line that was already logged.
+    """Returns a function that logs progress lines, but no line that equals the line logged before it.
 
-    Lines that differ only in their number of seconds count as the same line.
+    Two lines are also equal if they differ only in their number of seconds.
     """
     last = ""
 

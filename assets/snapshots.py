@@ -210,9 +210,9 @@ def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> d
 
 
 def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
-    """Returns the check result after publishing. It passes if only versions for past times were built.
+    """Returns the result of the check that compares the published table with the worker's checkpoint.
 
-    These versions cannot be compared with the present state.
+    The check passes if only versions for past times were built, because these cannot be compared with present state.
     """
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
     differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())

@@ -85,8 +85,8 @@ def state_asset(
         metadata |= _stream_time(statuses) | _timers(statuses, store)
         results = []
         if topic is not None:
-            # A table's source topic can replace the changelog, so partitions without a worker can contain records.
-            # A partition of such a source topic that no worker has processed contains no state yet.
+            # If a table's source topic replaces the changelog, partitions in no checkpoint are not reported. They may
+            # contain records, but a partition that no worker has processed contains no state yet.
             unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
@@ -160,7 +160,7 @@ def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """Returns metadata about a store's timers (count, time of the next timer) or schedules; empty if it has none."""
+    """Returns metadata about a store's timers (count, time of the next timer) or schedules; empty if there are none."""
     timers = [each for status in statuses for task in status.tasks if (each := task.timers.get(store))]
     found, schedules = together(timers), schedules_together(timers)
     if found is None:

@@ -26,8 +26,8 @@ class Window:
 def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = None) -> dg.TimeWindowPartitionsDefinition:
     """The hourly or daily partitions of every snapshot asset, in UTC.
 
-    The settings can name the first partition. Otherwise, the first partition is the window that contains ``began``, or
-    the present window if ``began`` is None.
+    The settings can name the first partition. Otherwise, the first partition is the hour or day that contains the time
+    ``began``, or the present hour or day if ``began`` is None.
     """
     since = settings.since
     if since is not None:
@@ -40,7 +40,7 @@ def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = Non
 
 
 def snapshot_freshness(settings: SnapshotSettings) -> dg.FreshnessPolicy:
-    """Dagster's freshness policy: a warning after 1.5 windows without a snapshot, a failure after 2.5 windows."""
+    """Dagster's freshness policy: a warning after 1.5 time partitions without a snapshot, a failure after 2.5."""
     window = WINDOWS[settings.every]
     return dg.FreshnessPolicy.time_window(fail_window=window * 2.5, warn_window=window * 1.5)
 

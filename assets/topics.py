@@ -80,7 +80,8 @@ def _topic(
         text = f"Output topic of {', '.join(names)}."
     else:
         text = f"Source topic, read by {', '.join(reading)}."
-    # The owners (in Dagster) of a topic without a writer in this installation are those of the topic's readers.
+    # The owners of a topic, as Dagster shows them, are those of the processors that write it. Without such a processor
+    # in this installation, they are those of the processors that read it.
     owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
     # Dagster allows no cycles, so a processor that reads and writes the topic is not upstream of the topic.
     deps = [keys.processor_key(name) for name in names if name not in reading]

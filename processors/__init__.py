@@ -1,6 +1,6 @@
 """The processor packages: ``application`` (what users import), ``engine`` (the worker), and ``lifecycle`` (changes).
 
-Modules of this package import ``infra``, and no other package of Holdfast.
+Modules of this package import only each other and ``infra``, and no other package of Holdfast.
 """
 
 if __name__ != "holdfast.processors":

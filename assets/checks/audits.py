@@ -32,7 +32,7 @@ COPIES_EQUAL = "copies_equal"
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     """The check that compares each table with the store and the changelog; the check runs on demand.
 
-    If it fails, assets downstream of the snapshot are blocked.
+    If the check fails, Dagster does not materialise the assets downstream of the snapshot.
     """
     return check_of_each(
         f"{keys.safe(definition.name)}_audits",
@@ -118,7 +118,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
     """The fingerprint (hash) of one copy of a store, for example of its changelog, over all partitions.
 
-    None unless the copy was compared exactly once in each partition.
+    None if the copy was not compared in a partition, or if it was compared twice there (at two offsets).
     """
     numbers = {moment.partition for moment in audit.moments}
     known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]

@@ -37,9 +37,10 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
-    """The result of the check for the present records.
+    """The result of the check, computed from the newest records of the topics.
 
-    It is an error if a worker would refuse to start, and a warning if a worker would only log a warning.
+    The severity is that of a worker's start: an error if the worker would refuse to start, a warning if it would only
+    log a warning.
     """
     facts = read_facts(topics, topology)
     judged = same_partitioner.judged_topics(topology, facts)

@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
-#: Number of newest applies (executed plans) among which the deploy of the running version is searched.
+#: The deploy of the running version is searched among this many newest applies (executed plans) of the processor.
 _APPLIES_MAX = 200
 #: The recorded name of the stage (step of a deploy) that tests a version on the newest messages.
 _STAGE = "prove_version"
@@ -53,7 +53,7 @@ def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str]
     """The results of the tests (stage ``ProveVersion``) in the last finished deploy of a release (deployed version).
 
     None if no such deploy is recorded. ``applies`` are executed plans, newest first. ``release`` is the id of the
-    running release. After a rollback, these are the results of the earlier deploy that started this release.
+    running release. After a rollback, an earlier deploy of this release counts, because a rollback runs no tests.
     """
     if release is None:
         return []

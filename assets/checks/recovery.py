@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     """Defines the check that tests whether a processor processes input.
 
-    Its verdict is the same as recovery's verdict.
+    The check uses recovery's diagnosis, so both give the same verdict.
     """
     key = keys.processor_key(definition.name)
 

@@ -41,13 +41,13 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Number of newest recorded actions that are searched for adoptions (entries of running processors in an empty
-#: registry). After the registry was lost and filled again, the adoptions are its first actions.
+#: An adoption is the entry of a running processor in an empty registry (database of deployments), after the registry
+#: was lost. Adoptions are searched among this many newest actions of the registry.
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The name of the check that a deploy recorded the processor in the registry. The check warns after the registry was
-#: lost. It fails if the registry was replaced by a backup that lacks the newest deployment.
+#: The name of a check: did a deploy record the processor in the registry (database of deployments)? The check warns
+#: after the registry was lost. It fails if the registry was replaced by a backup without the newest deployment.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
@@ -65,7 +65,7 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The result of the check that a deploy recorded the processor's newest deployment in the registry.
+    """The result of the check that a deploy recorded the processor's newest deployment in Holdfast's registry.
 
     ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
     empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.
@@ -109,7 +109,7 @@ def look_at(
 def open_on(
     places: Mapping[str, Sequence[int]], bootstrap: str, client_config: Mapping[str, Any]
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
-    """Maps each partition to its open transactions; ``places`` maps topics to the partitions to look at.
+    """Maps each partition to its open transactions; ``places`` maps topics to the partitions that are asked for.
 
     A topic that this client may not read is left out. After a broker did not answer, all remaining topics are left out,
     too, because each request would wait for its full timeout.

@@ -17,7 +17,7 @@ from holdfast.assets import keys
 
 #: The data version of every asset that changes outside of Dagster's runs.
 LIVE = dg.DataVersion("live")
-#: Dagster's default data version for an event that has none. Events of topics have none.
+#: Dagster's default data version for an event without a data version. Events of topic assets have none.
 _UNKNOWN = "INITIAL"
 #: Names of the tags that Dagster itself writes to a materialisation in a run.
 DATA_VERSION_TAG, CODE_VERSION_TAG = "dagster/data_version", "dagster/code_version"
@@ -25,7 +25,7 @@ INPUT_VERSION_TAG, INPUT_POINTER_TAG = "dagster/input_data_version", "dagster/in
 
 
 def tags_of_live() -> dict[str, str]:
-    """The tag of a reported materialisation with the data version of a live asset."""
+    """The tag of a reported materialisation of a live asset: its data version, which never changes."""
     return {DATA_VERSION_TAG: LIVE.value}
 
 

@@ -29,8 +29,8 @@ class Bar:
 def bars(rows: Sequence[Bar]) -> list[str]:
     """Draws the rows of a block (a titled group of bars), in order.
 
-    If there are more than ``ROWS_MAX`` rows, only the rows with the longest bars are drawn, and the number of omitted
-    rows.
+    If there are more than ``ROWS_MAX`` rows, only the rows with the longest bars are drawn. A last row then states the
+    number of the other rows.
     """
     kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
     most = max((row.value for row in rows), default=0.0) or 1.0
@@ -70,7 +70,7 @@ def markdown(drawn: str, title: str) -> str:
 
 
 def scaled(value: float, most: float) -> int:
-    """The length of a bar in pixels; ``most`` is the value for which a bar has full length."""
+    """The length of the bar for ``value`` in pixels; ``most`` is the value for which a bar has full length."""
     return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
 
 

@@ -1,4 +1,7 @@
-"""Draws the heat map of an audit: one row for each comparison of a partition, one cell for each bucket."""
+"""Draws the heat map of an audit, which compares a store, its changelog and its warehouse table.
+
+Each comparison of a partition's copies is one row. Each bucket of keys (a group of keys by hash) is one cell.
+"""
 
 from collections.abc import Sequence
 
@@ -14,7 +17,7 @@ _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
 
 
 def heat_map(moments: Sequence[Moment]) -> str:
-    """A Markdown image of the heat map. A cell is green if all copies are equal in its bucket, red if keys differ."""
+    """A Markdown image of the heat map. A cell is green if all copies have equal keys in the bucket, red otherwise."""
     shown = list(moments)
     if len(shown) > ROWS_MAX:
         shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]

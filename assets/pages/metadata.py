@@ -23,8 +23,8 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
 def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
     """A metadata entry that links an asset to a page of the docs.
 
-    ``page`` is a file in the folder ``docs``, which the webserver serves. ``docs_below`` adds the webserver's path
-    prefix.
+    ``page`` is a file in the folder ``docs``, which Dagster's webserver serves. The function ``docs_below`` later adds
+    the webserver's path prefix to the link.
     """
     return {DOCS: dg.MetadataValue.url(f"/docs/{page}")}
 

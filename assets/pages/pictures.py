@@ -34,7 +34,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 #: Maximum number of snapshots, and maximum number of partitions, in one picture.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32
-#: Maximum number of checks of a changelog in one picture: 31, which is a month of nightly checks.
+#: Maximum number of runs of a changelog's check in one picture: a month, because the check runs every night.
 CHECKS_MAX = 31
 
 

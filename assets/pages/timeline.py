@@ -1,8 +1,8 @@
 """Converts entries of a timeline to Dagster events that need no run.
 
 Invariants:
-    - A deploy from the command line becomes a materialization, in the same way as a deploy by a run. Every other entry
-      becomes an observation, because observations do not change the state of checks.
+    - A deploy or ``provision`` from the command line becomes a materialization, like one by a Dagster run. Every other
+      entry becomes an observation, because observations do not change the state of checks.
     - Each event has a tag with its identity, so that an event that was already reported is found by this tag.
 """
 
@@ -16,7 +16,7 @@ from holdfast.processors.lifecycle.recovery.timeline import Event
 
 #: The name of the Dagster tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
-#: Number of newest events of an asset that are searched for an event, to find out whether it was reported before.
+#: An event counts as reported before if it is among this many newest Dagster events of its asset.
 LOOKED_THROUGH = 50
 #: Maximum number of characters of a description, because Dagster shows the description in one line of a list.
 TEXT_MAX = 1_000

@@ -22,7 +22,7 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
     """Returns the numbers of this observation, and the values from which the next observation computes rates.
 
-    ``before`` has the values that the last observation returned for this purpose.
+    ``before`` has the values that this function returned for the last observation, as the second result.
     """
     tasks = [task for status in statuses for task in status.tasks]
     processed = sum(status.records.get("processed", 0) for status in statuses)

@@ -26,8 +26,8 @@ class Work:
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The declared schema of the store, if any. ``schema`` is the schema with which this attempt at a snapshot really
-    #: writes. They differ if columns are inferred from the values.
+    #: The schema that the store declares, if any. The next field, ``schema``, is the schema with which this attempt at
+    #: a snapshot really writes. The two differ if columns are inferred from the values.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
     #: The name of the table to write: the store's table, or a side table if the columns change.
@@ -80,13 +80,13 @@ class Work:
         return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
-        """The newest row of each key that changed after the base (the earlier snapshot on which it builds)."""
+        """The newest row of each key that changed after the base (the snapshot on which this attempt builds)."""
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Maps each partition to the counts of its changes, for the snapshot's manifest.
+        """Maps each store partition to the counts of its changes, for the snapshot's manifest (JSON description).
 
-        The counts are computed only once per attempt at a snapshot.
+        Only the first call of an attempt computes the counts, with Spark.
         """
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
@@ -99,7 +99,7 @@ class Work:
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
-        """The changes; if they fit in memory, with a hint that tells Spark to join them by hash in memory."""
+        """The rows ``changed``; if they are few, with a hint that tells Spark to join them by hash in memory."""
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
@@ -107,7 +107,7 @@ class Work:
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether this first snapshot reads the whole changelog, so that the history gets every change."""
+        """Whether this snapshot starts the history table from the whole changelog, so that no change is missing."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:

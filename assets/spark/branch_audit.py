@@ -54,9 +54,9 @@ def audit_branch(work: Work) -> Prints:
 
 
 def require_read_right(what: str, written: DataFrame, schema: StoreSchema | None, found: Prints) -> None:
-    """Raises SnapshotAuditFailed if, in a sample of rows, typed columns differ from the values that their model reads.
+    """Raises SnapshotAuditFailed if typed columns of a sample of rows differ from what the store's model reads.
 
-    ``what`` names the version in the error. ``found`` has the fingerprints of all rows that were written.
+    ``what`` names the table version in the error. ``found`` has the fingerprints of all rows that were written.
     """
     rows = {number: each.count for number, each in found.pairs.items()}
     misread = misread_columns(written, schema, rows, what) if schema is not None and schema.columns else []
@@ -112,9 +112,8 @@ def _expected(work: Work) -> Prints:
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
     """The expected fingerprints (hashes) of typed columns.
 
-    They come from the values that were parsed for this snapshot.
-
-    Without these, the values on the branch are parsed again.
+    Normally they were computed when the values were parsed for this snapshot. If they were not, the values on the
+    branch are parsed again.
     """
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:

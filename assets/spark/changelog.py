@@ -23,8 +23,8 @@ from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Milliseconds after which Spark fails the read of a partition that returns no record.
 POLL_TIMEOUT_MS = 20_000
-#: Maximum milliseconds that a broker waits for more records; short, because all records of a range already exist.
-#: Most ranges end with a transaction marker, where a fetch finds no record and waits for this whole time.
+#: Maximum milliseconds that a broker waits for more records. The time is short, because all records of a range exist
+#: already. Most ranges end with a transaction marker; there, a fetch finds no record and waits for this whole time.
 FETCH_WAIT_MS = 20
 
 
@@ -32,7 +32,7 @@ def _numbers(codecs: Iterable[Codec]) -> str:
     return ", ".join(f"X'{each.number:02x}'" for each in codecs)
 
 
-#: SQL: the list of the codecs that this version knows.
+#: SQL: the list of the codecs that this version of Holdfast knows.
 KNOWN_CODECS = _numbers(CODECS.values())
 #: SQL condition that is true for a value that only Python, not SQL, can decode.
 IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"
@@ -106,9 +106,9 @@ def require_readable(records: DataFrame, topic: str) -> None:
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Raises ChangelogUnreadable if ``strange`` is not empty, because these records have an unknown format.
+    """Raises ChangelogUnreadable if ``strange`` is not empty.
 
-    ``strange`` lists such records as (partition, number of records, first offset).
+    ``strange`` describes records in an unknown format, as (partition, number of such records, their first offset).
     """
     if strange:
         partition, _, offset = min(strange)

@@ -37,7 +37,7 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # Without this setting, Spark could broadcast a small table, which also exchanges rows between tasks.
+    # Without this setting, Spark could broadcast a small table, and a broadcast also moves rows between tasks.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 #: Spark settings for queries with few rows. Interpreting a plan is then faster than generating and compiling Java code.
@@ -151,7 +151,7 @@ def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | 
 def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
     """Rows of (store_partition, key, value, offset, timestamp), converted to the fixed columns of the current table.
 
-    If the rows have the column ``decoded``, it gives the column ``json`` of values that SQL can't decode.
+    If the rows have the column ``decoded``, the column ``json`` is taken from it for values that SQL can't decode.
     """
     if DECODED not in rows.columns:
         return rows.selectExpr(*CURRENT, *keep)
@@ -168,8 +168,8 @@ def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
     """Joins the keys of the store (``wanted``) with the keys of the history (``known``), one row for each key.
 
-    The column ``differs`` is true if the two values differ. ``value`` is the store's value, null if the store does not
-    have the key. Offset and timestamp are taken from the history, and are null if the values differ.
+    The column ``differs`` is true if store and history have different values for the key. ``value`` is the store's
+    value, null if the store does not have the key. Offset and timestamp come from the history, null if values differ.
     """
     decoded = [DECODED] if DECODED in wanted.columns else []
     left = wanted.selectExpr("store_partition", "key", "value", *decoded)
@@ -190,7 +190,7 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 def from_table(rows: DataFrame) -> DataFrame:
     """Converts rows of the current table to the columns of folded changes (newest change of each key).
 
-    The rows get generation 0, so that every change from the changelog counts as newer.
+    The rows get generation 0 (number of the changelog), so that every change from the changelog counts as newer.
     """
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value", f"json AS {DECODED}")

@@ -43,7 +43,7 @@ class Prints:
 def typed_hash(schema: StoreSchema | None) -> str | None:
     """SQL expression for the hash of a row's key and typed columns; None for a schema without columns.
 
-    A null adds nothing to the hash, so a new column that is null in all rows changes no hash.
+    A column that is null adds nothing to the hash, so a new column that is null in all rows changes no hash.
     """
     if schema is None or not schema.columns:
         return None
@@ -56,7 +56,7 @@ def typed_hash(schema: StoreSchema | None) -> str | None:
 
 
 def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
-    """SQL: the value, but with a list of entries instead of each map, because Spark cannot hash maps."""
+    """SQL expression: the value with each map replaced by the list of its entries, because Spark cannot hash maps."""
     if "map<" not in kind.sql:
         return value
     each = f"e{depth}"
@@ -78,7 +78,7 @@ def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
 def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
     """Returns the fingerprints of rows that have values. ``typed`` is the result of ``typed_hash``.
 
-    One scan computes the fingerprints of pairs and of typed columns.
+    One scan computes the fingerprints of key-value pairs and of typed columns.
     """
     columns = [] if typed is None else [f"{typed} AS typed"]
     sums = [*_sums("hash"), *([] if typed is None else _sums("typed"))]
@@ -98,10 +98,10 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 
 
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
-    """The fingerprints after a merge: from ``known``, replaced rows are subtracted, and merged rows are added.
+    """The fingerprints after a merge, computed from the fingerprints ``known`` before it.
 
-    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. The other arguments
-    are those of ``replacing_sums``.
+    The hashes of replaced rows are subtracted, and the hashes of merged rows are added. If ``typed`` (the result of
+    ``typed_hash``) is given, both frames must have the typed columns. ``replacing_sums`` explains the other arguments.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 

@@ -31,7 +31,7 @@ from holdfast.processors.snapshots.names import quoted
 
 #: Maximum number of differing keys that the result of a comparison contains as examples.
 EXAMPLES_MAX = 20
-#: Number of comparisons that run in parallel, because Spark can execute one while it plans another.
+#: Number of comparisons that run in parallel: Spark can execute one comparison while it plans another.
 AT_ONCE = 2
 
 _FLEET = (
@@ -178,8 +178,9 @@ FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN
 """
 
 _CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
-#: SQL: the hourly windows that must be closed when the last flight has departed. The processor has sent each of them.
-#: The table still has the newest closed hour of each carrier.
+#: SQL: the hourly windows that must be closed when the last flight has departed. The result has each of them with the
+#: place ``sent``, because the processor sends every closed window. It also has the newest window of each carrier with
+#: the place ``newest``, because the processor's table has only that one.
 _CARRIERS_SQL = f"""
 WITH closed AS (
     SELECT carrier, start, named_struct(
@@ -298,8 +299,8 @@ def verify_flights(
     ``months`` is the number of months of the CSV files that are used.
 
     ``table_of`` returns the table name for a processor and a store. ``published`` is called with a processor, from
-    several threads, after the recomputation. The function waits until the processor's table exists. For a processor
-    with windows, its result is a file of JSON lines: the sent records with their ``message_key``.
+    several threads, after the recomputation. ``published`` waits until the processor's table exists. For a processor
+    with windows, ``published`` returns a file of JSON lines: the sent records with their ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -330,8 +331,8 @@ def verify_flights(
 def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
     """The flights of the first months, with their position in the feed as ``place``.
 
-    Arrow, not Spark, reads and sorts the CSV file, and writes it as Parquet into ``folder``, because Spark needs
-    several times as long. Spark computes everything else.
+    Arrow reads and sorts the CSV file, and writes it as Parquet into ``folder``. Arrow is used for this, because Spark
+    needs several times as long. Spark computes everything else.
     """
     import pyarrow as pa
     from pyarrow import parquet

@@ -88,7 +88,7 @@ class Counted:
     records: int = 0
     tombstones: int = 0
     size: int = 0
-    #: Number of records in an unknown format. The next field is the offset of the first of these records.
+    #: Number of records in an unknown format. The next field, ``first_strange``, is the first of their offsets.
     strange: int = 0
     first_strange: int | None = None
     #: Number of values that only Python can decode, because SQL lacks a function for their codec.
@@ -96,14 +96,14 @@ class Counted:
 
 
 class HistoryUnclear(HoldfastError):
-    """A history has rows, but none of its versions has the property with the end offsets."""
+    """A history table has rows, but none of its versions records up to which offsets the history is complete."""
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history whose summary has the end offsets; None if there is no such version.
+    """The newest version of the history table whose summary has the history's end offsets; None without such a version.
 
     The version is on the branch main, or has the tag ``REACH_TAG``. The tagged version is returned only if main has the
-    same number of rows, because then no row was appended after the tag.
+    same number of rows: then no row was appended after the tag.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -113,7 +113,7 @@ def reaching_version(versions: Versions) -> int | None:
 
 
 def history_head(versions: Versions, table: str) -> HistoryHead | None:
-    """The end offsets of a history, as a version's summary records them; None for an empty history.
+    """The offsets up to which a history table is complete, as a version's summary records them; None if it is empty.
 
     Raises:
         HistoryUnclear: The history has rows, but no version has the property with its end offsets.
@@ -138,7 +138,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def tag_newest_changes(spark: SparkSession, table: str) -> None:
-    """Tag the version whose summary has the end offsets of the history, so that expiry does not delete it."""
+    """Tag the version whose summary records up to which offsets the history is complete, so that it does not expire."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)
@@ -187,7 +187,7 @@ def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (or none) to the snapshot's branch of the history, and record the end offsets of the history."""
+    """Append rows (or none) to the snapshot's branch of the history; record up to which offsets it is now complete."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -201,8 +201,8 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """SQL condition that is true for changes in one of the offset ranges, from start to before end.
 
-    A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
-    has only comparisons, AND and OR, so that Iceberg can skip files without matching rows.
+    A row with op ``base`` replaces all records before its offset. So for such rows, ``start`` is excluded and ``end``
+    included. The condition has only comparisons, AND, OR and NOT, so that Iceberg can skip files without matching rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
@@ -231,10 +231,10 @@ def fold(rows: DataFrame) -> DataFrame:
 
     The column ``decoded`` is kept if the rows have it.
 
-    If a changelog record and a base row have the same offset, the changelog record counts as newer. Of two base rows
-    with the same offset, the row of the later checkpoint counts as newer. Offset and timestamp of a base row become
-    null, because they belong to the checkpoint, not to the value. Folding one history needs no exchange in Spark,
-    because its files are partitioned by ``store_partition``.
+    A base row was added by a full snapshot, from a checkpoint. If a changelog record and a base row have the same
+    offset, the changelog record counts as newer. Of two base rows with the same offset, the row of the later checkpoint
+    counts as newer. Offset and timestamp of a base row become null, because they belong to the checkpoint, not to the
+    value. Folding one history needs no exchange in Spark, because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     decoded = _decoded_of(rows)
@@ -293,5 +293,5 @@ def decoded_text(value: bytes | None) -> str | None:
     try:
         text = json_text(bytes(value))
     except FormatUnknown:
-        return None  # The typed columns of the row become null, and its column `why` has the reason.
+        return None  # The row's typed columns become null, and the row's column `why` has the reason.
     return None if text is None else text.decode()

@@ -70,7 +70,7 @@ def maintain_store(
 
     Values of snapshots without a tag are deleted from the quarantine table.
 
-    Tags of the versions in ``needed`` are kept, because an unfinished execution of a plan reads these versions.
+    Tags of the table versions in ``needed`` are kept, because an unfinished execution of a plan reads these versions.
 
     Raises:
         SparkFailed: A step failed; maintenance can run again.
@@ -115,9 +115,9 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """Returns the source of a version's rows, for example ``checkpoint``, as the version's manifest records it.
+    """Returns the source from which the rows of a table version (Iceberg snapshot) were written: ``checkpoint``, ….
 
-    None if the version is not a snapshot of Holdfast.
+    None if Holdfast did not publish the version as a snapshot. ``summary`` is the version's Iceberg summary.
     """
     text = summary.get(MANIFEST_PROPERTY)
     try:
@@ -131,7 +131,7 @@ class _Sourced(msgspec.Struct):
 
 
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
-    """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns their number.
+    """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns the number of values.
 
     Values of snapshots that were never published, and of unpublished attempts at a published snapshot, are deleted too.
     """
@@ -192,8 +192,7 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
     """Delete files in the table's folder that no version uses, for example the files of killed runs.
 
-    For an object store, the client that writes the files also lists them, by prefix, because Hadoop's client is not
-    installed.
+    In an object store, Iceberg's S3 client lists the files by prefix, because Hadoop's S3 client is not installed.
     """
     latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
     folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))

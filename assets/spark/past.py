@@ -43,7 +43,7 @@ from holdfast.processors.snapshots.coverage import base_for, covering, seconds_o
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
-#: Number in a past version's id. Increase the number if the method of building past versions changes.
+#: A number in the id of each past version. Increase it if the method of building past versions changes.
 #: Existing past versions are then built again when their time partition is materialised.
 #: Since 2, the base has no checkpoint after the requested time.
 #: Since 3, the base also has the table's present columns.
@@ -171,9 +171,9 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The schema of the past version; an inferred schema gets the typed columns that ``rows`` have.
+        """The schema of the past version; if the schema is inferred, it has the typed columns that ``rows`` need.
 
-        The table has these columns, because all rows of the history were published to the table.
+        The table already has these columns, because all rows of the history were published to the table.
         """
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 
@@ -189,7 +189,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
         # The base (the earlier snapshot to build on) has an older schema: it lacks a present column or has a former
-        # column. Its rows would have null in the present columns, so the version is built from the whole history
+        # column. The base's rows would have null in the present columns. So the version is built from the whole history
         # instead.
         base = None
     ranges = _ranges(known, base)

@@ -16,7 +16,7 @@ from holdfast.processors.snapshots.names import history_name, table_name
 
 
 def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
-    """The facts of a store's table and history, which are created if they are missing.
+    """The facts of a store's table and history table; creates each of the two tables if it is missing.
 
     Raises:
         FormatUnknown: A later version of Holdfast wrote the newest snapshot.

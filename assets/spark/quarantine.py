@@ -30,8 +30,8 @@ def write_quarantine(
 ) -> dict[int, int]:
     """Write the unreadable rows of ``type_rows`` to the quarantine table, for this attempt at a snapshot.
 
-    The table is created when there is a first row. Returns a mapping from each store partition with unreadable rows to
-    their number. ``counted`` is the same mapping, if the caller has already computed it.
+    The table is created when there is a first row. Returns a mapping: store partition with unreadable rows -> their
+    number. If the caller has already computed this mapping, it passes the mapping as ``counted``.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id, attempt)
     if counted is None:
@@ -63,8 +63,8 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 def _unreadable(rows: DataFrame) -> DataFrame:
     """Returns the rows with an unreadable value: their column ``why`` has the reason and is not null.
 
-    The rows are selected by an explode, not by a filter. Spark would evaluate a filter before the projections, and
-    parse each value six times or more (SPARK-47672). Spark moves no expression before an explode.
+    The rows are selected by an explode, because Spark would evaluate a filter before the projections, and so parse each
+    value six times or more (SPARK-47672). Spark moves no expression before an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

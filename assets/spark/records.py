@@ -40,7 +40,7 @@ def record_snapshot(
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
         # The branch starts from the version in ``seen``. If another run records a snapshot after ``seen`` was read, the
-        # branch cannot be published.
+        # branch cannot be published, and the next attempt reads the versions again.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -125,7 +125,7 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
         for part in manifest.partitions
     ]
     # All rows are passed as one JSON text, because converting Python rows to a DataFrame needs an additional Spark job.
-    # The text is no argument of `spark.sql`, because old versions of parser extensions drop arguments.
+    # The text is not passed as an argument of `spark.sql`, because old versions of parser extensions lose arguments.
     timed = {name for name, kind, _ in SNAPSHOT_COLUMNS if kind == "timestamp"}
     shape = ", ".join(f"`{name}` {'bigint' if name in timed else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]

@@ -46,7 +46,7 @@ _FIXED = frozenset(name for name, _, _ in COLUMNS)
 
 
 class SchemaChangeRefused(HoldfastError):
-    """The schema's type of a column cannot represent the values that are stored in the column."""
+    """A column's type in the new schema cannot represent the values that the table already has in this column."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -85,7 +85,7 @@ class Shape:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """Returns the schema that a snapshot writes: the declared schema, or a schema inferred from columns and values.
+    """Returns the schema that a snapshot writes: the declared schema, or one inferred from table columns and values.
 
     ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """
@@ -114,7 +114,7 @@ def schema_version(spark: SparkSession, table: str) -> int:
 
 
 def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
-    """The schema version of a table, and the digest of that schema; None as digest if it never had a schema."""
+    """The schema version of a table, and the digest of that schema; the digest is None if there never was a schema."""
     properties = metadata_of(spark, table).properties
     return int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
 
@@ -146,8 +146,8 @@ def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
     """Apply a shape (changes of columns) to a table; a repeated call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
-        # The properties are set first.
-        # If a later statement fails, this schema version has no snapshot, so the next snapshot is full.
+        # The properties with the new schema version are set first. If a later statement fails, no snapshot has this
+        # schema version, so the next snapshot is full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
     for statement in _statements(shape):

@@ -47,7 +47,7 @@ class Side:
 
 
 def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
-    """Register a side table for one attempt at a snapshot; at first, it has the same metadata as the table."""
+    """Register a side table for one attempt at a snapshot; at first, it has the metadata of the original table."""
     name = new_side_name(table, snapshot_id, datetime.now(UTC))
     seen = pointers_of(spark).place(_within(table))
     create_namespace(spark, SIDES)
@@ -66,8 +66,8 @@ def exchange(spark: SparkSession, side: Side) -> None:
         TableMoved: Another run committed to the table after the side was opened.
     """
     pointers = pointers_of(spark)
-    # Check this before the side's metadata file is written to the table's folder.
-    # The newest file in the table's folder is used if the catalog is lost.
+    # Compare before UNSET TBLPROPERTIES writes the side's metadata file to the table's folder. If the catalog is lost,
+    # the newest file in that folder is used, so a refused side must not leave a file there.
     if pointers.place(_within(side.table)) == side.seen:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
         if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):
@@ -81,7 +81,7 @@ def forget(spark: SparkSession, name: str) -> None:
 
 
 def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: datetime) -> int:
-    """Remove side tables of this table that killed runs left in the catalog; returns their number."""
+    """Remove old side tables of this table from the catalog, where killed runs left them; returns their number."""
     if not spark.catalog.databaseExists(quoted(SIDES)):
         return 0
     rows = spark.sql(f"SHOW TABLES IN {quoted(SIDES)} LIKE '{sides_prefix(table)}*'").collect()

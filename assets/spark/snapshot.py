@@ -62,7 +62,7 @@ _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint",
 
 
 class SnapshotClaims(Protocol):
-    """Records the start and end of snapshots; the registry implements it."""
+    """Records the start and end of snapshots; Holdfast's registry implements it."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
         """Record the start of a snapshot; returns False if it was already recorded."""
@@ -235,7 +235,7 @@ def feed_history(work: Work) -> None:
 def write_branch(work: Work) -> None:
     """Write the table's branch from the planned source.
 
-    A full snapshot also appends values that are missing in the history to it.
+    A full snapshot also appends the values that the history table lacks to that table.
     """
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source.name]}")
@@ -265,7 +265,8 @@ def replace_branch(work: Work, rows: DataFrame) -> None:
 def open_branch(work: Work, rows: DataFrame) -> bool:
     """Create the branch to write on, with the columns that the values of these rows need.
 
-    Returns False if a column is created again. Then every row of the table must be written, not only the changed rows.
+    Returns False if unchanged rows need new values in a column, for example in a column that was created again. Then
+    every row of the table must be written, not only the changed rows.
     """
     spark, plan = work.spark, work.plan
     seen = versions.Versions.of(spark, plan.table)
@@ -281,8 +282,8 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     shapes.reshape(spark, work.target, shape)
     if inferred and work.schema is not None:
         work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
-        # The columns are compared with the plan, because an earlier attempt or another run may have changed the columns
-        # since then.
+        # The schema version is compared with the plan's, because an earlier attempt or another run may have changed the
+        # columns after the plan was made.
         whole = plan.builds_on is not None and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
@@ -323,7 +324,7 @@ def _moments(plan: SnapshotPlan) -> str:
 
 
 def _replace_and_correct(work: Work) -> None:
-    """Replace the table's rows by those of the source, and append the values that the history lacks to it."""
+    """Replace the table's rows by those of the source, and append the values that the history lacks to the history."""
     plan = work.plan
     both = _compared(work)
     try:
@@ -350,11 +351,11 @@ def _replace_and_correct(work: Work) -> None:
 def _compared(work: Work) -> DataFrame:
     """Returns the keys of the snapshot's source and of the history, as cached rows with the column ``differs``.
 
-    Also counts the keys whose values differ.
+    Also counts the keys whose values differ, in ``work.appended``.
     """
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
-        # The job of these counts also fills the cache.
+        # The Spark job that computes these counts also fills the cache of ``both``.
         counts = ("count(*) AS number", f"count_if({changelog.IS_CODED}) AS coded")
         [found] = both.where("differs").selectExpr(*counts).collect()
     except BaseException:
@@ -363,8 +364,8 @@ def _compared(work: Work) -> DataFrame:
     work.appended = found["number"]
     if work.coded or not found["coded"]:
         return both
-    # Only the checkpoint has values that SQL can't decode, so the history does not have the column ``decoded`` yet. The
-    # column is added now.
+    # Until now, only the checkpoint has values that SQL can't decode. So the history lacks the column ``decoded``, and
+    # gets it now.
     both.unpersist()
     history.add_decoded(work.spark, work.history)
     return _compared(work)

@@ -39,12 +39,12 @@ from holdfast.processors.engine.schema.types import (
 )
 from holdfast.processors.engine.state.own_keys import RESERVED
 
-#: Maximum number of characters that a reason quotes of a value that does not fit.
+#: Maximum number of characters of a value that are quoted in the reason why the value does not fit.
 SHOWN = 60
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
-#: Maps SQL types that are read from JSON texts to a pattern that the text must match. Without the pattern, a cast would
-#: also accept other texts.
+#: Maps SQL types whose values are texts in JSON to a pattern that such a text must match. Without the pattern, Spark's
+#: cast would also accept texts in other formats.
 _CONVERTED = {
     "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
@@ -93,8 +93,8 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
     The JSON is wrapped in an object with one field, so that numbers, texts and nulls can also be parsed.
 
-    ``beside`` has all value schemas of the store. They are needed because the schema for "any state key" must leave out
-    state keys that have a separate schema.
+    ``beside`` has all value schemas of the store: if ``value`` is the schema for "any state key", it does not apply to
+    state keys that have their own schema.
     """
     shape, apart = _shape(value), _shape(value, apart=True)
     name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
@@ -123,10 +123,11 @@ def _is_mixed(value: ValueSchema) -> bool:
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
-    """Returns the SQL type with which a value's JSON is parsed. Its field ``v`` has all columns, or the whole value.
+    """Returns the fields of the SQL type with which a value's JSON is parsed.
 
-    If some values are objects and others are not, field ``w`` has a value that is not an object. With ``apart``, fields
-    get names that differ even if case is ignored. The parser distinguishes upper and lower case, but queries do not.
+    Field ``v`` has all columns, or the whole value. If some values are objects and others are not, field ``w`` has a
+    value that is not an object. The parser distinguishes upper and lower case in names, but queries do not. So with
+    ``apart``, fields get names that differ even if case is ignored.
     """
     whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
     v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)
@@ -166,7 +167,7 @@ def _apart(names: Iterable[str]) -> dict[str, str]:
 
 
 def _wire(kind: ColumnType, *, apart: bool = False) -> str:
-    """The SQL type as which a column is first parsed; some types are parsed as text and converted later.
+    """The SQL type with which a column is parsed first; some columns are parsed as text and converted later.
 
     ``apart`` has the same meaning as in ``_shape``.
     """

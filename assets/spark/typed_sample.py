@@ -50,7 +50,8 @@ class Misread:
 def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, int], version: str) -> list[Misread]:
     """The typed columns in the sample that differ from the stored values.
 
-    ``rows`` is the number of rows in each store partition. ``version`` is a text that determines the sample.
+    ``rows`` is the number of rows in each store partition. ``version`` is a text that identifies the table version and
+    determines the sample.
     """
     reader, sample = ColumnReader(schema), written.where(_chosen(rows, version))
     columns = ", ".join(tick(each.name) for each in schema.columns)

@@ -44,10 +44,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions, branches and tags of a table, read from its metadata at one time.
+    """The versions, branches and tags of a table, all read from the same metadata file.
 
-    Maintenance expires versions without a tag, so a chain of ancestors may be incomplete. For this reason, snapshots
-    are also searched by their tags.
+    Maintenance expires versions without a tag, so the chain of a branch's versions may be incomplete. For this reason,
+    snapshots are also searched by their tags.
     """
 
     summaries: Mapping[int, Mapping[str, str]]
@@ -79,9 +79,10 @@ class Versions:
         return 0 if at is None else int(self.summaries[at].get("total-records", 0))
 
     def published(self) -> Iterator[Version]:
-        """Main's published snapshots, newest first; each with a time after which none of its checkpoints was taken.
+        """The published snapshots of the branch main, newest first.
 
-        Versions that were built from the history are left out.
+        The manifest of each has ``latest_at``, a time after which none of the snapshot's checkpoints was taken.
+        Versions that were built from the history table are left out.
         """
         line = list(self.ancestors())
         found = list(filter(None, map(self._version, line)))
@@ -103,7 +104,7 @@ class Versions:
         return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
 
     def tagged(self, tag: str) -> Version | None:
-        """The snapshot with this tag; None if the tag does not exist, or its version is not a snapshot."""
+        """The snapshot with this tag; None if the tag does not exist, or Holdfast did not publish its version."""
         kind, version = self.refs.get(tag, ("", 0))
         return self._version(version) if kind == "TAG" else None
 
@@ -132,8 +133,8 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
     """Create a branch with a unique name, from main's version in ``seen``; returns the branch's name.
 
-    Main may have moved since ``seen`` was read. The branch starts at the version in ``seen``, so publishing it fails
-    instead of overwriting the version of another run.
+    Main may have moved since ``seen`` was read. The branch starts at the version in ``seen``. So if main has moved,
+    publishing the branch fails, and the version of another run is not overwritten.
 
     Raises:
         TableMoved: The table was empty in ``seen``, but has a version now.

@@ -30,7 +30,7 @@ _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Create both views of a store that has a history, or replace a view whose query changed.
+    """Create both views of a store that has a history table; replace an existing view only if its query changed.
 
     Returns the names of the views.
     """
@@ -46,7 +46,7 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 
 
 def _changes(history: str, *, coded: bool) -> str:
-    """The rows of a history that changed a value, each with the previous value.
+    """SQL: the rows of a history table that changed a value, each with the previous value.
 
     ``coded`` says whether the history has the column ``decoded``.
     """

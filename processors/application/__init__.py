@@ -1,1 +1,1 @@
-"""The package with which users declare an application. It also imports declarations, and starts workers."""
+"""Users declare an application with this package. It also imports the users' declarations, and starts workers."""

@@ -92,15 +92,16 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         state_dir: The root folder of local state; None uses the settings.
         use_changelog_topics: Whether each store has a changelog. Without changelogs, state can't be restored after the
             loss of a disk.
-        renamed_stores: Maps the new name of a store to its former name, under which the state stays stored.
+        renamed_stores: Maps the new name of a store to its former name. The stored state keeps the former name.
         changelog_config: For each store, configuration entries of its changelog in addition to the standard ones. An
             entry that could lose state is refused.
         auto_create_topics: Whether the start creates missing topics.
         consumer_extra_config: librdkafka settings for the consumer. A setting that contradicts the engine is refused.
         producer_extra_config: librdkafka settings for the producer. A setting that contradicts the engine is refused.
         on_processing_error: A function of (error, message, logger) for failed messages; True skips the message.
-        on_consumer_error: The same for messages that can't be deserialized; it is asked before ``on_processing_error``.
-        on_producer_error: The same for messages whose output can't be serialized. Errors of brokers reach no callback.
+        on_consumer_error: A function like ``on_processing_error``, called first if a message can't be deserialized.
+        on_producer_error: A function like ``on_processing_error``, called first if an output can't be serialized. No
+            callback gets errors of brokers.
         on_message_processed: A function of (topic, partition, offset), called after each message. The worker then
             processes one message at a time, which is slower.
         dead_letter_topic: The topic for messages that fail; None stops the worker at the first failure.
@@ -112,16 +113,16 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         state_backend: ``rocksdb`` keeps state on disk. ``memory`` keeps it in the process, and each start restores it
             from the changelogs.
         memory_max_bytes: Maximum memory of the process; None uses the settings.
-        max_wait: Maximum time, in milliseconds or a timedelta, for which streams that share a store wait for a stream
-            that still has input. None waits without limit, so that messages are processed in the order of event times.
+        max_wait: Streams that share a store wait for each other, so that their messages are processed in the order of
+            event times. This is the maximum wait, in milliseconds or a timedelta; None waits without limit.
         description: One sentence about the processor, for the catalog. Default: the first paragraph of the module's
             docstring, if the module has no other processor.
-        owners: The owners in Dagster's form: ``team:<name>`` or a mail address.
+        owners: The teams or persons who own the processor, as Dagster writes them: ``team:<name>`` or a mail address.
         prove: Whether a deployment first tests a new version on the last messages; False for functions with side
             effects.
     """
 
-    def __init__(  # tidy: allow-wide because users of Quix Streams move by changing the import.
+    def __init__(  # tidy: allow-wide because users who come from Quix Streams change only the import.
         self,
         broker_address: str | ConnectionConfig | None = None,
         *,
@@ -253,8 +254,8 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             count: The run ends after this many messages and the windows and timers that became due; 0 means no limit.
             timeout: The run ends after this many seconds without a message; 0 means never. With ``group_by``, the run
                 can last up to 10 seconds longer, while messages wait for the watermarks of other tasks.
-            collect: Whether to return the results of all streams: the values after each last step. It needs ``count``
-                or ``timeout``.
+            collect: Whether to return the results of all streams: the values that leave the last step of each branch.
+                It needs ``count`` or ``timeout``.
             metadata: Whether each returned value also gets fields with the message's key, timestamp, headers, topic,
                 partition and offset.
 
@@ -380,7 +381,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             rewind: ``stay`` keeps the input offsets. ``earliest`` sets them to the beginning of the inputs.
 
         Raises:
-            CommandRefused: The group has a live member on some host.
+            CommandRefused: The consumer group has a live member, on this or another machine.
             StateFolderTaken: A live worker process uses local state on this machine.
             HoldfastError: The error of the worker that clears the state; a part of the state is cleared.
         """
@@ -458,7 +459,9 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         self._start = start
 
     def shadow(self, store: str) -> Application:
-        """Returns an application that rebuilds one store from the beginning of its input topics, in another group.
+        """Returns an application that rebuilds one store from the beginning of its input topics.
+
+        The application has its own consumer group, so it runs beside the processor.
 
         Run it with ``Start(shadow=True)``.
 

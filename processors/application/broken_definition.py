@@ -36,7 +36,7 @@ class RunWhileImported(BadConfiguration):
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Refuses ``Application.run`` inside the block, because the block imports a definition."""
+    """Context manager for an import of a definition: ``Application.run`` raises RunWhileImported inside the block."""
     token = _importing.set(True)
     try:
         yield

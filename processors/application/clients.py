@@ -171,8 +171,9 @@ class ApplicationClients:
 
         It has the application's client settings.
 
-        Use it in a ``with`` block. If a function of a stream calls it, the message is sent at once. It stays sent even
-        if the function's own input message then fails. ``to_topic`` sends in the stream's transaction instead.
+        Use it in a ``with`` block. If a function of a stream calls it, the message is sent at once, outside of the
+        stream's transaction. The message stays sent even if the function's own input message then fails. ``to_topic``
+        sends in the stream's transaction instead.
         """
 
         return Producer(lambda: _connected(self.cluster(self._settings())))

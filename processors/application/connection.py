@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from holdfast.infra.errors import BadConfiguration
 
-#: Prefixes of the librdkafka settings that belong to a connection, in Python's spelling.
+#: Prefixes of the librdkafka settings that belong to a connection, with ``_`` in place of ``.``.
 _BEGINNINGS = ("security_protocol", "sasl_", "ssl_", "enable_ssl_", "enable_sasl_", "client_id", "oauth_cb")
 #: A setting is secret if its name contains one of these texts.
 _SECRET = ("password", "secret", "_pem")

@@ -166,9 +166,10 @@ def describe(app: Declared) -> Topology:
 def _users_of(
     app: Declared, nodes: Mapping[str, Sequence[Node]]
 ) -> tuple[dict[str, list[str]], dict[str, TopicSpec], dict[str, list[str]]]:
-    """Maps each store to the streams that use it, and each repartition topic to the streams that write to it.
+    """Returns three mappings that show which streams use the stores and topics.
 
-    The second of the three results has the output topics by name.
+    The mappings: store to the streams that use it, output topic to its description, and repartition topic to the
+    streams that write to it. Streams are given by the names of their input topics.
     """
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
@@ -189,17 +190,18 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
     False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
-    missing. Also False with a sink, because results would reach the system behind the sink. Also False with a source,
-    which is code that fills a topic.
+    missing. Also False with a sink, because the test would write to the external system of the sink. Also False with a
+    source, because a source is user code that fills a topic.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of steps whose text does not show their position.
+    """Returns texts with the positions of steps, for the version hash, which must change if steps change places.
 
-    The form is ``before<at kind``: the number of the previous step, the step's own number, and its kind.
+    Only steps of certain kinds have such a text. Its form is ``before<at kind``: the number of the previous step, the
+    step's own number, and its kind.
     """
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
@@ -273,7 +275,7 @@ def _check_source_tables(
 def _grouped(
     frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
 ) -> tuple[RepartitionSpec, ...]:
-    """Returns the specifications of the repartition topics. A topic comes before topics that receive its messages."""
+    """Returns the specifications of the repartition topics, in the order in which messages pass them."""
     return tuple(
         RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
         for topic, frame in frames.items()

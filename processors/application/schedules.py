@@ -41,8 +41,8 @@ class ApplicationSchedules:
             interval: Milliseconds or a timedelta, 0.1 s or more.
             name: The name of the schedule; None means the function's name. It must be unique in the application.
             per: ``processor``: once for each slot, in the task of partition 0. ``task``: once for each slot and task.
-            missed: The slots to run later, after no worker ran at their times. ``once``: the last slot. ``all``: all
-                slots, in order. ``none``: no slot.
+            missed: If no worker ran at the time of a slot, the slot was missed. This says which missed slots run
+                later. ``once``: the last one. ``all``: all of them, in order. ``none``: none of them.
             to: The topics to which the function sends.
             stream: A stream of the tasks that run the function. It is needed if the streams of the application do not
                 share a task.

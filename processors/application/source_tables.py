@@ -63,7 +63,7 @@ def check_source_tables(
 
     Args:
         logs: The descriptions of the topics of these tables.
-        sources: For each topic, the first node of its stream.
+        sources: For each input topic, the first node (the source) of its stream of steps.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None if the application has no
             changelogs.
         skips_old: Whether the application has ``auto_offset_reset="latest"``.

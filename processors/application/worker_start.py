@@ -72,7 +72,7 @@ def make_worker(
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)
     real = isinstance(cluster.clock, SystemClock)
-    # With a virtual clock, a worker does not retry a schema registry that does not answer.
+    # With a virtual clock (in tests), the start fails at once if a schema registry does not answer; there is no retry.
     patience = Patience(options.broker_timeout_s, worker.while_waiting, lambda: worker.stopping) if real else Patience()
     functions = [each for topic in declared.topics for each in topic.functions]
     connect_all(functions, Registries(settings.schema_registry, patience))

@@ -4,8 +4,8 @@ All functions are pure.
 
     compare fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
 
-Copies are never compared at different offsets. A ``Moment`` is the result for one partition at one changelog offset,
-with two or three copies.
+Copies are never compared at different offsets. The result for one partition at one changelog offset is called a
+``Moment``; it has two or three copies.
 
 Invariants:
     - Every differing key is counted; the first ``SHOWN`` differing keys are kept with their values.
@@ -23,9 +23,9 @@ from typing import Protocol
 from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Maximum differing keys that are kept and shown.
+#: Maximum number of differing keys that a result keeps with their values, and that a report shows.
 SHOWN = 20
-#: Maximum entries of each copy that are in memory while keys are compared.
+#: Maximum number of entries (keys with values) of each copy that are in memory while keys are compared.
 ENTRIES_AT_ONCE = 200_000
 
 
@@ -97,7 +97,7 @@ Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 class Place:
     """A point in a changelog: topic id and offset.
 
-    The state at this point follows from all records before the offset.
+    The state at this point is the result of all records before the offset.
     """
 
     topic_id: str
@@ -106,7 +106,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose value differs between the copies, with its entry in each copy."""
+    """One key whose value differs between the copies, with the key's value, offset and time in each copy."""
 
     partition: int
     offset: int

@@ -36,7 +36,7 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A changelog ends before the compared offset, or a checkpoint's offset differs from its manifest.
+    """A changelog ends before the compared offset, or a checkpoint has another offset than its manifest says.
 
     Fields: ``topic``, ``partition``, ``seen``, ``expected``.
     """
@@ -47,7 +47,7 @@ class Stray:
     """Records that another program committed to a changelog partition after the worker's last record.
 
     ``end`` is the offset after the worker's last record. ``records`` is the number of the other program's records.
-    ``offset`` and ``timestamp_ms`` belong to the first of them.
+    ``offset`` and ``timestamp_ms`` are those of the other program's first record.
     """
 
     partition: int
@@ -177,8 +177,8 @@ class ChangelogCopy:
         next audit.
         """
         if self._log is not None:
-            # The source topic of a table has other producers. Their records at `end` or later are only not processed
-            # yet.
+            # The changelog of this store is the source topic of a table, so other producers may write to it. Their
+            # records at `end` or later are no fault: the worker has just not processed them yet.
             return None
         count, first = 0, (0, 0)
         for batch in read_batches(
@@ -255,7 +255,7 @@ def _reaching(topics: Topics, partition: Partition, end: int) -> int:
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # The records exist. Their transaction can stay open for a short time after Kafka answered the commit.
+        try:  # The records exist, but their transaction can stay open for a short time after the answered commit: wait.
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

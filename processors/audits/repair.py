@@ -5,7 +5,7 @@
     store                  restored from the changelog
     warehouse              a full snapshot
     all three              the store rebuilt from its source topics, then the other two from the store
-    store, changelog       an audit with the warehouse as third copy, because restores read the changelog
+    store, changelog       an audit with the table as third copy, which shows which of the two copies is wrong
     changelog, warehouse   a full snapshot, if store and changelog are equal
     store, warehouse       a full snapshot, while the changelog still has its records
 

@@ -206,9 +206,9 @@ def audit_stores(
         topics: Access to Kafka topics and groups.
         config: Security settings of the Kafka client.
         tables: Store -> its table; a store without a table is not compared with the warehouse.
-        kept: Function that returns the manifests of older checkpoints. If one of them has the table's offsets, the
-            table is compared with it. The function is called after the new checkpoint was taken, because taking a
-            checkpoint may delete the oldest checkpoint.
+        kept: Function that returns the manifests of older checkpoints. If one of these checkpoints has the table's
+            offsets, the table is compared with it. The function is called after the new checkpoint was taken, because
+            taking a checkpoint may delete the oldest checkpoint.
 
     Raises:
         ProcessorSilent: A worker does not answer.
@@ -247,8 +247,8 @@ def audit_store(
     """
     parts = store_partitions(manifests, subject.store)
     measured = tuple(measure(topics, part, subject.store, config, tabled, subject.log) for part in parts)
-    # A table's source topic can replace the changelog. A partition of it that no worker has processed yet contains no
-    # state.
+    # If a table's source topic replaces the changelog, partitions in no checkpoint are not reported. They may contain
+    # records, but a partition that no worker has processed yet contains no state.
     known = bool(manifests) and subject.log is None
     unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if known else ()
     if tabled is None:

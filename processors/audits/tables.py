@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class SnapshotUnknown(HoldfastError):
-    """No version (Iceberg snapshot) of the table has a snapshot manifest."""
+    """No version (Iceberg snapshot) of the table was published by Holdfast, so none has Holdfast's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tabled:
-    """A store's table: the manifest of its newest snapshot, and a function that reads a partition.
+    """A store's table: the manifest of its newest published snapshot, and a function that reads a partition.
 
-    ``untouched`` is true if the version of the table that is read was written by that snapshot. It is false if another
-    program wrote a later version.
+    ``untouched`` is true if the rows are read from the table version (Iceberg snapshot) of that manifest. It is false
+    if another program wrote a later version, which is then read.
     """
 
     manifest: SnapshotManifest

@@ -152,7 +152,7 @@ def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
     """Returns whether the deploy of the running version tested (proved) it completely, and a sentence with the reason.
 
     ``results`` has the results of the deploy's proofs. An empty sequence means that the deploy had nothing to compare,
-    which counts as tested. None means that the registry has no record of the version's deploy.
+    which counts as tested. None means that Holdfast's registry has no record of the version's deploy.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."

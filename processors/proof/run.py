@@ -45,13 +45,13 @@ from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 
-#: Maximum number of failing messages that are reported in total, and after a ``group_by``. The second maximum is small,
-#: because the search for such a message needs several runs.
+#: Two maximum numbers of failing messages that are reported: in total, and of those that fail only after a
+#: ``group_by``. The second is small, because several runs are needed to find the source message of such a failure.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition and offset of a message.
 Place = tuple[str, int, int]
-#: The partition of a message (topic and number), and the message.
+#: A message with its partition (topic and number).
 Placed = tuple[Partition, Message]
 
 
@@ -127,7 +127,7 @@ class _Replay:
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # The topology is read before ``StepCoverage`` adds its counting steps.
+        self._topology = application.topology()  # read first, because ``StepCoverage`` adds counting steps
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
@@ -164,7 +164,7 @@ class _Replay:
         try:
             cluster.run(self._application, databases=MemoryDatabases(export))
         except ProcessingFailed as failed:
-            # The error comes from the schema registry, not from a message.
+            # The schema registry failed, not a message: so this version counts as not tested.
             if isinstance(failed.__cause__, SchemaRegistryFailed):
                 return _Tried(0, broken=f"ended with {type(failed.__cause__).__name__}: {failed.__cause__.message}")
             found = [_failure(failed)]

@@ -37,9 +37,10 @@ class StepCoverage:
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """Returns the first step of each branch that no message reached.
+        """Returns the steps that no message reached; of consecutive such steps in a branch, only the first.
 
-        ``between`` has the internal topics (repartition topics and similar) to which the run wrote records.
+        ``between`` has the internal topics (repartition topics and similar) to which the run wrote records. Steps
+        behind other internal topics are not listed.
         """
         found: list[Node] = []
         for topic, source in self._sources.items():

@@ -5,9 +5,9 @@
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-The base is the version that the rows were merged into. A link has the fingerprints of the version's rows, and the
-fingerprints that its base should have. If the real base has other fingerprints, the version was not built on the
-published table. A program without any code of Holdfast can verify the links, for example ``docs/verify.py``.
+The base is the version that the rows were merged into. A link has the fingerprints (hashes) of the version's rows, and
+the fingerprints that the version's base should have. If the real base has other fingerprints, the version was not built
+on the published table. A program without any code of Holdfast can verify the links, for example ``docs/verify.py``.
 
 Invariants:
     - A version that was written in full has no base (null).

@@ -1,8 +1,8 @@
 """Computes the typed columns of a stored value in Python, so that an audit can compare them with the table's columns.
 
-For a column with a model, pydantic finds the field by the model's core schema, and leaves its JSON value unchanged. The
+For a column with a model, pydantic finds the field by the model's core schema, and leaves the JSON value unchanged. The
 result therefore does not depend on SQL, on the user's functions, or on the names in ``models``. Columns without a model
-(aggregations, windows, inferred columns) are read by their paths.
+(aggregations, windows, inferred columns) are read by their paths in the JSON value.
 
 Invariants:
     - A reported difference is always real. If Python cannot read a value reliably in the same way as SQL, the value
@@ -38,7 +38,7 @@ from holdfast.processors.engine.state.own_keys import RESERVED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = ("model-fields", "typed-dict", "dataclass-args")
-#: Settings of a pydantic model that control which names the model reads.
+#: Settings of a pydantic model that control by which names (field names or aliases) the model reads a field.
 _BY_NAME = ("validate_by_alias", "validate_by_name", "populate_by_name")
 #: Maps the type of a wrapping pydantic core schema to the key under which it holds the wrapped schema.
 _WITHIN = {"json-or-python": "json_schema", "lax-or-strict": "lax_schema", "function-plain": ""}
@@ -100,7 +100,7 @@ class _ValueReader:
 
 
 class _Names:
-    """Builds pydantic schemas. They find a field by the names that the model reads, and return its value unchanged."""
+    """Builds pydantic schemas that find a field by the names that the user's model reads, and do not change values."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Any] = {}
@@ -171,7 +171,7 @@ def _fields(core: Any) -> dict[str, Any]:
 def _alias(field: Any) -> Any:
     """The names (aliases) by which a pydantic model reads a field.
 
-    Paths that lead into the value of another field are left out, because they name no column.
+    An alias can also be a path into the value of another field. Such paths are left out, because they name no column.
     """
     alias = field.get("validation_alias")
     if isinstance(alias, list) and all(isinstance(each, list) for each in alias):
@@ -251,7 +251,7 @@ def _same_number(seen: Any, said: Any) -> bool:
 def _same_time(seen: str, said: str) -> bool:
     """Whether two texts are the same time.
 
-    Also True if Python cannot read the stored text as a time, because SQL may read it.
+    Also True if Python cannot read the stored text as a time: SQL may be able to, so no difference is certain.
     """
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):

@@ -51,8 +51,8 @@ def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotM
     the table version, because checkpoints are made before the commit. With a single partition, the bound is the
     earliest time, which is also the latest.
 
-    The covered span of these old manifests was recorded from the earliest checkpoint of the first snapshot, which is
-    too early. It is corrected to begin at the bound of the first snapshot that still exists.
+    These old manifests let the covered span begin at the earliest checkpoint of the first snapshot, which is too early.
+    The begin is corrected to the bound of the first snapshot that still exists.
 
     Args:
         found: Each manifest with the commit time of its version, seconds since 1970.
@@ -127,8 +127,8 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 def _span(begin: float, end: float) -> str:
     """A covered time span as text.
 
-    If begin and end are equal, the span is a single point in time. This is so for a first snapshot, and for a snapshot
-    before which the history lacks changes.
+    If begin and end are equal, the span is a single point in time. This is so for the first snapshot, and for a
+    snapshot if the history lacks changes directly before it.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
@@ -147,10 +147,11 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
 
 
 def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
-    """The newest snapshot on which a version for the time ``at`` can be built; None if no snapshot fits.
+    """The newest snapshot on which a version for the time ``at`` can be built (the base); None if no snapshot fits.
 
-    All checkpoints of this base are at or before that time. A base has the same changelog and partitions as ``known``,
-    the snapshot whose span covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
+    A snapshot fits if all its checkpoints were taken at or before that time. It must also have the same changelog and
+    partitions as ``known``, the snapshot whose span covers the time. A snapshot without a known time of its latest
+    checkpoint does not fit.
     """
     older = [
         each

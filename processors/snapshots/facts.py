@@ -67,8 +67,8 @@ class ChangelogNow:
 class HistoryHead:
     """The changelog offset of each partition up to which the history table has every change.
 
-    These are the offsets of the newest snapshot. They are later if a newer snapshot was interrupted after it had
-    written changes to the history.
+    These are the offsets of the newest snapshot. They are greater if a later run wrote changes to the history, and was
+    then interrupted before it published its snapshot.
     """
 
     snapshot_id: str

@@ -10,7 +10,7 @@ from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
-#: Maximum seconds to wait until Kafka has written the transaction markers of commits that it has already answered.
+#: Maximum seconds to wait for transaction markers: Kafka answers a commit before it writes the commit's markers.
 MARKERS_WITHIN_S = 10.0
 
 

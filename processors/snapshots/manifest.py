@@ -4,8 +4,8 @@ The manifest is stored as JSON in the summary of the table version (``holdfast.m
 processor's ``_snapshots`` table has the same data as rows.
 
 Invariants:
-    - ``end`` and ``inputs`` belong to one commit of the worker. The changelog up to ``end`` is the state after the
-      inputs up to ``inputs``. If ``inputs`` lacks a topic, the offset of that topic is unknown, not 0.
+    - ``end`` and ``inputs`` belong to one commit of the worker. The changelog up to offset ``end`` gives the state
+      after the input messages up to the offsets ``inputs``. If ``inputs`` lacks a topic, its offset is unknown, not 0.
     - A manifest that a later version of Holdfast wrote is refused, never read in part.
 """
 
@@ -26,7 +26,7 @@ ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
 #: The property that names the branch from which a snapshot was published. A snapshot can have several attempts on
 #: different branches, for example after a kill. Only one attempt is published.
 ATTEMPT_PROPERTY = "holdfast.attempt"
-#: The names of the sources that a snapshot's rows can be read from.
+#: The names, in a manifest, of the sources that a snapshot's rows can be read from.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"
 SOURCES = (INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY)
 
@@ -82,8 +82,8 @@ class SnapshotManifest:
     (seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast; ``coverage.with_ends``
     then computes an upper bound.
 
-    ``generation`` counts how often the changelog was created. The history has every change from ``covers_from`` to
-    ``taken_at``. If ``covers_from`` is later than ``taken_at``, the snapshot covers no time.
+    ``generation`` counts how often the changelog was created. The history table has every change from ``covers_from``
+    to ``taken_at``. If ``covers_from`` is later than ``taken_at``, the snapshot adds no such time span.
     """
 
     snapshot_id: str

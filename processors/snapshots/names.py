@@ -29,7 +29,8 @@ SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
 #: Suffixes that a store's name must not end with, because tables and views of other stores end with them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
-#: The tag on the version of a history table whose summary records up to which offsets the history is complete.
+#: A tag on a version (Iceberg snapshot) of a history table. The summary of this version records up to which changelog
+#: offsets the history is complete.
 REACH_TAG = "holdfast-reach"
 #: The namespace of side tables. A side table is the table of a store under a second name, while its columns change.
 SIDES = f"{CATALOG}._sides"
@@ -88,7 +89,7 @@ def time_tag(partition_key: str) -> str:
 
 
 def time_of(tag: str) -> datetime | None:
-    """The start of the time partition in a tag's name; None for other names."""
+    """The start of the time partition that a tag's name contains; None for names without a time partition."""
     found = _TIME_PARTITION.fullmatch(tag.removeprefix(TIME_TAG)) if tag.startswith(TIME_TAG) else None
     try:
         return None if found is None else datetime(*(int(each or 0) for each in found.groups()), tzinfo=UTC)  # type: ignore[arg-type, misc]

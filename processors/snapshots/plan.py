@@ -23,8 +23,8 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: Fraction of a compaction lag or retention time during which records count as safe from deletion. The rest is a margin
-#: for the difference between the clocks of the broker and this machine.
+#: Records count as safe from deletion during this fraction of a compaction lag or retention time. The rest is a margin,
+#: because the clocks of the broker and of this machine may differ.
 WINDOW_PART_SAFE = 0.75
 #: Maximum seconds between two full snapshots. An error in an incremental snapshot stays in the table until the next
 #: full snapshot.
@@ -44,7 +44,7 @@ class Wanted(StrEnum):
 
 
 class SnapshotImpossible(HoldfastError):
-    """No source certainly gives the state of the worker's checkpoint."""
+    """No source of rows is certain to give exactly the state of the worker's checkpoint."""
 
 
 class ChangelogMoved(HoldfastError):
@@ -151,8 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. Without a request,
-            no source does.
+        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. If no source was
+            requested: none of them does.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -220,7 +220,7 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
     """Returns the checkpoint and the changelog offset of each partition; offset 0 if the changelog partition is empty.
 
-    If the changelog was deleted and created again, offsets of the deleted topic are not used.
+    Raises SnapshotImpossible if a checkpoint has offsets of a changelog that was deleted and created again since.
     """
     if not facts.points:
         raise SnapshotImpossible(
@@ -368,8 +368,8 @@ def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> 
     """Whether a read of a partition up to ``end`` gives the state at ``end``.
 
     Compaction removes a value only when a later record has the same key. The read is therefore exact if no record after
-    ``end`` exists. One offset after ``end`` is allowed, because it is the transaction marker of the last commit. The
-    read is also exact while ``min.compaction.lag.ms`` protects all records.
+    ``end`` exists. One offset after ``end`` may exist: the transaction marker of the last commit. The read is also
+    exact while ``min.compaction.lag.ms`` protects all records from compaction.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 
@@ -483,7 +483,7 @@ def _plan(
 
 
 def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
-    """The changelog offset of a partition from which the table is written."""
+    """The changelog offset of a partition from which on records are written to the table."""
     match source:
         case Incremental(base):
             return base.ends[point.partition]

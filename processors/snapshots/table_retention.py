@@ -1,12 +1,12 @@
 """Chooses the expired tags and branches of an Iceberg table. Pure; ``assets.spark.maintenance`` deletes them.
 
-A tag or branch does not expire only because its version (Iceberg snapshot) is old. If a store did not change, one old
-version can have the tags of many time partitions. A recent branch can also begin at an old version.
+A tag or branch does not expire just because its version (Iceberg snapshot) is old. If a store did not change, one old
+version can have the recent tags of many time partitions. A recent branch can also begin at an old version.
 
 Invariants:
     - The newest snapshot and the newest full snapshot of a table never expire, whatever the settings are.
     - A version that was built from the history (the table at a past time) does not count as a snapshot. It is kept as
-      long as the tag of its time partition.
+      long as the tag of its time partition is kept.
     - The files of a version are not deleted while one of its tags is kept.
 """
 

@@ -100,7 +100,7 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Lets virtual time pass until ``holds`` returns True.
+        """Lets virtual time pass until the function ``holds`` returns True.
 
         Returns False if ``holds`` is still False at the timeout.
         """
@@ -151,8 +151,8 @@ class Broker:
     def group_ends(self, *, committed: bool) -> dict[int, int]:
         """Returns a simulated end offset for each partition of the internal offsets topic.
 
-        The end offset is 1. With ``committed``, it is the last stable offset, which is 0 while a group of the partition
-        has offsets in an open transaction.
+        Without ``committed``, it is always 1. With ``committed``, it is the last stable offset: 0 while a group of the
+        partition has offsets in an open transaction, otherwise 1.
         """
         numbers = range(OFFSETS_PARTITIONS)
         return {
@@ -197,7 +197,8 @@ class Broker:
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         topic = self.topics.get(partition.topic)
-        # The topic may have been deleted and created again with fewer partitions since the transaction wrote to it.
+        # The transaction may have written to a topic that was then deleted, or created again with fewer partitions. No
+        # marker is written then.
         if topic is not None and partition.number < len(topic.logs):
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)

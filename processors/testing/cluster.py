@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # This read changes no state, so it bypasses the simulated network. It uses up no random decision, so a recorded
-        # seed still gives the same run.
+        # This read changes no state, so it bypasses the simulated network. It draws no random number there, so a
+        # recorded seed of a simulation still gives the same run.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -231,7 +231,7 @@ class InMemoryTransactions(TransactionView):
 
 
 class ForeignTransaction:
-    """An open transaction of another producer, which holds back the last stable offsets of its partitions."""
+    """A transaction of another producer. While it is open, the last stable offset stays before its first record."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker
@@ -333,7 +333,7 @@ class InMemoryCluster:
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
         """Reads a store's content from its committed changelog. The dict maps (message key, state key) to the value.
 
-        For a table that is restored from its topic, returns the rows of the processed records.
+        For a table that is restored from its source topic, returns the rows of the records processed so far.
         """
         topology = application.topology()
         stores = sorted(spec.name for spec in topology.stores)

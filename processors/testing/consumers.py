@@ -24,9 +24,9 @@ COMMIT_TIMEOUT_S = 30.0
 class InMemoryMember(GroupMember):
     """A group member that fetches records in the same order as the real client library.
 
-    After an assignment, seek or resume, the next poll sends a fetch request for the partition. Partitions that are
-    already being fetched are answered first. If several partitions wait for their first answer, each poll returns one
-    of these answers. Until this answer, the known end of the partition is that of its last fetch.
+    After an assignment, seek or resume of a partition, the next poll sends a fetch request for it. Requests that were
+    sent earlier are answered first. If several partitions wait for their first answer, each poll returns one of these
+    answers. Until a partition is answered, its known end offset is that of its last fetch.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
@@ -41,7 +41,7 @@ class InMemoryMember(GroupMember):
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions from which no record arrives yet: the fetch request is not sent, or its first answer is not there.
+        #: Partitions without a record yet: their fetch request is not sent, or its first answer has not arrived.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None

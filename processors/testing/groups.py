@@ -25,7 +25,7 @@ Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 SESSION_TIMEOUT_S = 10.0
 #: Maximum seconds from the start of a rebalance until a member has rejoined. After this time, the member is removed.
 REBALANCE_TIMEOUT_S = 60.0
-#: Seconds from the join of the last member to the end of the rebalance.
+#: Seconds from the time when the last member has joined until the rebalance ends.
 JOIN_DELAY_S = 0.05
 _TICK_S = 1.0
 
@@ -34,8 +34,9 @@ _TICK_S = 1.0
 class Member:
     """A member of a group.
 
-    The coordinator sets ``generation`` and ``thrown_out`` (whether the member was removed). ``learned`` says whether
-    the member knows about its removal. A ``closed`` member sends no heartbeats, even if its leave request was lost.
+    The coordinator sets ``generation`` (of the group, when the member last got its partitions) and ``thrown_out``
+    (whether the member was removed). ``learned`` says whether the member knows about its removal. A ``closed`` member
+    sends no heartbeats, even if its leave request was lost.
     """
 
     member_id: str
@@ -107,7 +108,7 @@ class Group:
             self._remove(member)
 
     def rebalance(self, *ready: Member) -> None:
-        """Starts a rebalance. The ``ready`` members need not rejoin."""
+        """Starts a rebalance. All members must join again, except the ``ready`` members, which count as joined."""
         if not self.preparing:
             self.preparing = True
             self._rebalances += 1

@@ -75,9 +75,9 @@ class PartitionLog:
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Returns the readable records from ``start``, and the offset after the part that was read.
 
-        If no readable record is left, this offset is the end of the log or the LSO, even if compaction removed the last
-        records. Kafka behaves in the same way, because its log cleaner skips the newest segment and keeps emptied
-        batches. A consumer's position therefore moves past removed records.
+        If no readable record is left, this offset is the end of the log, or the LSO for readers of committed records.
+        This is so even if compaction removed the last records. Kafka does the same, because its log cleaner skips the
+        newest segment and keeps emptied batches. A consumer's position therefore moves past removed records.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []

@@ -49,7 +49,7 @@ class Network:
 
         ``request`` is ``produce``, ``send_offsets``, ``commit``, ``abort``, ``commit_offsets`` or ``queue``.
 
-        The request ``queue`` passes many records to the client library at once. Only the outcome ``RAISES`` has an
-        effect on ``queue``.
+        The request ``queue`` passes many records to the client library at once. For ``queue``, every outcome but
+        ``RAISES`` counts as answered.
         """
         return Fate.OK

@@ -21,7 +21,7 @@ _WAIT_STEP_S = 1.0
 
 
 class ClientRaised(Exception):
-    """An exception that the client library does not document, raised by the simulated network."""
+    """Raised by the simulated network, to test an exception that the client library does not document."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Queued:
 
 
 class InMemoryProducer(TransactionProducer):
-    """A transactional producer. Without a ``transactional_id``, it sends without transactions."""
+    """A producer, which sends in transactions if it has a ``transactional_id``, otherwise without transactions."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker

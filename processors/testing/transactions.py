@@ -7,8 +7,8 @@ It follows Kafka's first transaction protocol, as librdkafka does.
 The coordinator answers a request to end a transaction immediately. Then it writes the markers, one partition after the
 other. After the transaction timeout, it aborts an open transaction and fences its producer.
 
-As in Kafka, a late request to end a transaction is only checked for the producer's epoch. If the epoch is current, the
-request ends the transaction that is open at that time, even if it is a later transaction.
+As in Kafka, only the producer's epoch in a late request to end a transaction is checked. If the epoch is current, the
+request ends the transaction that is open when the request arrives, even if it was meant for an earlier one.
 """
 
 from __future__ import annotations

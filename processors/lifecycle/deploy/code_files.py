@@ -25,7 +25,7 @@ from pathlib import Path, PurePath
 
 from holdfast.processors.lifecycle.deploy.computed_names import IMPORTING, computed, package_of
 
-#: Limits for a copy: maximum number of files, and maximum total size in bytes.
+#: Limits for the copy of a definition's code: maximum number of files, and maximum total size in bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
@@ -42,11 +42,11 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The files that a definition loads; empty if a release cannot copy them, for the reason in ``why_not``.
+    """The files that a definition loads; none if a release cannot copy these files (``why_not`` has the reason).
 
     ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
-    but that are not copied. ``unseen`` has one text for each place that loads a file or module whose name is known only
-    at runtime. Such a file may be missing in the copy and in the digest.
+    but that are not copied. ``unseen`` has one text for each place in the code that loads a file or module whose name
+    is known only at runtime. Such a file may be missing in the copy and in the digest.
     """
 
     target: str
@@ -171,7 +171,7 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yields the texts (string constants) in a Python file that may be relative paths of files."""
+    """Yields those string constants of a Python file that may be relative paths of files."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 200:
             parts = PurePath(node.value).parts

@@ -63,9 +63,9 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker.
+        """The settings with which the supervisor is configured to start the worker in a slot (place of one worker).
 
-        A slot is the place of one worker.
+        None if the supervisor has no worker for this slot.
         """
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
@@ -77,7 +77,8 @@ class DeployedSettings:
         it replaced the process. If the system does not show the environment of the process, the result is ``of_slot``.
         """
         started = None if pid is None else environment_of(pid)
-        # A process with another home folder is not this worker: the worker ended, and another program got its id.
+        # A process with another home folder is not this worker: the worker ended, and another program got its process
+        # id.
         if started is None or Path(started.get(_HOME, "")) != self._paths.home:
             return self.of_slot(processor, slot)
         return self.recorded(started)

@@ -112,7 +112,7 @@ def deploy(
 
     Args:
         rollout: Version, slots (places of workers) and settings that the processor has to run with.
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         timeout_s: Maximum seconds from the start of the instances until they are ready.
         who: Name of the user or Dagster run, for the registry.
         progress: Called at each check.
@@ -123,7 +123,7 @@ def deploy(
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time. Also raised if half
-            or more of the messages went to dead letters, unless this was so in the previous version.
+            or more of the messages went to dead letters, unless the previous version did the same.
         holdfast.infra.deploy.program_files.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(
@@ -146,7 +146,7 @@ def deploy(
             remove_others(rollout.processor, rollout.slots, world)
             statuses = ready()
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
-        # An instance is no longer in the phase "running", because a rebalance began during the watch.
+        # If a rebalance began during the watch, an instance is not in the phase "running". Wait until it is again.
         if any(status.phase != "running" for status in statuses.values()):
             statuses = ready()
         aside = puts_aside(former, statuses, started) if settle_s else None
@@ -238,12 +238,11 @@ def settle(
     settle_s: float,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Watch a processor that was just started until every input partition progresses.
+    """Watch a processor that was just started until every input partition progresses, at most ``settle_s`` seconds.
 
-    A deploy of a version that starts but processes nothing therefore fails. A partition progresses when its committed
-    offset has grown since the start of the watch, or when its lag is 0. The watch ends after ``settle_s`` seconds;
-    partitions without progress are then accepted. ``ready`` has the statuses from the moment when all instances
-    (workers) ran.
+    If an instance (worker) fails at its first messages, the deploy fails. A partition that only makes no progress does
+    not fail the deploy. A partition progresses when its committed offset has grown since the start of the watch, or
+    when its lag is 0. ``ready`` has the statuses of the instances when all of them ran.
 
     Raises:
         DeploymentFailed: An instance ended or failed during the watch.
@@ -329,7 +328,8 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # If the registry was lost, generations (deployment numbers) continue after the newest generation in the changelogs.
+    # If Holdfast's registry was lost, generations (deployment numbers) continue after the newest generation in the
+    # changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 #: Seconds between two checks of a condition.
 POLL_S = 0.2
-#: Maximum seconds to repeat the status request to a live instance; after this time it counts as silent.
+#: Maximum seconds to repeat the status request to a live instance; after this time, the instance counts as silent.
 PATIENCE_S = 5.0
 
 Step = Literal["keep", "start", "replace"]

@@ -49,9 +49,9 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """The earliest time of a deployment in the marks of these processors; None if no mark has a time.
+    """The earliest time of a deployment that the marks of these processors record; None if no mark has a time.
 
-    A mark is a file with a copy of a deployment's registry row.
+    A mark is a file with a copy of a deployment's row in Holdfast's registry.
     """
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
@@ -59,7 +59,7 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """Returns a deployment that the mark file or the changelogs record, but the registry lacks; otherwise None.
+    """Returns a deployment that the mark file or the changelogs record, but Holdfast's registry lacks; otherwise None.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -68,7 +68,7 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """Returns the same as ``behind`` (a deployment that the registry lacks).
+    """Returns the same as ``behind`` (a deployment that Holdfast's registry lacks).
 
     ``known`` is the registry's deployment, which the caller has just read.
     """
@@ -76,8 +76,8 @@ def judged(processor: str, known: Deployment | None, world: World) -> Behind | N
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # Read the registry again, because a command may have recorded a deployment after ``known`` was read. Commands write
-    # the registry first, then the mark (a file with a copy of the row).
+    # Read Holdfast's registry again, because a command may have recorded a deployment after ``known`` was read.
+    # Commands write the registry first, then the mark (a file with a copy of the row).
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

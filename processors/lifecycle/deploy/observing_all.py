@@ -26,7 +26,7 @@ SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """Wraps the client of one worker: returns a cached status, and passes all other requests on to the worker."""
+    """Wraps the client of one worker: returns a cached status, and sends all other requests to the worker."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
@@ -48,7 +48,7 @@ class _Answered:
 class _Listed:
     """A deployer (access to the supervisor) with a cached list of programs, or with a cached error that it raises.
 
-    Changes are passed on to the real deployer.
+    Requests that change something are sent to the real deployer.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds all existing workers of a processor, whether the registry lists them or not.
+"""Finds all existing workers of a processor, whether Holdfast's registry lists them or not.
 
 The registry lists only the workers that should run. An interrupted apply (execution of a plan) can leave further
 running workers, which also own partitions. To reach every owner of state, use ``slots_at_work`` instead of the
@@ -15,14 +15,14 @@ from holdfast.processors.lifecycle.ports import World
 
 
 def slots_present(processor: str, world: World) -> tuple[str, ...]:
-    """The slots (one for each worker) for which the supervisor has a program, even if the registry lacks them."""
+    """The slots (one for each worker) for which the supervisor has a program, even if they are not registered."""
     known = world.deployer.programs()
     slots = (str(number) for number in range(SLOTS_MAX))
     return tuple(slot for slot in slots if world.paths.program(processor, slot) in known)
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots (one for each worker) that have a live process but are missing in ``recorded``.
+    """The slots (one for each worker) that have a live process but are missing in ``recorded``, the registry's slots.
 
     Empty if the supervisor does not run.
     """
@@ -44,7 +44,7 @@ def beyond_in(
 
 
 def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
-    """The slots (one for each worker) that the registry lists, and all other slots with a live process."""
+    """The slots (one for each worker) that Holdfast's registry lists, and all other slots with a live process."""
     deployment = world.registry.deployment(processor)
     recorded = () if deployment is None else deployment.slots
     return (*recorded, *slots_beyond(processor, recorded, world))
@@ -62,8 +62,8 @@ def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[s
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
     All these programs are stopped together, so that the consumer group rebalances only once. The supervisor's list
-    names the programs, because after a killed apply (execution of a plan) the registry has only the slots of the new
-    deployment.
+    names the programs, because after a killed apply (execution of a plan) Holdfast's registry has only the slots of the
+    new deployment.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

@@ -57,7 +57,7 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Creates release folders and records them in ``book``, the registry.
+    """Creates release folders, and records them in ``book``, Holdfast's registry (database of deployments).
 
     Keeps the newest ``kept`` releases per processor.
     """
@@ -101,10 +101,10 @@ class ReleaseFolders:
     def prune(self, processor: str, keep: Sequence[str]) -> int:
         """Delete all releases except the newest ``kept``; returns the number of deleted releases.
 
-        Releases that never worked are deleted first. Three kinds of releases are never deleted: those in ``keep``, the
-        last two releases that worked, and the release that a rollback would start. Plans name these releases as their
-        undo. If a row in the registry names a folder of another release, the row is deleted with a warning, and the
-        folder remains.
+        Releases that never worked are deleted first. Three kinds of releases are never deleted, because plans name them
+        as the way to undo a change: those in ``keep``, the last two releases that worked, and the release that a
+        rollback would start. If a row in the registry (database of deployments) names the folder of another release,
+        the row is deleted with a warning, and the folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]
@@ -177,7 +177,7 @@ class ReleaseFolders:
 
 
 def _is_whole(folder: Path, code: Code) -> bool:
-    """Whether a folder has all files of the code, unchanged. Further files, such as Python's caches, are ignored."""
+    """Whether a folder has all files of the code, unchanged; additional files, such as Python's caches, are ignored."""
     try:
         return digest_of(CodeFile(each.name, folder / each.name) for each in code.files) == code.digest
     except OSError:

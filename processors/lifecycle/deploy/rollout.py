@@ -39,8 +39,8 @@ class Rollout:
     #: Whether all workers of the old version stop before the first new worker starts. Needed if the two versions divide
     #: their stores into tasks differently; otherwise workers of both versions would write the same changelogs.
     together: bool = False
-    #: Whether only the number of slots (places of workers) changes. A worker that already runs the version is then not
-    #: restarted.
+    #: Whether only the number of slots (places of workers) changes. If so, a worker that already runs the version is
+    #: not restarted.
     rescale: bool = False
     #: Maximum seconds that workers may take to fetch the state of tasks that a rescale gives them; 0 for no wait.
     warm_s: float = 0.0

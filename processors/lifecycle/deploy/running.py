@@ -73,7 +73,7 @@ class DeployedProcessors:
     """Starts, stops and rolls back processors through a deployer.
 
     Args:
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         rollout: Function of processor and release id that returns the rollout (how to run the processor). Release id
             None means the deployed release.
         who: Name of the user or Dagster run, for the registry.
@@ -205,7 +205,7 @@ class DeployedProcessors:
     ) -> ApplyFailed:
         """Start the previous release again after a failure; returns the error to raise.
 
-        ``others`` is true if the failed deploy changed the settings of the release.
+        ``others`` is true if the failed deploy gave the workers other settings than the recorded ones.
         """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:
@@ -239,12 +239,12 @@ class DeployedProcessors:
         )
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop all workers after a final commit; ``for_good`` records the stop, so that recovery starts none."""
+        """Stop all workers after a final commit; ``for_good`` records the stop, so that recovery starts no worker."""
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
     def adopt(self, processor: str, stage: AdoptDeployment) -> Done:
-        """Record a deployment that is missing in the registry; no worker is restarted."""
+        """Record a deployment that is missing in Holdfast's registry; no worker is restarted."""
         registry, now, release = self._world.registry, self._world.clock(), stage.release
         if release is not None:
             columns = {name: release[name] for name in ("target", "folder", "shape")}
@@ -263,7 +263,7 @@ class DeployedProcessors:
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
         """Stop all workers, which a later stage of the same plan starts again.
 
-        Until that stage, the registry has the state "deploying", so that recovery starts no worker.
+        Until that stage, Holdfast's registry has the state "deploying", so that recovery starts no worker.
         """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():

@@ -17,8 +17,8 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: Seconds that an announced change remains valid after the maximum wait (``warm_s``). Workers that still wait then join
-#: the group.
+#: Seconds that an announced change of workers remains valid after the maximum wait (``warm_s``). After this time, new
+#: workers that still wait join the group.
 SLACK_S = 60.0
 #: Maximum seconds to wait for a worker of an earlier Holdfast version, which does not report whether it is prepared.
 UNTOLD_S = 10.0

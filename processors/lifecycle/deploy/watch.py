@@ -37,7 +37,9 @@ def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
 
 
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
-    """The counts of the just started workers if at least half of their messages went to dead letters; otherwise None.
+    """The counts of the workers that were just started, if half or more of their messages went to dead letters.
+
+    Otherwise None.
 
     Also None if the previous version, whose counts are ``former``, sent at least half of its messages to dead letters.
     """
@@ -56,7 +58,7 @@ def committed_of(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int
 
 
 def progresses(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
-    """Whether every input partition now has lag 0, or a greater committed offset than in ``at_first``."""
+    """Whether every input partition has lag 0, or a greater committed offset than at the start (``at_first``)."""
     return all(
         at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
         for status in statuses.values()

@@ -1,7 +1,7 @@
 """Judges whether messages reach the store that they are meant for, and so change its state.
 
 A message does not reach its store if it is too late for a window, is sent to dead letters, or is skipped. A misplaced
-message is in a partition where its key finds no match in a join.
+message counts, too: it is in a wrong partition, where its key finds no match in a join.
 
 Invariants:
     - The judgement is pure: it depends only on the statuses of the workers and the time.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds. The check fails if a message failed to reach its store within this time before now.
+#: Seconds. The check fails if the newest message that did not reach its store is not older than this.
 TOLD_S = 3_600.0
 
 _WORDS = {

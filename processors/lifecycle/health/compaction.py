@@ -28,11 +28,11 @@ MAX_SPAN = 50_000_000
 RESTORE_TARGET_S = 300.0
 #: Assumed records per second that one worker restores, if no restore was measured: half the rate of a slow disk.
 ASSUMED_RECORDS_PER_S = 200_000.0
-#: A partition is reported if it has more records than this factor times the number in ``records_allowed``.
+#: A partition is reported if it has more records than this factor times the result of ``records_allowed``.
 BOUND_FACTOR = 1.3
 #: A partition with fewer records than this number is never reported as too large.
 RECORDS_FEW = 100_000
-#: Maximum size of a store on disk: the first number times its live bytes, plus the second number of bytes.
+#: Maximum size of a store on disk: the bytes of its live entries times the first number, plus the second number.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
 #: ``max.compaction.lag.ms`` is reported if it is more than this multiple of the value that the application requests.
 LAG_FACTOR = 24

@@ -57,8 +57,8 @@ def read_compaction(
         return CompactionFacts(topic, None, ())
     starts = topics.start_offsets(topic)
     began = clock()
-    # The last stable offset is read before the high watermark. So if both are equal, no transaction is open.
-    # A commit between the two reads only causes one more poll.
+    # The last stable offset is read before the high watermark. So if both are equal, no transaction was open at the
+    # first read. A commit between the two reads only causes one more poll.
     first = topics.end_offsets(topic, committed=True)
     ends = topics.end_offsets(topic, committed=False)
     still = {number for number, stable in first.items() if stable < ends[number]}
@@ -264,7 +264,7 @@ def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)
         if restored >= RESTORED_FEW and seconds > 0:
-            # A worker restores its tasks in parallel, so the slowest task gives the duration.
+            # A worker restores its tasks in parallel, so its restore lasts as long as that of its slowest task.
             rates.append(restored / seconds)
     count = max(1, len(workers))
     if rates:

@@ -175,7 +175,7 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
-    """The rehearsal as a JSON object, for the registry and the option ``--json``."""
+    """The rehearsal as a JSON object, for Holdfast's registry and the option ``--json``."""
     stores = [{**asdict(each), "restored": each.restored.hex, "owned": each.owned.hex} for each in rehearsal.stores]
     return {
         **asdict(rehearsal),
@@ -237,7 +237,7 @@ class Rehearsals:
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:
-        """Restore one task, compare it with the owner's checkpoint, and record the result in the registry.
+        """Restore one task, compare it with the owner's checkpoint, and record the result in Holdfast's registry.
 
         Raises:
             RehearsalImpossible: The task moved, its changelog or disk space is missing, or another rehearsal runs.
@@ -267,7 +267,7 @@ class Rehearsals:
         return done
 
     def before(self, processor: str) -> float | None:
-        """Duration, in seconds, of the processor's second-newest rehearsal; None if there are fewer than two."""
+        """Seconds of the rehearsal before the processor's newest one, for a comparison; None if there is none."""
         known = rehearsed(self._world.registry.actions(1000), processor)
         return None if len(known) < 2 else float(known[1]["seconds"])
 
@@ -349,7 +349,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """Wraps a Kafka cluster: its changelogs seem to end at the given offsets, because later records are hidden."""
+    """Wraps a Kafka cluster and hides later records, so that its changelogs seem to end at the given offsets."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster

@@ -110,12 +110,12 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The key under which the memory keeps this finding, made of the check's name and the topic."""
+        """The key of this finding in ``WatchMemory.told``, made of the check's name and the topic."""
         return f"{self.check} {self.topic}"
 
 
 def decode_memory(cursor: str | None) -> WatchMemory:
-    """Decodes the memory from a sensor's cursor; an unreadable cursor gives an empty memory."""
+    """Decodes what the last check stored in the sensor's cursor; an unreadable cursor gives an empty memory."""
     try:
         return msgspec.json.decode(cursor or "{}", type=WatchMemory)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -187,14 +187,14 @@ def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: boo
 
 
 def _unread(name: str, topology: Topology, look: Look) -> bool:
-    """Whether a processor has no committed offset in a source topic. Its state then fits a topic with any id."""
+    """Whether a processor has read nothing of a source topic; its state then does not depend on the topic's id."""
     positions = look.committed.get(topology.processor)
     is_input = any(spec.name == name for spec in topology.inputs)
     return is_input and positions is not None and not any(place.topic == name for place in positions)
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Partitions whose last stable offset is below the end -> this offset, and the time of its last change."""
+    """Maps each partition whose last stable offset is below the end to this offset and the time of its last change."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -205,7 +205,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Maps topics to the partitions whose last stable offset did not reach the end or move for ``held_s`` seconds."""
+    """Maps topics to the partitions whose last stable offset was below the end, unchanged, for ``held_s`` seconds."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -296,7 +296,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """Instructions for an operator to create a changelog again. They also work while the processor runs."""
+    """Instructions for an operator to create a changelog again, which also work while the processor runs."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"

@@ -6,6 +6,8 @@ The folder also records the deletion of the original.
                                      deletion.json     the original's deletion: its begin, the leftovers, its end
     <archive>/lock                                     locked (flock) by the process that changes the archive
 
+``<moment>`` is the time of the copy.
+
 Invariants:
     - A copy is complete or absent. It is written to a folder ``<moment>.part``, and the folder is renamed after every
       file was synced to the disk.
@@ -56,7 +58,7 @@ class Archive:
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """Returns the newest copy of each archived resource, by (kind, name); and a text for each unreadable copy."""
+        """Returns the newest copy of each archived resource, by kind and name; and a text for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:

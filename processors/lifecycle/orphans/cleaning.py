@@ -142,7 +142,7 @@ class OrphanCleaning:
         Empty if no running group forbids a change.
         """
         members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-        # The group's members are workers that the registry does not list, or workers of another installation.
+        # The group's members are workers that Holdfast's registry does not list, or workers of another installation.
         if members:
             how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
             return f"{orphan.processor} runs: {how}"

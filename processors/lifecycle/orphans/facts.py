@@ -45,7 +45,7 @@ def orphans_of(
     ``only`` limits the search to one resource: the records of other topics are then not read.
 
     Raises:
-        HoldfastError: Kafka or the registry does not answer.
+        HoldfastError: Kafka or Holdfast's registry does not answer.
     """
     topologies = {each.processor: each for each in defined.topologies}
     state_roots = sorted({settings.paths.state, *defined.state_dirs})
@@ -103,7 +103,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
     """The processors that a topic's records name as their writers, and the topic's end offsets.
 
-    Both are empty for an unreadable topic.
+    Both are empty if the topic cannot be read.
     """
     try:
         ends = topics.end_offsets(topic, committed=False)
@@ -114,7 +114,7 @@ def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
 
 
 def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:
-    """The names of all present and former processors, according to the registry, the home folder and the archives."""
+    """The names of all present and former processors that the registry, the home folder or the archives record."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
@@ -138,7 +138,7 @@ def _state(root: Path) -> Iterator[StateEntry]:
 
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
-    """Maps (processor, task) to bytes, for the checkpoint store; folders on this machine have an empty task."""
+    """Maps (processor, task) to the bytes of its checkpoints; the task is empty for folders on this machine."""
     found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)

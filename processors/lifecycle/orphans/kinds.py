@@ -286,7 +286,7 @@ class ObjectThing(Thing):
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
         """Delete the objects that an interrupted deletion left, unless a processor owns their task again.
 
-        The newer checkpoints of that task may then share these objects.
+        In that case the objects stay, because newer checkpoints of that task may share them.
         """
         if orphan:
             self._open().delete(leftovers["objects"])
@@ -304,7 +304,7 @@ class ObjectThing(Thing):
 class TableThing(Thing):
     """Reads, copies and deletes tables of the catalog that have no owner.
 
-    A copy has only facts about the table, because its data files are kept until the table is deleted.
+    A copy has only facts about the table, not its rows. Until the table is deleted, its data files stay in their place.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -436,9 +436,9 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 
 
 def changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
-    """The error for an orphan (resource without an owner) that was not changed.
+    """The error that says that an orphan (resource without an owner) was left unchanged.
 
-    ``blocked`` is the reason as a sentence, empty for changed facts.
+    ``blocked`` is the reason as a sentence. It is empty if the reason is that the orphan differs from the plan.
     """
     return OrphanChanged(
         f"{orphan.kind} {orphan.name} was not touched: {blocked or 'it changed since the plan was made.'}",

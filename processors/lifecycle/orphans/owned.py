@@ -76,7 +76,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
+    """One file or subfolder in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot.
 
     A slot is the place of one worker.
     """
@@ -136,7 +136,7 @@ class Known:
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
-        """All names, longest first, so that a topic of processor ``a-b`` is not assigned to processor ``a``."""
+        """All processor names, longest first, so that a topic of processor ``a-b`` is not assigned to ``a``."""
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:

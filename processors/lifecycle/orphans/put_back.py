@@ -2,8 +2,8 @@
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
-If the process is killed, a repetition of the stage continues the work. The recorded topic id identifies the topic. The
-end offset of a partition is the number of records that were already written to it.
+If the process is killed, a repetition of the stage continues the work. It finds the topic by the recorded topic id. The
+end offset of a partition tells how many records were already written to it.
 
 Invariants:
     - Records are written only to the topic that this stage created, never to another existing topic.

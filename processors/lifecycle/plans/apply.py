@@ -174,8 +174,8 @@ class Applier:
         holder: This run as a holder of applies.
         tell: Called with the progress as text.
         clock: Function that returns the present time, for the records.
-        hold: The run's lease on the apply (execution of a plan), which the ports of ``execute`` verify before each
-            change.
+        hold: The run's lease on the apply (execution of a plan). The ports (objects through which ``execute`` changes
+            other systems) verify the lease before each change.
     """
 
     execute: Executor
@@ -207,8 +207,8 @@ class Applier:
             self._refuse_held(record, begun)
             if begun is None:
                 raise _in_progress(record, begun, "was begun by another version of Holdfast")
-            # An ``adopt`` replaces any open apply, because the registry may be a restored backup. Such a backup may
-            # list an apply as open that ended after the backup was made.
+            # An ``adopt`` replaces any open apply, because Holdfast's registry may be a restored backup. Such a backup
+            # may list an apply as open that ended after the backup was made.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue
@@ -277,7 +277,8 @@ class Applier:
                 except HoldLost as lost:
                     raise _lost(record) from lost
                 except NotStarted as failed:
-                    # The state is complete, so the apply ends. Then recovery, or the action that it names, starts them.
+                    # The workers' state is complete, so the apply ends. Recovery then starts the workers, or names the
+                    # action that does.
                     self.tell(f"{stage.says}: {failed} Recovery continues with them.")
                     continue
                 except HoldfastError as failed:
@@ -321,7 +322,7 @@ class Applier:
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
         """The present record of the apply (execution of a plan), read again after this run got the apply's lease.
 
-        The previous holder may have recorded more stages before this run got the lease.
+        The record is read again, because the previous holder may have recorded more stages in the meantime.
         """
         self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
         now = self.journal.apply_of(record.id)
@@ -371,9 +372,9 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply (execution of a plan) of the same request if the facts show that its work is done.
+        """End an open apply (execution of a plan) of the same request if the new plan finds nothing left to do.
 
-        The run of that apply died after its last change, but before it recorded the end.
+        The process of that apply died after its last change, but before it recorded the end.
         """
         if not isinstance(plan.verdict, NothingToDo):
             return

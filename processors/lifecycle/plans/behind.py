@@ -1,4 +1,4 @@
-"""Decides whether the registry is outdated, because a backup was restored that lacks a processor's newest deployment.
+"""Decides whether Holdfast's registry is an outdated backup, which lacks a processor's newest deployment.
 
 Each change of a deployment raises its generation (a number) in the registry. Two other places also record the newest
 generation: a file next to the processor's releases (the mark), and each commit in its changelogs (the meta records). If
@@ -19,14 +19,14 @@ from holdfast.infra.deploy.marks import Mark
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A deployment's number (generation) and code version; ``desired`` is the desired state, None if unknown."""
+    """A deployment's number (generation) and code version; ``desired`` is its desired state, None if unknown."""
 
     generation: int
     code_version: str
     desired: str | None = None
 
     def __str__(self) -> str:
-        """The generation as text."""
+        """The deployment's number (generation) as text."""
         rest = "" if self.desired is None else f", {self.desired}"
         return f"generation {self.generation} (version {self.code_version}{rest})"
 
@@ -58,7 +58,7 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def action(self) -> str:
-        """The command that corrects the registry."""
+        """The command that corrects Holdfast's registry."""
         return f"holdfast registry adopt {self.processor}"
 
     @property
@@ -68,7 +68,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """Returns the finding that the registry lacks a processor's newest deployment; None if the registry has it.
+    """Returns the finding that Holdfast's registry lacks a processor's newest deployment; None if the registry has it.
 
     ``here`` is the record in the registry, ``logged`` the record in the processor's changelogs.
     """

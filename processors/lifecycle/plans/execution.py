@@ -51,7 +51,7 @@ class Runner(Protocol):
         """
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
-        """Record a deployment that is missing in the registry; no worker is restarted."""
+        """Record a deployment that is missing in Holdfast's registry; no worker is restarted."""
 
 
 class Owners(Protocol):
@@ -148,8 +148,8 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                # Where input offsets were set back, the input that is read again restores the keys. A command that
-                # writes the exported keys back is then not printed.
+                # If input offsets were set back, the worker reads the input again, which restores the keys. So no
+                # command is printed that writes the exported keys back.
                 undo = "" if stage.positions or not stage.can_be_undone else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():

@@ -45,7 +45,7 @@ class InstanceFacts(msgspec.Struct, frozen=True):
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The recorded deployment of a processor; each new record has a greater ``generation``."""
+    """The recorded deployment of a processor; each new deployment has a greater number, its ``generation``."""
 
     code_version: str
     slots: tuple[str, ...]
@@ -151,7 +151,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         strangers: Members of the group that are not workers of this installation, as texts.
         committed: Topic -> partition -> committed offset of the group.
         deployment: The recorded deployment; None if the processor was never deployed.
-        behind: The finding that the registry lacks the processor's newest deployment; None if it has the newest one.
+        behind: The finding that Holdfast's registry lacks the processor's newest deployment; None if it has it.
         instances: The recorded slots (places of workers), and further slots that have a process.
         local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
@@ -269,7 +269,7 @@ class FactSource(Protocol):
         """The recorded deployment; None if the processor was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """The finding that the registry lacks the processor's newest deployment; None if the registry has it."""
+        """The finding that Holdfast's registry lacks the processor's newest deployment; None if the registry has it."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The facts of the workers in these slots (places of workers), and in all other slots that have a process."""
@@ -439,8 +439,8 @@ def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[M
 
     ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots (places of workers) with
     a process. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids
-    that are not in ``own``. So each live slot without a member in ``own`` may have one member with an unknown client
-    id. Members with unknown ids are returned only if there are more of them than such slots.
+    that are not in ``own``. So each live slot without a member in ``own`` may explain one member with an unknown client
+    id. If there are more unknown members than such slots, all unknown members are returned; otherwise none.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -456,7 +456,7 @@ def _is_whole(
 ) -> bool:
     """Whether local state contains all input that is committed for a store.
 
-    If it lacks input, a count of keys in local state would be too low.
+    If local state lacks input, a count of its keys would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:

@@ -88,7 +88,7 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is lost, because the registry refused a heartbeat."""
+        """Whether the lease is lost, because Holdfast's registry refused a heartbeat."""
         return self._lost.is_set()
 
     def check(self) -> None:
@@ -96,7 +96,7 @@ class Hold:
 
         Raises:
             HoldLost: Another run took over the apply (execution of a plan) or incident, or the lease was ended.
-            RegistryUnavailable: The registry does not answer, so the state of the lease is unknown.
+            RegistryUnavailable: Holdfast's registry does not answer, so the state of the lease is unknown.
         """
         fence = self.fence
         if self.is_lost or not self._beat():

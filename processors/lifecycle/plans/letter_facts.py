@@ -27,10 +27,10 @@ class LetterFacts(msgspec.Struct, frozen=True):
 
     Args:
         topic: The dead-letter topic.
-        starts: Partition -> offset of the first letter that was not sent again.
-        ends: Partition -> offset after the last letter of the plan.
+        starts: Partition -> offset of the first letter that was not sent again yet.
+        ends: Partition -> offset after the last letter that the plan sends again.
         sent: Input topic -> number of messages to send to it.
-        kept: Number of letters that no input can accept.
+        kept: Number of letters that are kept, because they are no messages of a present input topic.
         errors: Error type -> number of letters.
         versions: Code version that wrote the letter -> number of letters.
         more: Whether the topic has more letters than one plan sends.

@@ -46,7 +46,7 @@ class Orphan:
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Describes an archived copy: the original resource, and the copy's files (name -> bytes).
 
-    ``facts`` are the facts of the original before the copy. If the original's present facts are the same, it is
+    ``facts`` are the facts of the original before the copy. If its present facts equal them, the original is
     unchanged. ``about`` has further details, for example a topic's configuration or a table's number of rows.
     """
 
@@ -158,7 +158,7 @@ class OrphanSource(Protocol):
         """All orphans (resources without an owner) with their facts.
 
         Raises:
-            HoldfastError: Kafka or the registry does not answer.
+            HoldfastError: Kafka or Holdfast's registry does not answer.
         """
 
     def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:

@@ -246,7 +246,7 @@ class Compact(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Set the group's input offsets to the offsets in the state's records, for example after offsets expired."""
+    """Set the group's input offsets to those that the changelogs record, for example after the offsets expired."""
 
     processor: str
 
@@ -351,7 +351,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         at: The snapshot to restore: a tag, a snapshot id, a version number, or ``latest``; None for no snapshot.
         inputs: Input offsets after the restore. ``snapshot``: the offsets of the snapshot, in the same topics.
             ``copied``: the offsets of the snapshot, in copies of the topics. ``earliest``: the topics' first offsets,
-            because all records are newer than the snapshot. ``stay``: unchanged.
+            for topics whose records are all newer than the snapshot. ``stay``: unchanged.
         file: The absolute path of an export file whose entries are put back (with ``stores``, only the entries of these
             stores); None for no file.
     """

@@ -1,4 +1,4 @@
-"""Describes the topics and stores of a processor's version (its shape). The registry keeps it with each release.
+"""Describes the topics and stores of a processor's version (its shape). Holdfast's registry keeps it with each release.
 
 Topology ──shape_of──► Shape ──as_document──► the registry's column ──from_document──► Shape
 """
@@ -28,7 +28,7 @@ class StoreShape(msgspec.Struct, frozen=True):
 
     ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has texts about the
     store's steps; None if an earlier version of Holdfast recorded the shape, without this field. ``retracts`` is
-    whether groups of a table's rows depend on the store.
+    whether the store belongs to a ``group_by`` of a table, which takes a changed row out of its former group.
     """
 
     name: str
@@ -105,7 +105,7 @@ def as_document(shape: Shape) -> dict[str, Any]:
     """Converts a shape to a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(shape)
     for store in document["stores"]:
-        if not store["retracts"]:  # removed, so that other stores keep the document of earlier Holdfast versions
+        if not store["retracts"]:  # False is left out, because documents of earlier Holdfast versions lack the field
             store.pop("retracts")
     return document
 

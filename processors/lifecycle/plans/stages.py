@@ -98,7 +98,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         fresh_settings: Whether the release runs with the present settings, which are then recorded. Otherwise it runs
             with the settings of its deployment.
         settle_s: Maximum seconds to watch the running release. The watch ends earlier when every partition has
-            committed input.
+            committed input or has no lag.
         together: Whether all workers of other versions stop before the first worker of this version starts. Otherwise
             workers are replaced slot by slot.
         slots: The slots that must run; all other slots are removed. Empty for the slots of the recorded deployment.
@@ -180,7 +180,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     partitions: tuple[int, ...]
     positions: dict[str, dict[int, int]] = {}
     export: bool = False
-    #: Whether the entries of the files can be put back afterwards.
+    #: Whether the entries of the export files can be put back after the deletion.
     can_be_undone: ClassVar[bool] = True
     destructive: ClassVar[bool] = True
 
@@ -191,7 +191,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ClearGroups(ClearKeys, frozen=True, tag="clear_groups"):
-    """Owners delete stores on which groups of a table's rows depend. Their entries can't be put back afterwards."""
+    """Owners delete stores of a ``group_by`` of a table. Entries of such stores can't be put back afterwards."""
 
     can_be_undone: ClassVar[bool] = False
 

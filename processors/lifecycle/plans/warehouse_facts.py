@@ -23,7 +23,10 @@ ROW = "row"
 
 
 class StoreVersion(msgspec.Struct, frozen=True):
-    """One version of a store's table; if it is not a snapshot, ``manifest`` is None and ``problem`` has the reason."""
+    """One version of a store's table.
+
+    If Holdfast did not publish the version as a snapshot, ``manifest`` is None and ``problem`` has the reason.
+    """
 
     version: int
     tags: tuple[str, ...] = ()
@@ -52,7 +55,7 @@ class StoreTable(msgspec.Struct, frozen=True):
 
 
 class OtherTable(msgspec.Struct, frozen=True):
-    """The present version of a table of the catalog, which any program may have written.
+    """The present version of any table of the catalog; a program other than Holdfast may have written it.
 
     Args:
         table: Name of the table.

@@ -42,7 +42,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 #: The commands (verbs) that leave no half-changed state if they are interrupted. After them, recovery may start
 #: workers, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Stages that running workers carry out, so that they fail while a worker is down.
+#: Stages that running workers carry out. Such a stage fails while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
 #: Stages that start, stop or pause workers, prepare a version, or only compare.
 _CHANGES_NO_STATE = (
@@ -75,9 +75,9 @@ def read(record: ApplyRecord) -> Plan | None:
 def keeps_recovery_away(record: ApplyRecord) -> bool:
     """Whether recovery must not touch a processor until its interrupted apply (execution of a plan) is resumed.
 
-    True if the plan itself starts or stops workers and must be resumed. A worker that recovery starts would then
-    process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable. Then only the
-    verb (kind of change) decides. An apply of the whole installation belongs to no processor.
+    True if the plan itself starts or stops workers and must be resumed, because a worker that recovery starts would
+    process half-changed state. If another version of Holdfast wrote the plan, the plan is unreadable, so only the verb
+    (kind of change) decides. False for an apply of the whole installation, because it belongs to no processor.
     """
     if record.processor == INSTALLATION:
         return False
@@ -147,9 +147,9 @@ def _word(value: Any) -> str:
 
 
 def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The newest finished stage that started or stopped workers, if it started them paused; otherwise None.
+    """The newest finished stage that started or stopped workers, if it started the workers paused; otherwise None.
 
-    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died since.
+    A resumed apply (execution of a plan) repeats this stage first, because the paused workers may have died meanwhile.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None

@@ -60,8 +60,8 @@ BREAKS_MAX = 5
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: Errors after which a request is repeated: a dead worker can be the cause, and it is started again before the
-#: repetition.
+#: Errors after which a request is sent again. A dead worker can be the cause of such an error. It is started before
+#: the request is sent again.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 
@@ -178,9 +178,9 @@ class Rebuilding:
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
-        """Call ``act``, which makes a store equal to a changelog, and repeat it after an interruption.
+        """Call ``act``, which makes a store equal to a changelog, and call it again after an interruption.
 
-        Returns the counts of changed entries in ``made`` as a text.
+        ``act`` counts the changed entries in ``made``. The result has these counts as a text.
         """
 
         def attempt() -> None:
@@ -222,7 +222,7 @@ class Rebuilding:
             processor: The name of the processor.
             of: The store, and the inputs that the store is built from.
             changelog: A changelog of the shadow or of loaded data, which no process writes at this time.
-            made: The request, to which this call adds counts and files.
+            made: The request of the exchange; this call adds the counts and export files to it.
             tell: Receives progress messages.
 
         Returns:
@@ -377,8 +377,8 @@ class Rebuilding:
     def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
         """Returns a function that reports the number of processed records, and the records per second.
 
-        The function also starts dead workers of the processor again. It does not if ``since`` is None, because the
-        processor is then paused.
+        The function also starts dead workers of the processor again, unless ``since`` is None. ``since`` is None while
+        the processor is paused.
         """
         told = looked = 0.0
         began = since or time.monotonic()

@@ -22,8 +22,8 @@ class Exchange:
         keep: Whether message keys that are only in the store, not in the changelog, stay unchanged.
         export: Selection of present entries that owners (workers) write to files before the first change; None for no
             file.
-        once: The name of the stage. A repeated stage sends the same name, and then does not export a task whose change
-            has begun. The file of an earlier attempt already contains the task's entries.
+        once: The name of the stage, which is the same if the stage is repeated. By this name, a task whose change has
+            begun is not exported again, because the file of the earlier attempt already has its entries.
     """
 
     processor: str

@@ -5,8 +5,8 @@ The workers then read this topic and change their stores to its content.
 Invariants:
     - Before the first entry is written, the file's hash is compared with the hash in the plan.
     - An entry is written to the partition from which it was exported. If its key would now belong to another partition,
-      the load fails and nothing is changed. Records about time, such as the stream time, belong to a partition and not
-      to a key, so they are not checked.
+      the load fails and nothing is changed. Entries about time, such as the stream time, belong to a partition and not
+      to a key, so this is not checked for them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.ports import World
 #: The name of the slot (worker process) of every shadow. A shadow has only one process, and its slot is separate from
 #: the processor's slots.
 SLOT = "0"
-#: Maximum seconds from the start of a shadow (second run) until it has restored its own state and processes everything.
+#: Maximum seconds from the start of a shadow (second run) until it has restored its state and processes all partitions.
 START_S = 600.0
 #: Maximum seconds to wait until topics and group of a shadow (second run) can be deleted. A killed member stays in the
 #: group until its session ends.
@@ -53,7 +53,7 @@ class Machine:
     """The objects with which a rebuild reads and changes Kafka and the supervisor.
 
     Args:
-        world: Access to the supervisor, the registry and the paths.
+        world: Access to the supervisor, Holdfast's registry and the paths.
         topics: Access to Kafka topics and groups.
         runner: Starts the processor's own workers.
         rollout: Function of a processor that returns how to run it at present (rollout).
@@ -105,7 +105,7 @@ class ShadowProgram:
             spec,
             name=world.paths.program(group, SLOT),
             command=(*spec.command, "--shadow", store),
-            # Port 0 means any free port, because the configured port belongs to the processor's own worker.
+            # The shadow uses any free port (0), because the configured port belongs to the processor's own worker.
             environment={**spec.environment, "HOLDFAST_SERVING__PORT": "0"},
             stdout_path=world.paths.program_log(group, SLOT),
         )

@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 #: Maximum records of one transaction. A transaction also ends with the record that reaches ``BYTES_MAX`` bytes.
 RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
-#: Two timeouts in seconds: for a producer to fence an earlier producer, and for the broker to acknowledge records.
+#: Two timeouts in seconds: for fencing an earlier producer, and for the broker's acknowledgement of sent records.
 INIT_S, FLUSH_S = 60.0, 60.0
 #: Number of rows between two progress messages.
 TELL_EVERY_ROWS = 100_000

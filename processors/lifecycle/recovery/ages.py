@@ -1,8 +1,8 @@
 """Computes the age of a recorded time, also if the machine's clock was changed after the recording.
 
 Invariants:
-    - A recorded time in the future has an infinite age. Such a time was written while the clock was wrong. Otherwise
-      recovery would wait until the clock reaches this time.
+    - A recorded time in the future has an infinite age, because it was written while the clock was wrong. So recovery
+      does not wait until the clock reaches this time.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Invariants:
     - Nothing is started in a slot while its old process may still be alive.
     - Only failed instances are changed, each with its own remedy. An instance that must wait, or needs a person's
       decision, does not delay recovery of other instances.
-    - At most one run (process) has the claim of an incident (``infra.database.leases``); none during a live apply of
-      the processor. A run that lost its claim stops: its deployer and registry verify the claim before each change.
+    - At most one run (process) has the claim of an incident (``infra.database.leases``). During a live apply of the
+      processor, no run has it. A run that lost its claim stops: its ports verify the claim before each change.
     - The registry counts attempts, also those of killed runs. A fault that ends by itself uses no attempt.
     - A fault that no restart repairs is not retried: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
@@ -103,7 +103,7 @@ class RecoveryPolicy:
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: The finding that the registry lacks a deployment that the changelogs record; otherwise None.
+    #: The finding that Holdfast's registry lacks a deployment that the changelogs record; otherwise None.
     behind: Behind | None = None
 
 
@@ -133,7 +133,7 @@ def recover(
     Args:
         incident_id: Id of the incident.
         rollout: The wanted deployment of the processor.
-        world: Access to the supervisor, the registry and the workers.
+        world: Access to the supervisor, Holdfast's registry and the workers.
         run_id: The run that recovers the incident; the same run may call again after an interruption.
         policy: Maximum attempts, and timeouts.
         progress: Called at each poll while the processor starts.
@@ -186,7 +186,7 @@ def recover(
 
 
 def _who_has(incident: Incident, world: World) -> str:
-    """The other run that works on the processor, as a sentence without a full stop."""
+    """A sentence, without a full stop, about the run that works on the processor instead of this run."""
     if is_applied(incident.processor, world):
         return f"an apply of {incident.processor} is open, see `holdfast apply list`"
     return "another run works on it"
@@ -241,7 +241,7 @@ def _note_wait(incident: Incident, said: str, world: World) -> None:
 
 
 class _Recovery:
-    """One run's work on one incident."""
+    """The work of one recovery run on one incident."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: Faults that restarts did not repair: those of earlier runs, and those of the processor's previous incident.
+        #: Sentences about faults that no restart repaired, in earlier runs or in the processor's previous incident.
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
@@ -328,7 +328,7 @@ class _Recovery:
     ) -> tuple[Literal["failed", "waiting"], str]:
         """End the run: the ``repaired`` slots run again, but a restart cannot repair the other failed slots now.
 
-        If one of these slots waits, the incident stays open. Otherwise it fails, and asks a person about them.
+        If one of these failed slots must wait, the incident stays open. Otherwise it fails, and asks a person.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -368,7 +368,7 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # Workers that the registry does not list are removed, because they hold partitions.
+        # Workers that Holdfast's registry does not list are removed, because they own partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
@@ -468,7 +468,7 @@ class _Recovery:
         """Wait until every slot that is not in ``down`` works. If ``down`` is empty, also wait for all partitions."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        # Partitions are not checked, because the partitions of the workers in ``down`` may have no running worker.
+        # With slots in ``down``, partitions are not checked, because no running worker may own their partitions.
         if down:
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"

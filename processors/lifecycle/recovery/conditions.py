@@ -15,7 +15,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.faults import PASSING
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
-#: Minimum free space before recovery starts a worker again, bytes.
+#: Minimum free disk space, in bytes, before recovery starts a worker again.
 ROOM_BYTES = 4 << 20
 
 

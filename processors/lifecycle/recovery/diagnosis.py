@@ -50,7 +50,7 @@ class Healthy:
 class NotDeployed:
     """The instance (worker) should not run; ``alive`` is true if it nevertheless has a process.
 
-    ``hangs`` is the action for a supervisor that does not answer; empty while the supervisor answers.
+    ``hangs`` is the operator's action if the supervisor does not answer; empty while the supervisor answers.
     """
 
     alive: bool = False
@@ -176,7 +176,7 @@ class Unsupervised:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The registry lacks the newest deployment, so the desired state is unknown; a person must correct the registry."""
+    """Holdfast's registry lacks the newest deployment, so the desired state is unknown; a person must correct it."""
 
     behind: Behind
     kind: ClassVar[Kind] = "registry-behind"
@@ -204,7 +204,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The most serious diagnosis of all instances (workers); an incident is named after it.
+    """The most serious diagnosis of all instances (workers), after which an incident of the processor is named.
 
     The result is ``NotDeployed`` if there are no instances.
     """
@@ -323,9 +323,9 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 
 
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
-    """Whether ``moment`` is later than ``than``.
+    """Whether the time ``moment`` is later than the time ``than``.
 
-    Also False if only ``moment`` is in the future, because a wrong clock then recorded ``moment``.
+    Also False if only ``moment`` is in the future, because a wrong clock recorded it.
     """
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
@@ -346,8 +346,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # A silence that the worker itself measured is preferred. The difference of two recorded times is wrong after the
-    # clock was changed, and a live worker would then count as stuck.
+    # The worker's own measurement of its silence is preferred. After a change of the clock, the difference of two
+    # recorded times is wrong, and a live worker would count as stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)
@@ -360,7 +360,7 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
     """A difference between a running instance and its recorded deployment, such as another version; otherwise None."""
-    # Workers of earlier Holdfast versions report an empty code version.
+    # Workers of earlier Holdfast versions report an empty code version, which is no difference.
     if status.code_version not in ("", desired.code_version):
         said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
         return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")

@@ -1,7 +1,7 @@
 """The sensor's part of recovery: observes a processor, diagnoses it, and opens an incident if it needs recovery.
 
 Invariants:
-    - An observation changes nothing but the registry.
+    - An observation changes nothing but Holdfast's registry.
     - A processor has at most one open incident. A crash loop opens one last incident, which asks a person.
 """
 
@@ -56,7 +56,7 @@ log = get_logger(__name__)
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
 #: time, the next incident takes over the list of faults that restarts did not repair.
 BEFORE_S = 900.0
-#: Maximum seconds that a run waits for the end of a processor's recovery, before the run changes the processor.
+#: Maximum seconds that a run, which will change a processor, first waits for the end of the processor's recovery.
 RECOVERED_WITHIN_S = 300.0
 
 
@@ -144,7 +144,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program; if the supervisor reports a start time in the future, it is replaced by the kernel's start time."""
+    """The program; if the supervisor reports a start time in the future, the kernel's start time replaces that time."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -198,8 +198,8 @@ def notice(
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply
     (execution of a plan) runs. An interrupted apply also prevents an incident if its plan starts and stops workers
-    itself and must be resumed. Otherwise, a worker that recovery starts would process half-changed state. An
-    interrupted apply that never starts workers prevents no incident.
+    itself and must be resumed, because a worker that recovery starts would process half-changed state. An interrupted
+    apply that never starts workers prevents no incident.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -264,9 +264,9 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record that an incident waits, unless this is recorded already; ``why`` is the reason as a sentence.
+    """Record that an incident waits, unless the same wait is recorded already; ``why`` is the reason as a sentence.
 
-    ``incident`` must have just been read from the registry.
+    ``incident`` must have just been read from Holdfast's registry.
     """
     action = found.action if isinstance(found, Unsupervised) else ""
     kind = found.kind if found.kind in PASSING or action else kind_of(incident.kind)
@@ -329,7 +329,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery must not touch a processor: an apply changes it, or the registry lacks its newest deployment.
+    """Whether recovery must not touch a processor: an apply changes it, or its newest deployment is not registered.
 
     An apply is the execution of a plan.
 
@@ -355,7 +355,7 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
     An apply is the execution of a plan.
 
     Raises:
-        HoldfastError: The registry does not answer.
+        HoldfastError: Holdfast's registry does not answer.
     """
     if recorded.desired != "deploying":
         return recorded

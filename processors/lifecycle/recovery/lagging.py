@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 
-#: Minimum lag that is reported, records.
+#: Minimum lag that is reported, in records.
 LAG_RECORDS = 100_000
 #: Seconds for which a lag must not shrink before it is reported.
 LAG_S = 300.0
-#: A lag has shrunk if it is below this fraction of the recorded lag.
+#: A lag counts as shrunk if it is below this fraction of the lag that was recorded first.
 SHRUNK = 0.95
 #: Minimum seconds of measurement before rates are used.
 MEASURED_S = 60.0
@@ -47,8 +47,8 @@ class Flow:
 class Lag:
     """A processor's lag in records, and the time since which the lag has not shrunk (seconds since 1970).
 
-    Rates are computed from the difference between ``first`` and ``last``. Both are None if the end offset of an input
-    is unknown.
+    ``first`` and ``last`` are two measurements, and rates are computed from their difference. Both are None if the end
+    offset of an input is unknown.
     """
 
     records: int
@@ -68,9 +68,9 @@ class Pace:
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to keep for the next check; None if it is below ``LAG_RECORDS``.
+    """The lag that the caller keeps for its next check; None if the lag is below ``LAG_RECORDS`` records.
 
-    ``before`` is the lag of the last check.
+    ``before`` is the result of the last check.
     """
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
@@ -98,7 +98,7 @@ def pace_of(lag: Lag) -> Pace | None:
 
 
 def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
-    """The smallest number of workers, above the present one, that processes ``records`` within ``CATCH_UP_S`` seconds.
+    """The smallest number of workers, above the present one, that would process ``records`` within ``CATCH_UP_S``.
 
     The second number of the result is the seconds that these workers need. If no number of workers is fast enough, the
     largest useful number is returned. The result is None if more workers do not help. Each additional worker is assumed

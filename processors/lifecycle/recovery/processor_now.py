@@ -50,10 +50,10 @@ def processor_now(
     """Reads and judges the present state of a processor.
 
     A processor that was never deployed is judged like a processor that should not run. ``before`` is the lag that the
-    caller measured last; without it, a lag counts as new.
+    caller measured last. Without ``before``, a present lag counts as new, so it is not reported as lasting.
 
     Raises:
-        HoldfastError: The supervisor or the registry does not answer.
+        HoldfastError: The supervisor or Holdfast's registry does not answer.
     """
     seen = observe(processor, world, limits, patience_s=patience_s)
     found = {slot: each.diagnosis for slot, each in seen.items()}
@@ -82,8 +82,8 @@ def judge(
     result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
-    # If the registry was replaced by an older backup, it may list an apply (execution of a plan) as open that has
-    # ended. So applies are not judged.
+    # If Holdfast's registry was replaced by an older backup, it may list an apply (execution of a plan) as open that
+    # has ended. So applies are not judged.
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
@@ -95,10 +95,11 @@ def judge(
 
 
 def applies_beside(world: World, deployed: Collection[str]) -> list[tuple[ApplyRecord, Answer]]:
-    """Open applies that no deployment in the registry belongs to, oldest first, each with its judgement.
+    """Open applies (unfinished executions of plans) of no deployed processor, oldest first, each with an answer.
 
-    ``deployed`` are the deployed processors. The applies are those of the whole installation (``clean``, ``put-back``),
-    and those of processors that were never deployed. No check ``working`` reports them.
+    The answer says whether the apply still runs or was interrupted, and what to do. These applies concern the whole
+    installation (``clean``, ``put-back``), or processors that were never deployed. No processor's check, named
+    ``working``, reports such an apply. ``deployed`` are the deployed processors.
     """
     begun = [each for each in world.registry.journal.applies(open_only=True) if each.processor not in deployed]
     judged = [(each, judge_interrupted(each, {}) if is_broken_off(each) else judge_applying(each)) for each in begun]
@@ -123,12 +124,12 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     Empty if the processor works as deployed.
 
     Raises:
-        HoldfastError: The supervisor or the registry does not answer.
+        HoldfastError: The supervisor or Holdfast's registry does not answer.
     """
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # The check's answer describes only the most serious fault. The faults of the other workers are added.
+    # The check's answer describes only the most serious fault, so the faults of the other workers are added here.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"

@@ -23,7 +23,8 @@ from holdfast.processors.lifecycle.deploy.rollout import WORKER
 #: The name of adoptions in the registry's list of actions (field ``verb``). An adoption records a discovered
 #: deployment.
 ADOPT = "adopt"
-#: Seconds for which ``holdfast status`` reports an adoption (a deployment recorded again after a loss of the registry).
+#: Seconds for which ``holdfast status`` shows an adoption: a deployment that was recorded again after the registry
+#: (database of deployments) was lost.
 TOLD_S = 3_600.0
 
 
@@ -59,7 +60,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the adopted processor, and about the source of its facts."""
+        """A sentence about the adopted processor, and about the source from which its version is known."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (

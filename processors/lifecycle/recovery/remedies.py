@@ -76,7 +76,7 @@ Remedy = Restart | Rebuild | Wait | Ask
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Facts of an incident that the diagnosis does not contain."""
+    """Facts of an incident that its diagnosis does not contain, but that the choice of a remedy needs."""
 
     processor: str
     #: Whether the same failure, with the same message, occurred again after a restart.
@@ -85,7 +85,7 @@ class Case:
     restorable: bool = True
     #: The newest version that once worked, if the deployed version never worked; otherwise None.
     former: str | None = None
-    #: Whether a person asked for a retry after a repair. A restart is then tried.
+    #: Whether a person repaired something and then asked for a retry. If so, a restart is tried.
     mended: bool = False
     #: Names of the processor's stores, for commands that need a store's name.
     stores: tuple[str, ...] = field(default=())

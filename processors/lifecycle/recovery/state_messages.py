@@ -3,8 +3,8 @@
     seen ──lasts for settles_s──► posted ──each repeat──► posted again ──no longer──► over
 
 Invariants:
-    - Each processor that does not work has a message within ``settles_s``: either of its failed incident, or of its
-      state. A state that should end by itself has a longer limit, after which a message is sent.
+    - If a processor does not work, a message about its failed incident or its state is sent within ``settles_s``. For a
+      state that should end by itself, ``settles_s`` is longer.
     - Incidents have separate messages (``webhook_messages``). A state has messages only if no incident already names
       the same action, so that one fault is not reported twice.
     - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
@@ -83,7 +83,7 @@ def _need_of_lasting(processor: str, answer: Answer) -> Need:
 
 
 def without_repeats(needs: Sequence[Need]) -> list[Need]:
-    """Removes the messages of processors that wait for disk space, if the list has a message about the disk itself."""
+    """Removes messages of processors that wait for disk space, if another message of the list is about the disk."""
     is_told = any(each.subject == DISK for each in needs)
     return [each for each in needs if not (is_told and each.kind == NO_ROOM)]
 
@@ -114,7 +114,7 @@ def need_of_unread(processor: str, failed: Exception) -> Need:
 
 
 def need_of_registry(failed: HoldfastError) -> Need:
-    """The message that the registry does not answer, so that no processor is recovered."""
+    """The message that Holdfast's registry does not answer, so that no processor is recovered."""
     action = failed.action or "Read `holdfast doctor`."
     return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
 
@@ -122,9 +122,10 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """Returns the states after one tick by identity; ``unread`` are the subjects that could not be read.
+    """Returns all states after one tick of the sensor, by identity.
 
-    A state is a condition of a subject (for example of a processor) that needs a person.
+    A state is a condition of a subject (for example of a processor) that needs a person. ``unread`` are the subjects
+    that could not be read.
     """
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}

@@ -30,10 +30,10 @@ _LOOK_EVERY_S = 1.0
 def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
     """The members of a consumer group that are not workers of this installation, which has ``slots`` workers.
 
-    ``own`` has the client ids of this installation's workers. A member whose client id is that of another worker of the
+    ``own`` has the client ids of this installation's workers. A member with the client id of another worker of the
     processor is always returned. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their
-    settings, have client ids of another form. So each slot (place of one worker) without a member in ``own`` may have
-    one member with such an id. Members with such ids are returned only if there are more of them than such slots.
+    settings, have client ids of another form. So each slot (place of one worker) without a member in ``own`` may
+    explain one member with such an id. If there are more such members than such slots, all of them are returned.
     """
     others = [each for each in members if each.client_id not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]

@@ -29,9 +29,10 @@ class Look:
 
     #: Sentences about the processor, for the tick's log.
     sentences: tuple[str, ...]
-    #: The finding that the registry lacks the processor's newest deployment; if set, the tick observes nothing.
+    #: The finding that Holdfast's registry lacks the processor's newest deployment; if set, the tick observes nothing.
     old: Behind | None = None
-    #: The observation; None while the processor is being deployed, or if the registry lacks its newest deployment.
+    #: The observation; None while the processor is being deployed, or if Holdfast's registry lacks its newest
+    #: deployment.
     seen: Notice | None = None
     #: The open incident, if a recovery run is due; otherwise None.
     due: Incident | None = None
@@ -52,7 +53,7 @@ def take_look(
     the previous tick.
 
     Raises:
-        HoldfastError: The supervisor or the registry did not answer.
+        HoldfastError: The supervisor or Holdfast's registry did not answer.
     """
     name = deployment.processor
     old = judged(name, deployment, world)
@@ -97,7 +98,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
         incident_id: Id of the incident. The incident is read after the runs were read, because a run closes its
             incident before it ends.
         known: The runs with the incident's number, newest first.
-        world: Access to the registry and the clock.
+        world: Access to Holdfast's registry and the clock.
         warn: Called with warnings about earlier runs.
     """
     registry, now = world.registry, world.clock()
@@ -110,10 +111,10 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
         if holder not in {run.id for run in runs} and incident.is_worked_on:
-            return None  # The incident's present run belongs to another Dagster instance.
+            return None  # A run of another Dagster instance works on the incident, so no run is due here.
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # Successful runs do not count as failures. They left the incident open because it must wait.
+    # A successful run that left the incident open is no failure: the incident must wait for its cause to end.
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"
@@ -129,9 +130,9 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
 def is_of(since: str | None, created_at: datetime, incident: Incident) -> bool:
     """Whether a run belongs to this incident, and was requested since the incident was opened or last retried.
 
-    The incident's number is not enough: after a loss of the registry, numbers start from 1 again. ``since`` is the time
-    in the run's tags at which the incident was opened or retried. A run of an earlier Holdfast version has no such tag,
-    so its creation time is compared.
+    The incident's number is not enough: after a loss of Holdfast's registry, numbers start from 1 again. ``since`` is a
+    tag of the run: the time at which its incident was opened or retried. A run of an earlier Holdfast version has no
+    such tag (None), so the run's creation time ``created_at`` is compared.
     """
     opened_at = incident.retried_at or incident.opened_at
     return created_at >= opened_at if since is None else since == opened_at.isoformat()

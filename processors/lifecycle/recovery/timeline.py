@@ -1,4 +1,4 @@
-"""Computes the history of a processor: one entry for each apply (executed plan), incident and action in the registry.
+"""Computes the history of a processor from Holdfast's registry: an entry for each apply (plan), incident and action.
 
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 
@@ -62,10 +62,10 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """The progress of reporting the records of one registry table to Dagster.
+    """Which events of one table of Holdfast's registry (database of applies and incidents) Dagster already has.
 
-    The events of all records up to the number ``low`` are reported. Two kinds of records are listed in ``above`` with
-    their reported events: records after ``low``, and records that may still change.
+    All present events of the records up to the number ``low`` are reported to Dagster. ``above`` lists the reported
+    events of two kinds of records: records after ``low``, and records that may still get more events.
     """
 
     low: int = 0
@@ -187,7 +187,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One registry record, given by its number, with its timeline events."""
+    """One record of Holdfast's registry (an apply, incident or action), with its number and timeline events."""
 
     number: int
     #: Whether the record may still get more events, for example because its apply (execution of a plan) is open.
@@ -227,10 +227,10 @@ def reported(series: Series, number: int, identity: str) -> Series:
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """A copy of ``series`` after its records were reported. Entries in ``above`` that are no longer needed are removed.
+    """A copy of ``series`` after its records were reported: ``low`` is raised, and ``above`` is shortened.
 
-    ``low`` can become greater than the number of a record that may still change. Such a record stays in ``above``, so
-    that it is read again.
+    ``low`` can become greater than the number of a record that may still get more events. Such a record stays in
+    ``above``, so that it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

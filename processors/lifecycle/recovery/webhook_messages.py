@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.recovery.lagging import Lag
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
-#: Initial and maximum pause, seconds, between tries while the webhook cannot be reached; each try doubles the pause.
+#: First and maximum pause, in seconds, between tries while the webhook can't be reached; each try doubles the pause.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
 #: Maximum number of tries for a message that the webhook refuses.
 REFUSALS_MAX = 3
@@ -32,7 +32,7 @@ REFUSALS_MAX = 3
 NEWS_FOR = timedelta(days=1)
 #: Maximum seconds of one delivery. A delivery runs in a tick of the sensor, which must stay short.
 SENDING_S = 20.0
-_TEXT_MAX = 1500  # Slack allows 3000 characters per section, and escaping can turn one character into five
+_TEXT_MAX = 1500  # Slack allows 3000 characters per section, and escaping makes a text longer (``&`` as ``&amp;``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class SeenNeed(msgspec.Struct, frozen=True):
 
 
 class Outbox(msgspec.Struct, frozen=True):
-    """The ids of the sent messages (``told``), and the time of the next try (``not_before``).
+    """The ids of messages that are not sent again (``told``), and the earliest time of the next try (``not_before``).
 
     ``failures`` counts failed tries since the last accepted message; ``refusals`` counts refusals by message id.
     """
@@ -185,7 +185,7 @@ def deliver(
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    # No pause is longer than this maximum. A later time was recorded while the clock was wrong.
+    # No pause is longer than this maximum. So a time further ahead comes from a wrong clock, and is ignored.
     if 0 < due <= ASKED_PAUSE_S_MAX:
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
@@ -210,7 +210,7 @@ def deliver(
 
 
 def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime) -> Outbox:
-    """The ``outbox`` after one try to send a message. After a failed try, the next try waits."""
+    """The ``outbox`` after one try to send a message; after a failed try, it says how long the next try must wait."""
     refusals = {name: count for name, count in outbox.refusals.items() if name != message.id}
     if answer.accepted:
         return Outbox(outbox.told | {message.id}, refusals=refusals)
@@ -224,7 +224,7 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """A copy of ``outbox`` without ids that cannot occur again; ``known`` has the ids that can still occur."""
+    """A copy of ``outbox`` without the ids of messages that cannot come again; ``known`` has the ids that still can."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)

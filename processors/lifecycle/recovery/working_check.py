@@ -42,8 +42,8 @@ WORKING = "working"
 #: Grey: the state is unknown, or the processor should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Kinds of failures that need no warning about workers of another installation in the group. Their action starts no
-#: worker here, or already mentions the other installation.
+#: Kinds of failures that need no warning about workers of another installation in the group. The action for such a
+#: failure starts no worker here, or already mentions the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: The text that comes before the action in an answer.
 ACTION_MARK = " What to do: "
@@ -67,7 +67,7 @@ class Answer:
 
     @property
     def short(self) -> str:
-        """A text that is the same for equal answers. It contains no durations, so that only real changes count."""
+        """A text by which answers are compared. It has no durations, because a longer duration is no new answer."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
 
     @property
@@ -138,7 +138,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The result of the check if the registry was replaced by a backup and lacks the processor's newest deployment."""
+    """The result of the check if Holdfast's registry is a restored backup without the processor's newest deployment."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 
@@ -217,14 +217,14 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
         return answer
     text, todo, _ = answer.text.partition(ACTION_MARK)
     there = f"stop {processor} there (`holdfast apply stop {processor}` in that installation)"
-    # After a failed incident with workers of another installation, the action already begins with this text.
+    # If the incident failed because of workers of another installation, its action already begins with this text.
     action = answer.action if answer.action.startswith(there) else f"{there}; then: {answer.action}"
     said = f"{text} {shared_with(processor, strangers)}{ACTION_MARK}{action}" if todo else answer.text
     return replace(answer, text=said, action=action)
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:
-    """The result of the check while an apply (execution of a plan) changes the processor. It may be down meanwhile."""
+    """The result of the check while an apply (plan execution) changes the processor, which may be down meanwhile."""
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (

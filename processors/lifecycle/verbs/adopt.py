@@ -1,7 +1,7 @@
 """Plan ``adopt``: records a newer deployment in a registry that was replaced by a backup.
 
-The deployment is read from the records outside of the registry: the changelogs, and the mark (a file with a copy of the
-deployment's registry row).
+The deployment is read from the records outside of Holdfast's registry: the changelogs, and the mark (a file with a copy
+of the deployment's registry row).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
 
 
 def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
-    """The plan that records the newest known deployment in the registry; no worker is started or stopped."""
+    """The plan that records the newest known deployment in Holdfast's registry; no worker is started or stopped."""
     old = facts.behind
     if old is None:
         has = "no deployment" if facts.deployment is None else f"generation {facts.deployment.generation}"
@@ -39,8 +39,9 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
-    # A deployment that was in progress should run, so its state is "deployed". Without a mark file, the desired state
-    # is unknown. Then "stopped" is recorded, because a processor that does not start loses nothing.
+    # A deployment that was in progress should run, so its state is "deployed". Without a mark (file with a copy of the
+    # registry's row), the desired state is unknown. Then "stopped" is recorded, because a stopped processor loses
+    # nothing.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

@@ -2,7 +2,7 @@
 
     state of the changelog                                      what the plan does
     missing, first records gone, wrong number of partitions ──► creates it again; stops a running processor first
-    recreated, last records gone                            ──► fills it while no worker is alive
+    recreated by another program, or last records gone      ──► fills it, while no worker is alive
 
 All changelogs that must be created again are created together, so that no worker starts with only some of them.
 """
@@ -38,7 +38,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
-#: Maximum seconds for writing the changelog and for joining the group.
+#: Maximum seconds until the started workers have joined the group and have written the changelog from local state.
 RESEED_S = 3_600.0
 
 
@@ -88,7 +88,7 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
 
 
 def check_local(processor: str, stores: Sequence[str], source: FactSource, topology: Topology) -> None:
-    """Check, after the workers were stopped, that local state is complete, because it will be the only copy.
+    """Check, after the workers were stopped, that local state is complete; it becomes the only copy of the state.
 
     Raises:
         ApplyFailed: Local state lacks committed input, or the state of a task. Nothing was deleted.
@@ -149,7 +149,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # A changelog that another program created has a wrong configuration, so it must be corrected.
+    # If another program created a changelog again, its configuration is wrong. These stages correct it.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
@@ -198,7 +198,7 @@ def _width(store: str, facts: Facts, topology: Topology) -> int:
 
 
 def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if input topics are missing or lost partitions on which the state depends."""
+    """Refuses if the state depends on input topics that are missing, or on partitions that they lost."""
     name = topology.processor
     rebuild = (
         f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "
@@ -230,8 +230,8 @@ def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refus
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # A task can have several copies. The copy that has processed the most input is last, so it replaces the other
-    # copies.
+    # Several slots can have a copy of one task. The copies are sorted, so that the dict below keeps the last copy of
+    # each task, which has processed the most input.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]

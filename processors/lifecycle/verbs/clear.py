@@ -111,7 +111,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 
 def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
-    """Refuses to delete keys of a table that is restored from its source topic, because the keys would come back."""
+    """Refuses to delete keys of a table that is restored from its source topic: a restore would bring the keys back."""
     log = next((log for log in topology.source_logs if log.store in stores), None)
     if log is None:
         return None
@@ -123,7 +123,7 @@ def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
 
 
 def _part_of_groups(request: Clear, topology: Topology, stores: tuple[str, ...]) -> Refused | None:
-    """Refuses to clear a part of the stores on which groups of a table's rows depend."""
+    """Refuses to clear a part of the entries of a ``group_by`` of a table, because the rest would no longer fit it."""
     together = retracting_with(topology, stores)
     whole = isinstance(request.selection, Everything) and not request.partitions
     if whole and set(together) <= set(stores):
@@ -159,7 +159,7 @@ def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None
 
 
 def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The stores whose changelog is created again or contains no records, so that workers must start them empty."""
+    """The stores whose changelog is created again or contains no records; workers must start these stores empty."""
     anew = unusable(facts, topology)
     return tuple(
         spec.store
@@ -197,9 +197,9 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 
 
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The input offsets to set: the first offset of every input partition that has a committed offset.
+    """The input offsets to set: the first offset of every source partition that has a committed offset.
 
-    A repartition topic gets its end offset, because its records come again from the source records that are read again.
+    For a repartition topic, it is the end offset: the source records that are read again write its records once more.
     """
     found = {
         spec.name: {
@@ -211,9 +211,9 @@ def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
 
 
 def _left_out(facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, dict[int, int]]:
-    """The end offsets of the repartition topics of cleared groups.
+    """The end offsets of the repartition topics that feed the cleared stores of a ``group_by`` of a table.
 
-    Records that are still in these topics take out rows, which the cleared groups do not have.
+    The cleared stores skip to these offsets. Records before them may take rows out of groups that are now empty.
     """
     read = {name for store in retracting_with(topology, stores) for name in topology.inputs_of(store)}
     return {topic: each for topic, each in _ends_behind(facts, topology).items() if topic in read and each}
@@ -222,7 +222,7 @@ def _left_out(facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     """The end offset of every partition of the repartition topics, also without a committed offset.
 
-    Such a partition may contain records that nobody has read.
+    A partition without a committed offset counts, too, because it may contain records that no worker has read.
     """
     return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 

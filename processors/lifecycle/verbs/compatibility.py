@@ -1,7 +1,7 @@
 """Decides for each store whether a new version of a processor can use the state of the previous version.
 
 The decision compares the shapes (topics and stores) of two versions: the recorded shape of the version that worked
-last, and the shape of the new version. The processor can continue to run.
+last, and the shape of the new version. The processor may run during the comparison.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.
@@ -169,8 +169,8 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
     """The verdict on a store that the previous version does not have.
 
-    The changelog may have records of an older version. These records do not include the input since then. So the store
-    is refused until the user drops the changelog.
+    The store's changelog may exist, with records of an older version. These records lack the input that was read since
+    then. So the store is refused until the user drops the changelog.
     """
     if store.restored_from is not None:
         return Verdict(
@@ -270,8 +270,8 @@ def _filling(processor: str, store: str, new: str, after: Shape) -> str:
     """The commands that fill the store ``new`` from the source topics, so that it can replace ``store``."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
-    # Messages of a repartition topic have another order in each run. So the store must be rebuilt together with all
-    # stores before the repartition topic.
+    # Each run writes messages to a repartition topic in another order. So the store must be rebuilt together with all
+    # stores of the steps before the repartition topic.
     return (
         f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
         "builds all state again and sends outputs again"
@@ -296,7 +296,7 @@ def _are_read(was: StoreShape, now: StoreShape) -> bool:
 
 
 def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
-    """Adds to a verdict that new values have another codec."""
+    """Adds to a verdict on a store that new values are written with another codec."""
     said = (
         f"Values of store `{now.name}` were written with the codec {was.codec}, from now on with {now.codec}. Stored "
         "values stay as they are and are read with the codec that wrote them; a value has the new codec as soon as it "
@@ -312,7 +312,7 @@ def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Adds to a verdict that a rule (join, column) of the store changed, which only affects new messages."""
+    """Adds to a verdict that a rule (join, column) of the store changed, and that it applies only to new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -324,7 +324,10 @@ def _other_rule(
 
 
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a store whose windows are defined differently now; None for other or unreadable stores."""
+    """The verdict on a store whose windows are defined differently now.
+
+    None for other stores, and if the new version cannot read the stored windows.
+    """
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
@@ -338,7 +341,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a key-value store whose TTL, value version or timers are different now; None for other stores."""
+    """The verdict on a key-value store whose TTL, timers or version of values differ now; None for other stores."""
     same = [each for each in _VALUES.values() if each != "columns" and not (each == "codec" and _are_read(was, now))]
     if now.kind != KEY_VALUE or any(getattr(was, each) != getattr(now, each) for each in same):
         return None
@@ -379,7 +382,7 @@ def _schedule(line: str) -> str:
 def _way(store: StoreShape) -> tuple[bool, str]:
     """Two properties of a store: whether its windows are closed by key, and the form in which they are stored.
 
-    If one of them changes, open windows would never be sent.
+    If a new version changes one of the two, windows that are open at the deploy would never be sent.
     """
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")

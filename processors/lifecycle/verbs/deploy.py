@@ -22,7 +22,8 @@ from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
-#: Maximum seconds to watch a new version after all instances run; fewer if every partition commits input earlier.
+#: Maximum seconds to watch a new version after all its workers run. The watch ends earlier if every partition has
+#: committed input or has no lag.
 SETTLE_S = 10.0
 #: Number of last messages of each input topic with which a new version is tested.
 PROVEN_MESSAGES = 100
@@ -92,7 +93,7 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
     # An interrupted deployment of this same version may already have created changelogs of its new stores.
-    # They have only records of this version, so they are used as they are.
+    # These changelogs have only records of this version, so they are used as they are.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
@@ -149,7 +150,10 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots (one for each worker) to run: as in the settings, otherwise as now; in a first deploy, one slot."""
+    """The slots (one for each worker) that the deploy runs.
+
+    Their number comes from the settings. Without this setting, the slots stay as deployed; a first deploy has one slot.
+    """
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots

@@ -19,7 +19,7 @@ def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
 
 
 def with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """Adds the newest messages' keys of topics that share state; they show if these topics use one partitioner."""
+    """Adds the newest messages' keys of topics that share state. The keys show whether one partitioner wrote them."""
     return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
 
 
@@ -65,7 +65,7 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
 
 
 def stages_of(decided: provisioning.ProvisionPlan) -> tuple[Stage, ...]:
-    """Converts topic changes to stages."""
+    """Converts the needed changes of topics to the stages of a plan."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:

@@ -12,7 +12,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Request, Rollback
 
-#: The text about the undo of a backfill, in which the entries of a store are exchanged.
+#: A text for plans: how to undo a backfill, which replaces the entries of a store.
 UNDO_EXCHANGE = (
     "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put all former "
     "entries back. The result of `apply` prints the command for this, with the path of each exported file."
@@ -104,9 +104,10 @@ def of_topic(log: SourceLog) -> Refused:
 
 
 def retracting_with(topology: Topology, stores: Collection[str]) -> tuple[str, ...]:
-    """Returns all stores that must fit one of these stores, because groups of a table's rows depend on them.
+    """Returns all stores whose entries must fit those of ``stores``, because one ``group_by`` of a table uses them.
 
-    The result contains the given stores on which such groups depend. It is empty if there is none.
+    A ``group_by`` of a table adds each row to a group, and takes a changed row out of its former group. The result also
+    contains those of ``stores`` that such a ``group_by`` uses. It is empty if there are none.
     """
     marked = {store.name for store in topology.stores if store.retracts}
     chains = [chain for chain in topology.chains() if any(marked & set(stores) & set(sub.stores) for sub in chain)]
@@ -114,9 +115,10 @@ def retracting_with(topology: Topology, stores: Collection[str]) -> tuple[str, .
 
 
 def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -> Refused | None:
-    """Refuses to change some entries of stores on which groups of a table's rows depend.
+    """Refuses to change only a part of the entries of stores that a ``group_by`` of a table uses.
 
-    What one of these stores has added to a group, another one takes out later. ``then`` is added to the action.
+    The entry of one store says what a row has added to a group. When the row changes, this is subtracted from the
+    group's entry in another store. So the entries must fit each other. ``then`` is added to the action.
     """
     together = retracting_with(topology, stores)
     if not together:
@@ -193,7 +195,7 @@ def not_exchangeable(
 
 
 def registry_behind(request: Request, facts: Facts) -> Refused | None:
-    """Refuses every verb except ``adopt`` while the registry lacks the processor's newest deployment."""
+    """Refuses every verb except ``adopt`` while Holdfast's registry lacks the processor's newest deployment."""
     if facts.behind is None or isinstance(request, Adopt):
         return None
     return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
@@ -202,8 +204,8 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
 def never_worked(request: Request, facts: Facts) -> Refused | None:
     """Refuses to start the recorded version if it never worked, but another version did.
 
-    An interrupted deploy can leave this record. The workers may then still run the previous version. A start would
-    replace them by workers that may not start.
+    An interrupted deploy can leave such a record in Holdfast's registry. The workers may then still run the previous
+    version. A start would replace these workers by workers of the recorded version, which may not start.
     """
     name, worked = facts.processor, "" if facts.deployment is None else facts.deployment.worked_instead
     if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):

@@ -26,7 +26,7 @@ def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sends all dead letters again, except those that no input can accept."""
+    """The plan that sends dead letters' messages again; letters without a message of a present input are kept."""
     name, spec, letters = request.processor, topology.dead_letter, facts.letters
     if spec is None:
         verdict = Refused(

@@ -19,8 +19,8 @@ USUAL_S = 5.0
 def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
     """The plan that restarts the deployed release; refused if nothing is deployed, or the release's code is gone."""
     deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
-    # The plan's hash does not cover which slots (places of workers) are alive. So a repetition has the same hash as the
-    # interrupted restart, although other slots are alive.
+    # The plan's hash does not depend on which slots (places of workers) have a live process. So a repeated restart has
+    # the same hash as the interrupted one, although other slots are alive by then.
     basis = {"deployed": facts.deployed, "defined": topology.code_version}
     refused = _refused(facts, topology)
     if refused is not None or deployment is None:

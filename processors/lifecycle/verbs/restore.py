@@ -1,6 +1,7 @@
 """Plan ``restore``: sets local state aside and rebuilds it, from a checkpoint, the changelog, or both.
 
-The state that was set aside is deleted only after the processor runs with the restored state.
+To set state aside means to rename its folder. The renamed state is deleted only after the processor runs with the
+restored state.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Refuses if an input topic is not the topic of the snapshot, or lacks records after the snapshot's offsets."""
+    """Refuses if an input topic's id differs from the snapshot's, or records after the snapshot's offsets are gone."""
     if request.inputs == "stay":
         return _uncommitted(facts, subs)
     if request.inputs == "snapshot":

@@ -1,7 +1,7 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present release in the same way as a deploy compares a new version with the
-running one (``verbs.compatibility``).
+The module ``verbs.compatibility`` compares the earlier release with the present release, in the same way as a new
+version with the running version in a deploy.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A killed apply (execution of a plan) resumes this plan. A new plan might go back one more release, because the
-        # registry may already record that the earlier release works.
+        # A killed apply (execution of a plan) must resume this plan. A new plan might go back one release too far,
+        # because Holdfast's registry may already record that the earlier release works.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with the id ``name``.
+    """The release with the id ``name``; None if there is no such release.
 
-    If none has this id, a release of code version ``name``, preferably one that worked.
+    If no release has this id, it is a release of code version ``name``, preferably one that worked.
     """
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]

@@ -22,7 +22,10 @@ def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
-    """The plan that starts or stops workers to reach this number; refused for a processor that should not run."""
+    """The plan that starts or stops workers until the requested number runs.
+
+    Refused for a processor that is stopped or was never deployed.
+    """
     name, wanted = topology.processor, slots_of(request.workers)
     version = facts.deployed
     basis = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}

@@ -33,7 +33,7 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The requirements of a restore for the snapshots of stores that share input topics.
+    """What a restore requires of the snapshots that it chooses for stores which share input topics.
 
     Args:
         at: A tag, a snapshot id, a version number, or ``latest``.
@@ -61,10 +61,10 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
         unusable = _unusable(version, facts, first)
         if unusable is not None:
             if at == LATEST and version.manifest is None:
-                continue  # A compaction or another program wrote this version, so ``latest`` does not choose it.
+                continue  # Table maintenance or another program wrote this version, so ``latest`` does not choose it.
             return unusable
         assert version.manifest is not None
-        # Versions of past times, which were built from the history, have no input offsets. They are compared by time.
+        # Versions for past times, built from the history table, have no input offsets, so they are compared by time.
         compared = len(together) > 1 and not version.manifest.from_history
         unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
         if unplaced is not None:
@@ -101,10 +101,10 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 
 
 def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen) -> list[str]:
-    """The chosen stores on which groups of a table's rows depend, and that would not fit the other ones.
+    """The chosen stores of a ``group_by`` of a table whose restored entries would not fit those of the other stores.
 
-    They fit if the snapshots have the state at the committed offsets, which stay. They also fit if only groups are
-    restored, which then read the repartition topic again from the offsets of their snapshot.
+    A store fits if the input offsets stay, and its snapshot has the state at these offsets. It also fits if its inputs
+    are only repartition topics, and it reads them again from the offsets of its snapshot.
     """
     parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
     if inputs == "stay":
@@ -148,8 +148,7 @@ def newest(table: StoreTable) -> StoreVersion | None:
 def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
     """The input partitions that a snapshot's tasks read, but whose offsets the snapshot lacks.
 
-    ``reads`` maps input topics to their number of partitions. Partitions for which the snapshot has no data are left
-    out.
+    ``reads`` maps input topics to their number of partitions. Only partitions of which the snapshot has data count.
     """
     parts = sorted(manifest.partitions, key=lambda part: part.partition)
     return [
@@ -171,7 +170,7 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """A version of another store's table that has the same input offsets as this snapshot; None if there is none.
+    """A version of another store's table with the same input offsets as the snapshot of ``manifest``; None without one.
 
     Of several such versions, the version that ``at`` names is preferred.
     """

@@ -10,14 +10,14 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Number of offsets at the end of a changelog that are searched first. If they contain no meta record, the next search
-#: covers eight times as many.
+#: Number of offsets at the end of a changelog that are searched first for a meta record. If there is none, the next
+#: search covers eight times as many offsets.
 FIRST_LOOK = 2_000
-#: Maximum number of offsets that are searched. A topic that is only named like a changelog, and has no meta records,
-#: reaches this limit.
+#: Maximum number of offsets that are searched for a meta record. The limit is reached in a topic that is only named
+#: like a changelog, because such a topic has no meta records.
 LONGEST_LOOK = 130_000
-#: Maximum number of partitions that are read for the newest generation; the longest partitions are read first.
-#: One partition is enough in most cases, because every commit since a deployment records its generation.
+#: Maximum number of partitions that are read to find the newest generation (deployment number), the longest first.
+#: One partition is enough in most cases, because every commit since a deployment records the deployment's number.
 #: Reading one partition takes a fraction of a second.
 GENERATION_PARTITIONS = 12
 
@@ -67,9 +67,9 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors that the last meta records (records with the input offsets of a commit) of all partitions name.
+    """The processors that are named in the last meta records (with a commit's input offsets) of all partitions.
 
-    Empty without such records.
+    Empty if there are no meta records.
 
     Raises:
         HoldfastError: The topic cannot be read, or a later Holdfast version wrote its meta records.

@@ -88,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # These methods of ``topics`` already return facts in the required form, so ``FactSource`` gets them unchanged.
+        # These methods of other objects already return facts in the required form, so they become methods of this one.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets

@@ -30,10 +30,11 @@ class _TwoValues(Exception):
 
 
 def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
-    """The path of the joined file: it has all entries of these parts, and of parts that the apply joined before.
+    """Joins export files (parts) to one file, and returns the path of the joined file.
 
-    An apply is the execution of a plan. If the parts can't be joined, their own paths are returned. The reasons: a part
-    is on another machine, two parts have different values of one entry, or the disk is full.
+    The file has all entries of these parts, and of parts that the same apply (execution of a plan) joined before. The
+    parts can't be joined if one is on another machine, if two have different values of one entry, or if the disk is
+    full. Then the paths of the parts are returned.
 
     Args:
         paths: The export files that the workers wrote, oldest first.

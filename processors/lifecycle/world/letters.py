@@ -63,8 +63,8 @@ def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, 
             else:
                 kept += 1
         if left:
-            # All letters were read. The end offset is used, because transaction markers after the last letter take
-            # offsets, too.
+            # All letters of the partition were read, so the plan covers it up to its end offset. The offset after the
+            # last letter can be smaller, because transaction markers take offsets, too.
             upto[number] = end
     told = (dict(each) for each in (sent, errors, versions))
     to, why, of = told

@@ -97,7 +97,7 @@ class LocalFolders:
         return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
 
     def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
-        """At most ``limit`` entries of a selection, from the copy of each task that has the greatest offsets.
+        """At most ``limit`` entries of a selection; of each task, the copy with the greatest offsets is read.
 
         Returns None if a live process uses a slot (place of one worker), or if state is missing, unreadable or
         incomplete.
@@ -119,7 +119,7 @@ class LocalFolders:
         return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
-        """Counts the selected entries in one copy of a task: its progress, the number of keys, and bytes.
+        """Returns three values about one copy of a task: its progress; keys and bytes of the selected entries.
 
         The progress is a pair: the changelog offset, and the sum of the input offsets.
         """

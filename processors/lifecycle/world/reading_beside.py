@@ -27,7 +27,7 @@ class ReadOnly:
     def exists(self, path: Path) -> bool:
         """Whether a task has state.
 
-        A folder without the file CURRENT does not count as state, because a worker is still creating it.
+        A folder without RocksDB's file CURRENT does not count as state, because a worker is still creating it.
         """
         return (path / "CURRENT").exists()
 

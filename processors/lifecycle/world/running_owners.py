@@ -38,7 +38,7 @@ class NobodyOwns(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition whose entries were read: the slot of its owner, and its state's next input offset by topic."""
+    """A partition whose entries were read: the slot of its owner (worker), and the next input offset of each topic."""
 
     partition: int
     slot: str
@@ -153,7 +153,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Send the command to the present owners (workers) of ``left``; remove completed partitions from ``left``."""
+        """Send the command to the present owners (workers) of the partitions ``left``; remove them from ``left``."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()

@@ -73,10 +73,10 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
 
 
 def _delete_older(folder: Path) -> list[str]:
-    """Delete all but the newest copies of a folder that were set aside; returns the names of the deleted copies.
+    """Delete all but the newest set-aside (renamed) copies of a folder; returns the names of the deleted copies.
 
-    Copies that verbs set aside have no time in their names, and are never deleted here. If a copy cannot be deleted, no
-    error is raised, so that workers can start.
+    Copies that verbs set aside have no time in their names, so they are never deleted here. If a copy cannot be
+    deleted, no error is raised, so that workers can start.
     """
     begin = f"{folder.name}{ASIDE}"
     known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]
