@@ -101,7 +101,7 @@ class Verbs:
 
     Args:
         settings: The settings that name the processors, Kafka and the home folder.
-        registry: The registry that records plans and applies.
+        registry: Holdfast's registry that records plans and applies.
         topics: The client for Kafka's topics.
         who: The user name that the registry records with each applied plan.
         clock: The current time in UTC.
@@ -144,7 +144,7 @@ class Verbs:
         return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
-        """Decide the stages of a request, and record the plan in the registry. Changes nothing else.
+        """Decide the stages of a request, and record the plan in Holdfast's registry. Changes nothing else.
 
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces the file copy (mark) of the record
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # saves the deployment's record to a file, too
         return done
 
     @property

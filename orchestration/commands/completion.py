@@ -1,7 +1,8 @@
 """Shell completion for names of processors and stores that were deployed from this home folder.
 
 Invariants:
-    - A completion never fails and starts nothing. If the registry is missing or does not answer, the list is empty.
+    - A completion never fails and starts nothing. If Holdfast's registry (the database of deployments) is missing or
+      does not answer, the list is empty.
     - A completion is quick: it reads the registry's SQLite file directly, and imports no processor, Kafka client or
       database library.
 """
@@ -12,7 +13,7 @@ import json
 import os
 from contextlib import closing, suppress
 
-#: Maximum seconds to wait for a locked registry.
+#: Maximum seconds to wait if another process has locked Holdfast's registry database.
 WAIT_S = 0.2
 
 

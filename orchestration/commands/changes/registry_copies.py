@@ -1,4 +1,7 @@
-"""``holdfast registry backup`` and ``holdfast registry restore``: a copy of the registry, and the way back to it."""
+"""``holdfast registry backup`` copies Holdfast's registry to a file; ``holdfast registry restore`` puts a copy back.
+
+Holdfast's registry is its database of deployments, incidents and applies (executions of plans).
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def restore(
 
 
 def _refuse_beside_applies(settings: Settings) -> None:
-    """Refuse while an apply is under way, because its record, and with it its lease, may not be in the copy."""
+    """Refuse to put a copy back while an apply (execution of a plan) is under way.
+
+    The copy may lack the apply's record, which contains the lease (the right of one process to change a processor).
+    """
     from holdfast.infra.database.copies import CopyRefused
     from holdfast.infra.database.errors import RegistryUnavailable
     from holdfast.orchestration.world import open_registry
@@ -80,7 +86,7 @@ def _refuse_beside_applies(settings: Settings) -> None:
     try:
         with closing(open_registry(settings)) as registry:
             live = [each for each in registry.journal.applies(open_only=True) if not is_broken_off(each)]
-    except RegistryUnavailable:  # It may be damaged, which is why a copy is put back.
+    except RegistryUnavailable:  # The registry may be damaged; then the copy must replace it.
         return
     for each in live:
         raise CopyRefused(
@@ -91,7 +97,7 @@ def _refuse_beside_applies(settings: Settings) -> None:
 
 
 def _in_use(settings: Settings) -> bool:
-    """Whether a service of this installation runs, which may have the registry's file open."""
+    """Whether a service of this installation runs. Such a service may have the file of Holdfast's registry open."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.deploy.program_files import SupervisorSilent
     from holdfast.orchestration.host import local

@@ -140,8 +140,8 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies with their outcomes, newest first."""
-    # Imported late, because these modules load the database library. The list needs only the registry, no processor and
-    # no Kafka.
+    # Imported late, because these modules load the database library. The list is read from Holdfast's registry alone,
+    # without a processor and without Kafka.
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 

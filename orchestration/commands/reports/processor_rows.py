@@ -1,8 +1,8 @@
 """The part of ``holdfast status`` about workers: one row for each slot (place of a worker), with a diagnosis.
 
 Invariants:
-    - Version, process, phase and times in a row come from the worker's own answer, never from the registry. Facts from
-      the registry are in separate fields (``desired``, ``deployed_version``).
+    - Version, process, phase and times in a row come from the worker's own answer, never from Holdfast's registry (the
+      database of deployments). Facts from the registry are in separate fields (``desired``, ``deployed_version``).
     - A processor whose status can't be read becomes one row and one red reason. All other processors are still shown.
 """
 

@@ -107,7 +107,7 @@ def controller_of(
 
 
 class KeptLocations(WorkspaceProcessContext):
-    """Dagster's workspace of the daemon, which can return to the former code server of a code location."""
+    """Dagster's workspace in the daemon. This class can also put the former code server of a location back."""
 
     def put_back(self, name: str, entry: Any) -> None:
         """Put ``entry``, an earlier entry of the code location ``name``, back into the workspace."""
