@@ -1,4 +1,4 @@
-"""The registry's records of plans and applies. An apply is one execution of a plan; a killed apply can be resumed.
+"""Records of plans and applies in Holdfast's registry. An apply is one execution of a plan; it can be resumed.
 
 Invariants:
     - Each processor has at most one open apply, because a unique index of the database refuses a second open apply.
@@ -37,9 +37,9 @@ _RECORD = select(
 class ApplyJournal:
     """Stores the plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
 
-    OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
+    OPEN ──claimed by a run──► OPEN, held ──all stages recorded──► DONE
      ▲  ▲                        │    │
-     │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
+     │  └──────the run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
      └── at most one per processor
     """
 
@@ -110,11 +110,17 @@ class ApplyJournal:
             return token if connection.execute(statement.values(values)).rowcount == 1 else None
 
     def beat_apply(self, apply_id: int, token: int) -> bool:
-        """Record a heartbeat of the process that carries out the apply; returns False if another process took over."""
+        """Record a heartbeat of the process that carries out the apply (execution of a plan).
+
+        Returns False if another process carries out the apply now.
+        """
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage of the apply (executed plan); returns False if the caller lost the apply."""
+        """Record a finished stage (step) of the apply (execution of a plan).
+
+        Returns False if another process carries out the apply now; then nothing is recorded.
+        """
         values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
             if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
@@ -125,7 +131,10 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Release the apply (executed plan), so that another run can resume it; returns False if this run lost it."""
+        """End this run's hold of the apply (execution of a plan), so that another run can resume the apply.
+
+        Returns False if another run holds the apply already.
+        """
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
@@ -202,9 +211,9 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An UPDATE statement for an open apply (execution of a plan).
+    """An UPDATE statement for the row of an open apply (execution of a plan).
 
-    It changes no row if the apply's token is not ``token``.
+    The statement changes no row if another process holds the apply, because then the row has another token.
     """
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 

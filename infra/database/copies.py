@@ -1,4 +1,4 @@
-"""Copies a SQLite registry to a file, and puts such a copy back, both while other processes use the registry.
+"""Copies a SQLite registry to a file, and puts such a copy back, both while other processes use Holdfast's registry.
 
     live, readable      the copy replaces the content in one transaction of SQLite
     live, damaged       refused, because a file that other processes have open must not be replaced
@@ -44,7 +44,7 @@ def is_damaged(failed: BaseException | None) -> bool:
 
 
 def back_up(url: str, copy: Path) -> None:
-    """Write a copy of the registry at ``url`` to a new file that only this user can read.
+    """Write a copy of Holdfast's registry at ``url`` to a new file that only this user can read.
 
     Raises:
         CopyRefused: The registry is not in a SQLite file, or the file exists already.
@@ -72,7 +72,7 @@ def back_up(url: str, copy: Path) -> None:
 
 
 def put_back(url: str, copy: Path, now: datetime, *, in_use: bool) -> Path | None:
-    """Replace the content of the registry at ``url`` by a copy, with the schema of this code.
+    """Replace the content of Holdfast's registry at ``url`` by a copy, with the schema of this code.
 
     ``in_use`` is whether services of this installation run. Returns the path of the damaged file that was set aside, if
     the registry was damaged.
@@ -158,7 +158,7 @@ def _check(copy: Path, checked: Path) -> None:
 
 
 def _is_whole(live: Path) -> bool:
-    """Whether the registry's file is absent, or can be read completely."""
+    """Whether the SQLite file of Holdfast's registry is undamaged: absent, or readable from start to end."""
     if not live.exists():
         return True
     try:
@@ -179,7 +179,10 @@ def _set_aside(live: Path, aside: Path) -> None:
 
 @contextmanager
 def _partial(folder: Path) -> Iterator[Path]:
-    """A private file beside the final one. It is deleted, with SQLite's files beside it, at the end of the block."""
+    """Context manager with a private temporary file in ``folder``, for a copy that is not complete yet.
+
+    The file, and the files that SQLite creates beside it, are deleted at the end of the block.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".registry-copy-", dir=folder)
     os.close(handle)

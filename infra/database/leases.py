@@ -1,7 +1,9 @@
-"""Leases. A lease records which run (process), of an executed plan or a recovery, may change a processor.
+"""Leases. A lease gives one process the right to change a processor. The process executes a plan, or is a recovery run.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
+
+The process with the lease is the holder, and its right is the hold.
 
 Invariants:
     - A hold begins and changes in a transaction that locks the processor's row in the table ``leases``. So if two holds

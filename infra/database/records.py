@@ -1,4 +1,4 @@
-"""The registry's records as immutable Python objects.
+"""The records of Holdfast's registry as immutable Python objects.
 
 Invariants:
     - Every time is timezone-aware (UTC).

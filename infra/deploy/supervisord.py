@@ -125,7 +125,7 @@ class _Transport(xmlrpc.client.Transport):
         return connection
 
     def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
-        """Send a request once. The class above would repeat it, but supervisord may have carried it out."""
+        """Send a request once. The base class would repeat a failed one, but supervisord may have executed it."""
         return self.single_request(host, handler, request_body, verbose)
 
 

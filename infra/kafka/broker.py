@@ -169,7 +169,7 @@ class EmbeddedBroker:
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
-            # Ends a broker that was started but killed before it answered.
+            # An earlier start may have been killed before its broker answered. Such a broker may still run, so end it.
             _end_recorded(_starting_file(self._folder), timeout_s=0.0)
             deadline = Deadline(timeout_s)
             port = self._choose_port()

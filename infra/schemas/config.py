@@ -12,7 +12,7 @@ from holdfast.infra.masking import remember
 if TYPE_CHECKING:
     from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
-#: Timeout of a request to the registry, seconds.
+#: Timeout of a request to the schema registry, seconds.
 REQUEST_TIMEOUT_S = 10.0
 #: Function that returns the subject's name, as in confluent-kafka. Its arguments are the context (topic, field,
 #: headers) and the record's name.

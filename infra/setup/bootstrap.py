@@ -159,7 +159,7 @@ def _write_lock() -> None:
     """
     _say("writing requirements.lock from requirements.in")
     environment, flags = _for_uv()
-    # Local packages (find-links) are not used, because their hashes may differ from the registry's hashes.
+    # Local packages (find-links) are not used, because their hashes may differ from those of the package registry.
     environment.pop("UV_FIND_LINKS", None)
     oldest = ".".join(map(str, OLDEST_PYTHON))
     command = [str(UV), "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python-version", oldest]
