@@ -141,7 +141,7 @@ class Operator:
         return Shown(now, applied, False)
 
     def recover(self) -> None:
-        """Restart dead slots of a processor that should run, as a recovery sensor and its run do."""
+        """Restart the dead workers of a processor that should run, as the recovery sensor and a recovery run do."""
         found = self.acting.registry.deployment(GROUP)
         if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting):
             return
@@ -256,7 +256,7 @@ class OperatorsHold(Hold):
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
         # The clock also renews the hold at moments when the scheduler must not switch processes. So the renewal uses
-        # the registry directly, without the points at which the scheduler can switch.
+        # Holdfast's registry directly, without the points at which the scheduler can switch.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

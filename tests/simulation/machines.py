@@ -26,7 +26,7 @@ class Machine:
         self.wanted = False
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
-        #: Whether its next process runs the version of the processor in which one task reads both inputs.
+        #: Whether the machine's next process runs the version of the processor in which one task reads both inputs.
         self.joined = world.joined
         self._world = world
         self._lives = 0

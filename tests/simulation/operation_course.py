@@ -55,7 +55,7 @@ BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:af
 #: Virtual seconds from the last disturbance to the checks. They are enough to report an interrupted apply, and for all
 #: attempts of recovery.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
-#: In most seeds, the quiet period ends after this many seconds if the machine matches the registry.
+#: In most seeds, the quiet period ends after this many seconds if the machine matches Holdfast's registry.
 CALM_S = 30.0
 #: The maximum number of actions that may be needed to repair the state after a course. Each action is the one that
 #: status names at that moment.
@@ -135,7 +135,7 @@ class CourseRun:
             self.check_state()
 
     def follow(self) -> None:
-        """Carry out the actions that status names, until the machine matches the registry.
+        """Carry out the actions that status names, until the machine matches Holdfast's registry.
 
         One command cannot repair two faults, for instance a hanging supervisor and an earlier interrupted apply. Status
         may therefore name another action after the first one. It may not name an action again, because that action did

@@ -55,7 +55,7 @@ class Verdict:
 
 
 def apart(world: OperationWorld) -> tuple[str, ...]:
-    """How the machine differs from the registry, as one sentence for each difference."""
+    """How the machine differs from Holdfast's registry, as one sentence for each difference."""
     found = world.registry.deployment(GROUP)
     if found is None:
         return ()
@@ -85,7 +85,7 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
 
 
 def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]) -> list[str]:
-    """Sentences about slots whose programs have another release or other settings than deployed."""
+    """Sentences about slots (places of workers) whose program has another release or other settings than deployed."""
     release = world.registry.releases.of_version(GROUP, found.code_version)
     if release is None:
         return []
@@ -115,7 +115,7 @@ def is_consumed(world: OperationWorld) -> bool:
 
 
 def judge(world: OperationWorld) -> Verdict:
-    """Compare the machine with the registry, and ask for the status.
+    """Compare the machine with Holdfast's registry, and ask for the status.
 
     Raises:
         InvariantBroken: They differ, and status is not red with an action.
@@ -135,7 +135,7 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """The slots that do not run although recovery should have started them, as a text. Empty if there is none.
+    """Text with the slots (places of workers) without a worker that recovery should have started; empty if none.
 
     Not listed are slots that an apply holds, or for which an incident asks a person.
     """

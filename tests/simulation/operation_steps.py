@@ -115,14 +115,14 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Spoil:
-    """One slot gets a wrong configuration: its worker is killed, and each later worker ends when it starts."""
+    """A slot (place of a worker) gets a wrong configuration: its worker is killed, and later workers end at start."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A client pauses the worker of a slot by HTTP."""
+    """A client pauses the worker of a slot (place of a worker) by an HTTP request."""
 
     slot: str
 
@@ -172,12 +172,12 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class CopyRegistry:
-    """Copy the registry, as a backup."""
+    """Copy Holdfast's registry, as a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRegistry:
-    """Replace the registry by its backup, as soon as no command, recovery run or sensor tick is running."""
+    """Replace Holdfast's registry by its backup, as soon as no command, recovery run or sensor tick is running."""
 
 
 Step = (

@@ -104,18 +104,18 @@ class OperationWorld(LifecycleWorld):
         self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
         #: The environment of operators and Dagster, with the settings of workers.
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
-        #: The slots whose workers end with ``NoConfiguration`` until a person repairs their configuration.
+        #: The slots (places of workers) whose workers end with ``NoConfiguration`` until a person repairs it.
         self.broken_slots: set[str] = set()
         #: The releases that have worked, without repetitions. The latest release is the last one.
         self.worked: list[str] = []
-        #: The versions that the last worker of each slot has imported.
+        #: Slot (place of a worker) -> the versions of the two modules that its last worker has imported.
         self.imported: dict[str, Imported] = {}
         self._strangers: list[Member] = []
         #: Hangs in proofs (trial runs), as (process that ran the proof, release). The running release did not hang
         #: there.
         self.hung: Hung = set()
-        #: A backup of the registry, and the registries that were replaced by it. Processes that had opened them keep
-        #: them.
+        #: A backup of Holdfast's registry, and the registries that were replaced by it. Processes that had opened a
+        #: replaced registry continue to use it.
         self._backup: Path | None = None
         self._former: list[Registry] = []
         #: The virtual time at which a worker of another installation joined the group; None if no such worker is in it.
@@ -248,11 +248,11 @@ class OperationWorld(LifecycleWorld):
                 self.kill(program.process)
 
     def copy_of_registry(self) -> None:
-        """Copy the registry, as a backup."""
+        """Copy Holdfast's registry, as a backup."""
         self._backup = self.copy_registry()
 
     def put_registry_back(self) -> bool:
-        """Replace the registry by its backup. Returns False if no backup exists."""
+        """Replace Holdfast's registry by its backup. Returns False if no backup exists."""
         if self._backup is None:
             return False
         self._former.append(self.registry)
@@ -302,7 +302,7 @@ class OperationWorld(LifecycleWorld):
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
     def now(self) -> datetime:
-        """The present virtual time, in the form that the registry records."""
+        """The present virtual time, in the form that Holdfast's registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
     # -- simulated processes, and the commands that they run
@@ -452,7 +452,7 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 
 @contextmanager
 def _reads_remembered() -> Iterator[None]:
-    """Answers repeated reads of the registry from memory, as long as nothing was written.
+    """Answers repeated reads of Holdfast's registry from memory, as long as nothing was written.
 
     Reads take a third of a course's time. Rows whose age matters are not remembered: open applies and open incidents.
     """

@@ -84,7 +84,7 @@ def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
         return claim(applier, record)
 
     def refuse(applier: Applier, record: Any, begun: Any) -> None:
-        """Refuses no claim. The planted bug decides by the clock of the claiming host, and so does the claim itself."""
+        """Refuses no claim of an apply here, because with this bug only ``by_own_clock`` decides about the claim."""
 
     del begin
     patch.setattr(ModelHold, "take", take)

@@ -125,7 +125,7 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
-    """The bug: an apply whose operator died after the last stage stays open."""
+    """The bug: if the operator dies after the last stage, the apply (execution of a plan) stays open."""
     patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 

@@ -1,7 +1,7 @@
 """A model of the holds (exclusive claims) on a processor. Applies, recovery runs and abandons compete for it.
 
 Each actor runs production code of applies and recovery in a greenlet, on a real registry database. It yields before and
-after each call of the registry. So a schedule is one order of the actors' transactions. Between two turns, the
+after each call of Holdfast's registry. So a schedule is one order of the actors' transactions. Between two turns, the
 database's clock advances, a host's clock jumps, or an actor is frozen, thawed or killed. The judge derives the present
 holder from the registry's answers, and checks that each later answer agrees.
 """
@@ -86,7 +86,7 @@ class Judge:
     noted: set[tuple[int, int]] = field(default_factory=set)
 
     def took(self, actor: str, token: int) -> None:
-        """The registry has answered that an actor now holds the processor."""
+        """Holdfast's registry has answered that an actor now holds the processor."""
         silent_s = self.clock() - self.beaten_s
         if self.holder not in (None, actor) and self.holder not in self.gone and silent_s <= SILENT_S:
             raise InvariantBroken("one holder", f"{actor} took from {self.holder}, silent for {silent_s} s")
@@ -106,7 +106,7 @@ class Judge:
         self.holder = None
 
     def acted(self, actor: str, what: str) -> None:
-        """The actor has changed something outside the registry, through the deployer."""
+        """The actor has changed something outside Holdfast's registry, through the deployer."""
         if self.holder != actor:
             raise InvariantBroken("effect", f"{what} by {actor}; {self.holder} holds")
 

@@ -30,9 +30,9 @@ class TimedCheck(FinalCheck):
         self._folded_at: object = None
 
     def settled(self) -> bool:
-        """Whether all results are sent and nothing is due.
+        """Whether all expected results are sent, and no further window, session or timer is due.
 
-        Due results are sent in commits after the commit of the last message.
+        Results that are due after the last message are sent in later commits.
         """
         if not self._all_sent and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             found, self._looked_at = self._sent(), extent
@@ -62,7 +62,7 @@ class TimedCheck(FinalCheck):
         return sum(waits(store, split_key(key)[1]) for key in folded)
 
     def check_outputs(self) -> None:
-        """Check that each result is sent as often, and in the same order, as by its model.
+        """Check that each result is sent as often as in the model, and in the model's order.
 
         Raises:
             InvariantBroken: A result is lost, wrong, doubled or out of order.
