@@ -89,7 +89,7 @@ def with_copy(topology: Topology, random: Random) -> Topology | None:
         return None
     if "set_timestamp" in topology.steps:
         return None
-    if topology.closes_when_idle:  # windows that close when idle move the time of all branches of a topic
+    if topology.closes_when_idle:  # windows that close in a silence move stream time in all branches of their topic
         return None
     makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
     choice = [
@@ -231,7 +231,7 @@ def _is_reader(topology: Topology, line: Line) -> bool:
     if line.step == "dataframe":
         return code == "app.dataframe({0})" and (makes_objects or _reads_fields(topology, line.name))
     if not code.startswith("{0}."):
-        return False  # a function of these tests that adds steps itself
+        return False  # the line calls a function of these tests, and this function adds steps to the stream
     if line.step in _KEEPS:
         return makes_objects or _reads_fields(topology, line.name)
     return any(each in line.step for each in _MAKES)

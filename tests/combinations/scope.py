@@ -137,7 +137,7 @@ class Scope:
         return found
 
     def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
-        """Whether joins of these inputs look up the targets, directly or through other inputs."""
+        """Whether joins look up the ``targets`` for messages of ``topics``, directly or through other inputs."""
         seen, look_at = set[str](), list(topics)
         while look_at:
             new = self.rights.get(look_at.pop(), set[str]()) - seen
