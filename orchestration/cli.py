@@ -201,7 +201,7 @@ def options(
 ) -> None:
     """Handles the options before the command's name, for example ``holdfast --project FOLDER status``."""
     if project is not None or values:
-        # Imported only if these options are given, because the import loads all settings.
+        # Imported only if `--project` or `--set` is given, because the import loads all settings.
         from holdfast.infra.settings.flags import take_flags
 
         context.call_on_close(take_flags(project, values or []))
@@ -239,7 +239,7 @@ def demo(
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    # This call comes first. If a data package is missing, the error is raised before any service starts.
+    # If the package with the flights is missing, this call raises the error before any service starts.
     flights_file()
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."

@@ -120,7 +120,7 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
-    # Imported late, because they load the engine and the Kafka client, which no other function of this module needs.
+    # Imported late, because these modules load the engine and the Kafka client, which only this function needs.
     from holdfast.processors.application.registration import find_processor
     from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
 

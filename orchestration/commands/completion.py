@@ -48,7 +48,7 @@ def _deployed() -> list[tuple[str, list[str]]]:
     """Returns a pair for each release in the registry: the processor's name, and the names of its stores."""
     # An error during completion must not disturb the shell. The command itself will report the error.
     with suppress(Exception):
-        import sqlite3  # imported late, because `holdfast --help` does not need it
+        import sqlite3  # imported late, because `holdfast --help` does not need SQLite
 
         from holdfast.infra.settings import load_settings
 

@@ -280,7 +280,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # also creates Dagster's databases, before the daemon uses them
+    local.check_configuration(settings)  # creates Dagster's databases, too, before the daemon starts
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))

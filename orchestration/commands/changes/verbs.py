@@ -236,7 +236,7 @@ def _apply(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
-        # The plan is not printed if it is refused, because the error has the same text.
+        # A refused plan is not printed, because the error that `apply` raises has the same text.
         if not as_json and not isinstance(decided.verdict, Refused):
             typer.echo(explain(decided))
         carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)

@@ -104,7 +104,7 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}
-    # The schedules are left out here, because ``subtopologies`` contains them.
+    # The field ``timers`` gets no schedules, because the field ``subtopologies`` contains the schedules.
     row["timers"] = None if timers is None else {k: v for k, v in asdict(timers).items() if k != "schedules"}
     row["subtopologies"] = subtopologies_of(worker)
     row["arrivals"] = arrivals_of(worker, world)
