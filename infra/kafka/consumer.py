@@ -157,7 +157,8 @@ class GroupConsumer:
             "group.id": group,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
-            # After a kill, the group reassigns partitions only after this timeout. The default of 45 s is too long.
+            # If a worker is killed, its group reassigns the worker's partitions after this timeout. Kafka's default of
+            # 45 s is too long.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,

@@ -73,7 +73,7 @@ class PatientRegistry:
         def patiently(*arguments: Any, **named: Any) -> Any:
             return self._call(found, arguments, named)
 
-        # The function is stored as an attribute, so that Python does not call `__getattr__` for this name again.
+        # The wrapped method is stored as an attribute, so that Python calls `__getattr__` only once for each name.
         setattr(self, name, patiently)
         return patiently
 

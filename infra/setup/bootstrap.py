@@ -112,7 +112,8 @@ def _install() -> None:
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
     _say("compiling the packages to bytecode, and fetching the jars beside it")
-    # Failures are ignored here, because `main` runs the same module again later and reports its failures.
+    # Jars are fetched while packages are compiled. A failure of this fetch is ignored, because `main` fetches missing
+    # jars again later, and then reports failures.
     with subprocess.Popen(
         [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):
