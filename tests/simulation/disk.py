@@ -165,7 +165,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # as in RocksDB, whose files contain the batches that were written before bulk mode
+            stored.sync()  # like RocksDB, whose files have all batches from before bulk mode
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:

@@ -283,7 +283,7 @@ class SimulatedClient(ProcessorClient):
 
         def compact() -> dict[str, Any]:
             worker.commit_all()
-            for task in worker.assignment.tasks:  # a real worker compacts on a thread beside its loop
+            for task in worker.assignment.tasks:  # a real worker compacts its stores in a second thread
                 assert task.store is not None
                 task.store._database.compact()
             return {"bytes_before": 1, "bytes_after": 1, "seconds": 0.0}

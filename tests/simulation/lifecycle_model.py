@@ -97,7 +97,7 @@ class Model:
         group = self._world.cluster._broker.group(GROUP)
         if self._armed is not None:
             if group.pending:
-                return  # the commit of these positions is undecided, or not visible yet
+                return  # the commit of the restore's positions is undecided, or not visible yet
             committed = self._world.cluster.committed_offsets(GROUP)
             if self.certain or all(committed.get(place) == at for place, at in self._armed.items()):
                 self._restored(self._armed)
@@ -118,7 +118,7 @@ class Model:
             InvariantBroken: The input's position differs from the position that the clear had to set.
         """
         self.catch_up()
-        # Kafka has answered the commit of these offsets, but may not have written its markers yet.
+        # Kafka has answered the commit of the offsets that the clear has set, but may not have written its markers yet.
         undecided = self._world.cluster._broker.group(GROUP).pending
         for number in stage.positions.get(INPUT, {}):
             if self._consumed[number] and not undecided:

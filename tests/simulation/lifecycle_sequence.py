@@ -145,7 +145,7 @@ class Sequence(LifecycleJudge):
         inputs: Any = random.choice(["snapshot", "snapshot", "snapshot", "copied", "earliest", "stay"])
         known = self.world.cluster.committed_offsets(GROUP)
         if inputs == "stay" and len(known) < self.world.schedule.partitions:
-            inputs = "snapshot"  # a partition without a committed offset has no position to keep
+            inputs = "snapshot"  # "stay" needs a committed offset of each partition
         stores = tuple(random.sample(names, random.randint(0, len(names))))
         self.model.catch_up()
         wanted = (stores or tuple(names)) if inputs == "stay" else tuple(names)
@@ -289,7 +289,7 @@ class Sequence(LifecycleJudge):
                 if outcome.applied is None and calm and not struck:
                     self.check_untouched(request, before)
                 break
-            # the error tells the operator to start the workers that the apply has stopped
+            # If an apply (execution of a plan) fails, its error tells the operator to start the stopped workers.
             if isinstance(outcome, ApplyFailed):
                 self.ask(Deploy(GROUP), None, calm=False)
             self.told.append(f"{request}: {outcome}, {fault.who + ' ' + fault.aim if fault and struck else 'no fault'}")

@@ -386,11 +386,11 @@ class CourseRun:
         self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
         self.world.rest(CALM_S)
         if self.world.schedule.seed % 8 and not apart(self.world) and not self.sensor.busy:
-            return  # one seed in eight waits longer, and checks that the machine still matches
+            return  # One seed in eight continues, and checks that the machine still matches after a longer time.
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
-            shared = self.world.shared_since is not None  # a worker of another installation has some partitions
+            shared = self.world.shared_since is not None  # another installation's worker has partitions
             waits = shared or is_paused(self.world)
             busy = self.sensor.busy or (self._runs() and not waits and not is_consumed(self.world))
             if not busy:

@@ -123,7 +123,8 @@ def judge(world: OperationWorld) -> Verdict:
     told: list[Answer] = []
     act(world, lambda person: told.append(person.processor_now().answer), "status")
     found = Verdict(apart(world), told[0])
-    # a pause may be intended, so status is yellow; if an apply left the pause, status is red
+    # If a worker is paused, status is yellow, because the pause may be intended. If an interrupted apply (execution of
+    # a plan) has left the pause, status is red.
     enough = ("red", "yellow") if found.apart and all(each.endswith(PAUSED) for each in found.apart) else ("red",)
     if found.apart and found.answer.colour not in enough:
         raise InvariantBroken("told", f"{list(found.apart)}; status is {found.answer.colour}: {found.answer.text}")
@@ -164,7 +165,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
         InvariantBroken: The action is refused or fails.
     """
     failed, action = "", verdict.action
-    # a person who reads the action repairs the worker's configuration before running the command
+    # The action also tells the person to repair the worker's configuration before running the command.
     world.broken_slots.clear()
     if (version := _FORMER.search(action)) is not None:
         world.define(version.group(1))
@@ -176,7 +177,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
             if words[0] != "down":
                 return f"holdfast {' '.join(words)}"
-        except RolledBack:  # the former version runs again and is recorded; the next check judges this
+        except RolledBack:  # the deploy failed, and the former version runs again; the next check judges this state
             return f"holdfast {' '.join(words)}, which went back"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"

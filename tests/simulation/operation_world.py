@@ -170,7 +170,7 @@ class OperationWorld(LifecycleWorld):
         sleep = process.sleep
 
         def sleep_longer(seconds: float) -> None:
-            # keep the usual short pause if a request has arrived since the worker's last check
+            # A worker without messages sleeps long. If a request has arrived meanwhile, it sleeps only the usual time.
             worker = program.worker
             program.idle = IDLE_S <= seconds < self.idle_s and not (worker is not None and worker.requests)
             try:
@@ -225,7 +225,7 @@ class OperationWorld(LifecycleWorld):
         self.shared_since = None
 
     def feed(self, partition: int, upto: int) -> None:
-        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers run on other machines, with right clocks
+        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers run on other machines, whose clocks are correct
         super().feed(partition, upto)
         self.clock.skew_s = skew_s
 
@@ -257,7 +257,7 @@ class OperationWorld(LifecycleWorld):
             return False
         self._former.append(self.registry)
         self.replace_registry(self._backup)
-        self.worked.clear()  # the backup lacks the releases that have worked since it was made
+        self.worked.clear()  # the backup does not know when releases worked after the backup was made
         return True
 
     @property

@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 
-#: With the planted bug, only this many tasks read their input again.
+#: With the planted bug ``few_rewound``, only this many tasks read their input again after an abort.
 FIRST_TASKS = 3
 
 

@@ -133,7 +133,7 @@ class Actor:
             live(self)
         except (HoldfastError, Killed):
             pass
-        except BaseException as failure:  # the model raises this error at the end of the turn
+        except BaseException as failure:  # an error that ends the actor; `turn` raises it again
             self.failure = failure
 
     @property
@@ -147,7 +147,7 @@ class Actor:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # the error is raised here if the actor's greenlet has not started yet
+        with suppress(Killed):  # `throw` raises the error here if the actor's greenlet has not started yet
             self._greenlet.throw(Killed)
 
     def point(self) -> None:

@@ -139,7 +139,7 @@ class SimulatedProcess:
     def go_on(self) -> None:
         """Run the process until it yields. The scheduler calls this method."""
         if self._crashed:
-            with suppress(Crashed):  # the error is raised here in a process that has not started
+            with suppress(Crashed):  # `throw` raises the error here if the process has not started yet
                 self._greenlet.throw(Crashed)
         else:
             self._greenlet.switch()

@@ -202,11 +202,11 @@ class World:
             machine.start_later(self.random.uniform(0.2, 3.0))
 
     def _is_expected(self, failure: Exception) -> bool:
-        if isinstance(failure, CommandFailed):  # the operator retries after a failure
+        if isinstance(failure, CommandFailed):  # an operator's command failed; the operator repeats it
             return True
         if isinstance(failure, InputsParted):
             return bool(self.schedule.intruders_at)
-        if isinstance(failure, StateIncoherent):  # tombstones stay only for seconds, and a frozen restore takes longer
+        if isinstance(failure, StateIncoherent):  # a frozen restore took longer than tombstones stay in the changelog
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
         # No schedule has enough consecutive aborts to end a processor.
         return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, (TransactionAborted, ProducerFenced))
@@ -273,7 +273,7 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if self.workload.at_first is not None:  # messages produced while a process runs may be late
+            if self.workload.at_first is not None:  # the rest comes later, while no process runs, so that none is late
                 self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             if self.workload.moments:
@@ -381,7 +381,7 @@ class World:
         auditor.start()
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "restore")
         self._stop_all()
-        if self.schedule.grouped:  # the machine writes watermarks, which are new input that may not be committed yet
+        if self.schedule.grouped:  # the commits of the machine's last watermarks may not be visible yet
             self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
         self._raise()
         final.check_databases("restore", auditor.databases())
