@@ -119,7 +119,8 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
-        # the topics of a concat would no longer be read by one task, so their messages would have no common order
+        # If one input of a `concat` read a copy, no task would read all inputs of the `concat`. Then the messages would
+        # have no common order.
         if line.step == "concat" and (of_mine or of_theirs):
             return None
         if line.name:

@@ -156,7 +156,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
     if step.name == "to_stream" and first.last:
-        return False  # the outputs of `to_stream` contain deletions, too
+        return False  # the outputs of `to_stream` also contain the deletions of the table's rows
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
     if len(of) == 2 and of[0].topics & of[1].topics & scope.writers.keys() and _is_as_of(step, of[1]):
@@ -304,7 +304,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
     by = code.split("'")[1] if step.name == "group_by" else ""
-    again = bool(by) and scope.fields.get(first.name) == by  # a second grouping by this field does not change the key
+    again = bool(by) and scope.fields.get(first.name) == by  # the stream is already grouped by this field
     if by:
         scope.fields[name] = by
     if Mark.GROUPS & step.marks and not again:

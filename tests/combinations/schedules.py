@@ -232,7 +232,7 @@ def _feed(topology: Topology, random: Random) -> str:
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if topology.closes_when_idle:  # messages after a silence would be late, so no silence may occur
+    if topology.closes_when_idle:  # windows close in a silence, so messages after a silence would be late
         return "whole"
     if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"

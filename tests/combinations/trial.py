@@ -356,7 +356,7 @@ class Trial:
         """Whether all input is produced and the group has committed it."""
         if self.broken is not None:
             return True
-        if not any(machine.wanted for machine in self.machines):  # a fault has stopped the last worker
+        if not any(machine.wanted for machine in self.machines):  # a fault has stopped the last worker: start one
             self.machines[0].wanted = True
             self.machines[0].start()
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
