@@ -83,7 +83,7 @@ class Model:
         while due := sorted((at, key, name) for (key, name), at in self.timers.items() if at <= self.time):
             at, key, name = due[0]
             del self.timers[key, name]
-            now = max(at, before)  # a timer does not see values that ended before this message
+            now = max(at, before)  # values that expired before this message do not exist for the timer
             self.sent.append(["timer", key, name, at, self.read(key, name, now)])
             if at % 3 == 0:
                 self.timers[key, f"{name}'"[:4]] = at + 7
