@@ -27,7 +27,7 @@ SLOW_S = 0.2
 #: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())
-#: The tier of this run.
+#: The tier of this test run: ``quick``, ``test`` or ``thorough``.
 _selected = "test"
 
 
