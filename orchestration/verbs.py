@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of an equal request, which must be resumed instead of planned again; None if none is open."""
+        """The open apply (executed plan) of an equal request, which must be resumed, not planned again; or None."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The objects that carry out an apply; before each change they check that this process holds the apply."""
+        """The objects that execute a plan. Before each change, they check that this process still may execute it."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -496,5 +496,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """A new name for this process as holder of applies; it shows other processes whether this process has ended."""
+    """A new name under which this process executes plans. It shows other processes whether this process has ended."""
     return Holder(new_holder(), is_gone)

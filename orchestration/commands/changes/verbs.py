@@ -216,7 +216,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """A sentence that tells the user that an interrupted apply is being resumed."""
+    """A sentence that tells the user that an interrupted apply (execution of a plan) is being resumed."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 

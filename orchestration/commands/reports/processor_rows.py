@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = get_logger(__name__)
 
-#: Fields of a slot's row that come from the worker's answer. They are None if the worker does not answer.
+#: Fields of a row that come from the answer of the slot's worker. They are None if the worker does not answer.
 _OF_A_WORKER = (
     "code_version",
     "phase",
