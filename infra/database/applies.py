@@ -35,7 +35,7 @@ _RECORD = select(
 
 
 class ApplyJournal:
-    """Stores the plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
+    """Stores plans and applies (executions of plans). Every method raises RegistryUnavailable if the database fails.
 
     OPEN ──claimed by a run──► OPEN, held ──all stages recorded──► DONE
      ▲  ▲                        │    │
@@ -65,7 +65,7 @@ class ApplyJournal:
     def begin_apply(  # tidy: allow-wide because each parameter is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
-        """Create an apply and hold it, unless the processor has an open apply.
+        """Create an apply (execution of a plan) with this run as its holder, unless the processor has an open apply.
 
         Returns the open apply, and whether this call created it. A recovery run that holds the processor loses its hold
         if its last heartbeat is older than ``SILENT_S``.
@@ -87,7 +87,9 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of this holder, or None if another run holds the apply.
+        """Make this run the holder of an open apply (execution of a plan), so that it may continue the apply.
+
+        Returns the token of the new holder, or None if another run holds the apply.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
         effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``
@@ -165,7 +167,7 @@ class ApplyJournal:
         return self._records(self._database.rows(query))
 
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
-        """The apply with this id; None if the id is unknown."""
+        """The apply (execution of a plan) with this id; None if the id is unknown."""
         rows = self._database.rows(_RECORD.where(_APPLY.id == apply_id))
         return self._records(rows)[0] if rows else None
 

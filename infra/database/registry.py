@@ -197,7 +197,10 @@ class Registry:
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Record the workers (by slot) that only a person can repair, with their faults. Ignores a closed incident."""
+        """Record the workers that only a person can repair, as slot (place of a worker) -> fault.
+
+        Does nothing if the incident is closed.
+        """
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()

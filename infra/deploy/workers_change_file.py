@@ -24,7 +24,7 @@ class WorkersChange(msgspec.Struct, frozen=True):
     """A change of a processor's workers that is in progress.
 
     Args:
-        before: The slots before the change.
+        before: The slots (places of workers) before the change.
         slots: The slots after the change.
         until: Time at which the announcement expires, seconds since 1970.
         join: Whether new workers may join their consumer group now.
