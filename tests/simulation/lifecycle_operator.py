@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The result of a request: its plan, and the apply.
+    """The result of a request: its plan, and the finished apply (execution of the plan).
 
     ``applied`` is None if the plan was refused or had nothing to do.
     """
@@ -124,7 +124,7 @@ class Operator:
     def ask(self, request: Request, shown: Callable[[Plan], None]) -> Shown:
         """Handle a request as the command line does.
 
-        Resumes an unfinished apply of the request, or plans and applies it.
+        Resumes an unfinished apply (execution of a plan) of the request; without one, plans the request and applies it.
         """
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)

@@ -355,9 +355,9 @@ class Sequence(LifecycleJudge):
         return self.model.up or not isinstance(request, Compact)
 
     def is_done(self, request: Request, known: int) -> bool:
-        """Whether the apply is done although its operator died.
+        """Whether the apply (execution of a plan) is done although its operator died.
 
-        In that case, the journal has a new apply that is done.
+        In that case, the registry's journal has a new apply that is done.
         """
         for record in self.world.registry.journal.applies(1_000)[: -known or None]:
             if record.outcome == "done" and plans.decode(record.plan).request == request:
@@ -365,9 +365,9 @@ class Sequence(LifecycleJudge):
         return False
 
     def is_held(self) -> bool:
-        """Whether a dead operator still holds an open apply.
+        """Whether a dead operator still holds an open apply (execution of a plan).
 
-        Another operator may end this apply only after a minute without a heartbeat.
+        Another operator may take over this apply only after a minute without a heartbeat.
         """
         return bool(self.world.registry.journal.applies(1, open_only=True))
 

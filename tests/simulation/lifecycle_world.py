@@ -78,7 +78,7 @@ class LifecycleWorld:
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = self.pids = 0
-        #: Whether all operators run on one machine. They then notice at once that the holder of an apply has ended.
+        #: Whether all operators run on one machine. An operator then sees at once that another operator has ended.
         self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
         self.paths = Paths(folder / "home")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """One machine with a disk and at most one process. By default, the machine's name is also its slot."""
+    """One machine with a disk and at most one process. By default, the name is also the slot (place) of its worker."""
 
     def __init__(self, world: World, name: str, *, slot: str = "", settings: Settings | None = None) -> None:
         self.name = name

@@ -52,8 +52,8 @@ from tests.simulation.workload import GROUP
 
 #: At these points, the operator begins to hold an apply (the execution of a plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
-#: Virtual seconds from the last disturbance to the checks. They are enough to report an interrupted apply, and for all
-#: attempts of recovery.
+#: Virtual seconds from the last disturbance to the checks. They are enough for all attempts of recovery, and to report
+#: an interrupted apply (execution of a plan).
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
 #: In most seeds, the quiet period ends after this many seconds if the machine matches Holdfast's registry.
 CALM_S = 30.0
@@ -331,7 +331,7 @@ class CourseRun:
         return self._begin(str(step.request), work, step.end)
 
     def abandon(self, step: Abandon) -> SimulatedProcess:
-        """Start an operator who abandons the open apply."""
+        """Start an operator who abandons (closes without an undo) the open apply (execution of a plan)."""
 
         def work(person: Person) -> None:
             for record in person.journal.applies(1, processor=GROUP, open_only=True):

@@ -56,8 +56,8 @@ from tests.simulation.operation_steps import (
 )
 from tests.simulation.workload import GROUP
 
-#: Points at which an operator's process is killed or interrupted. Points in the middle of an apply are listed twice, so
-#: that they are drawn more often.
+#: Points at which an operator's process is killed or interrupted. Points in the middle of an apply (execution of a
+#: plan) are listed twice, so that they are drawn more often.
 AIMS = (
     *OPERATORS_AIMS,
     "deployer.apply",
@@ -315,7 +315,7 @@ def _draw_request(random: Random) -> Request:
 
 
 def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
-    """Draws when an operator is ended, mostly early: an apply passes 10 to 100 points and takes seconds."""
+    """Draws when an operator is ended, mostly early: an apply (executed plan) has 10 to 100 points in a few seconds."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     drawn, begun = random.random(), aims is AIMS and random.random() < 0.7
     if drawn < 0.25:

@@ -27,7 +27,8 @@ class End:
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points are counted only after the operator's apply has begun. Most points before that belong to planning.
+    #: Whether points are counted only after the operator's apply (execution of a plan) has begun. Most earlier points
+    #: belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """An operator abandons the open apply, if there is one."""
+    """An operator abandons (closes without an undo) the open apply (execution of a plan), if there is one."""
 
     end: End | None = None
 
@@ -150,7 +151,7 @@ class DeleteRun:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Replace the plan of the open apply with one that another version of Holdfast wrote."""
+    """Replace the plan of the open apply (execution of a plan) by a plan that another version of Holdfast wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ class OperationWorld(LifecycleWorld):
         self.clock.skew_s = skew_s
 
     def pause(self, slot: str) -> None:
-        """Pause the worker of a slot, if it runs. Like a real HTTP request, this happens on the worker's own thread."""
+        """Pause the worker of a slot (place), if it runs. As with real HTTP, the worker's own thread does this."""
         program = self.programs.get(self.paths.program(GROUP, slot))
         if program is not None and program.worker is not None:
             program.worker.requests.append(WorkerRequest(program.worker.pause, only_reads=False))
@@ -283,7 +283,7 @@ class OperationWorld(LifecycleWorld):
         return patch.object(ReleaseBook, "works", works)
 
     def make_foreign(self) -> None:
-        """Replace the plans of open applies with plans that another version of Holdfast wrote."""
+        """Replace the plans of open applies (executions) by plans that another version of Holdfast wrote."""
         changed = update(tables.applies).where(tables.applies.c.finished_at.is_(None))
         with self.registry._database.writing() as connection:
             connection.execute(changed.values(plan='{"of": "another version"}'))
@@ -378,14 +378,17 @@ class Person(Operator):
         self.facts._world = self.acting
 
     def resume(self, number: int) -> None:
-        """Resumes an apply, as ``Verbs.resume`` does."""
+        """Resumes an interrupted apply (execution of a plan), as ``Verbs.resume`` does."""
         record = self._open(number)
         if record is not None:
             refuse_beside(record, self.acting)
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
-        """Abandons an apply, as ``Verbs.abandon`` does; returns what the apply leaves undone."""
+        """Closes an apply (execution of a plan) without an undo, as ``Verbs.abandon`` does.
+
+        Returns sentences about what the apply leaves undone.
+        """
         record = self._open(number)
         if record is None:
             return ()
@@ -415,7 +418,7 @@ class Person(Operator):
         return slots_at_work(processor, self.acting)
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
-        """The slots and programs of a release, as ``Verbs`` finds them."""
+        """The slots (places of workers) and programs of a release, as ``Verbs`` finds them."""
         machine: Any = _Machine(self.acting, self.world.project, self.world.environment)
         definition: Any = SimpleNamespace(name=processor, topology=self.world.topology)
         topics: Any = self.topics

@@ -62,7 +62,7 @@ def _nobody_recovers(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
-    """The bug: if one slot needs a person, recovery restarts no other slot."""
+    """The bug: if only a person can repair one worker, recovery restarts none of the other workers."""
     original = recovery.decide_slots
 
     def decide(*given: Any) -> PerSlot:

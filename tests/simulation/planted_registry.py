@@ -143,9 +143,9 @@ def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery claims an apply because it had no heartbeat when recovery checked it.
+    """The bug: recovery takes over an apply (execution of a plan) that had no heartbeat when recovery checked it.
 
-    Its holder may have sent a heartbeat between the check and the claim.
+    The apply's holder may have sent a heartbeat between the check and the take-over.
     """
     patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 

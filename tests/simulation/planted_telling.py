@@ -75,7 +75,10 @@ def _failed_is_silent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the command of an interrupted apply lacks all arguments after verb and processor."""
+    """The bug: the message names the command that repeats an interrupted apply without most of its arguments.
+
+    Only the verb and the processor are left.
+    """
     original = way_on.command_of
     patch.setattr(way_on, "command_of", lambda request: " ".join(original(request).split()[:4]))
 

@@ -28,7 +28,7 @@ FIRST_TASKS = 3
 
 
 def host_is_identity(patch: pytest.MonkeyPatch) -> None:
-    """The bug: two state folders with the same slot name get the same transactional id."""
+    """The bug: two state folders with the same slot (name of a worker's place) get the same transactional id."""
     patch.setattr(worker_start, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
 
 

@@ -47,7 +47,7 @@ STEPS_S = (-3_600.0, -61.0, 61.0, 3_600.0)
 
 #: Writes that need the holder's token. They return whether they took effect.
 HELD_WRITES = ("beat_apply", "note_stage", "beat_incident")
-#: Writes of a registry that is bound to a hold. They raise an error if the hold is lost.
+#: Methods of ``Registry.fenced``, which write for one holder (process with the hold). They fail if the hold is lost.
 FENCED_WRITES = ("record_action", "note_incident", "begin_attempt")
 
 
@@ -82,7 +82,7 @@ class Judge:
     beaten_s: float = 0.0
     #: Killed holders whose death the other actors can see, because all actors are on one machine.
     gone: set[str] = field(default_factory=set)
-    #: The stages that are recorded as done, as (apply, stage).
+    #: The stages (steps of plans) that are recorded as done, as (apply, stage): both are numbers.
     noted: set[tuple[int, int]] = field(default_factory=set)
 
     def took(self, actor: str, token: int) -> None:
@@ -95,13 +95,13 @@ class Judge:
         self.holder, self.token, self.beaten_s = actor, token, self.clock()
 
     def wrote(self, actor: str, what: str) -> None:
-        """A write that needs the hold has taken effect for this actor."""
+        """The registry has answered that a write of this actor, which needs the hold, has taken effect."""
         if self.holder != actor:
             raise InvariantBroken("former holder", f"{what} by {actor} took effect; {self.holder} holds")
         self.beaten_s = self.clock() if what in ("beat", "note_stage") else self.beaten_s
 
     def gave_back(self, actor: str, what: str) -> None:
-        """An actor has ended its hold."""
+        """The registry has answered that an actor has ended its hold on the processor."""
         self.wrote(actor, what)
         self.holder = None
 
@@ -200,7 +200,7 @@ class Turns:
 
 
 class ModelHold(Hold):
-    """A hold that is renewed by the model's clock instead of by a thread."""
+    """A hold (exclusive claim on the processor) that is renewed by the model's clock instead of by a thread."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()
