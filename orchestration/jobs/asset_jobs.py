@@ -54,7 +54,7 @@ orphan_checks = _asset_job(
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
-    """The job that runs these asset checks; a schedule starts the job every night."""
+    """The job that runs the asset checks ``checks`` of changelogs; a schedule starts the job every night."""
     return _asset_job(
         COMPACTION_CHECKS,
         dg.AssetSelection.checks(*checks),
