@@ -106,7 +106,8 @@ class Faults:
 class _Transport(xmlrpc.client.Transport):
     """XML-RPC over supervisord's unix socket.
 
-    ``supervisor.xmlrpc`` has such a class, too. Its import takes 40 ms of CPU, because it loads supervisord's server.
+    ``supervisor.xmlrpc`` has such a class, too. But to import that module takes 40 ms of CPU, because it loads
+    supervisord's server.
     """
 
     def __init__(self, path: Path) -> None:

@@ -64,8 +64,8 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
                 "use.deprecated.format": False,
                 "schema.id.deserializer": read_id,
             },
-            # No registry client is passed, because the class ``msg_type`` is enough to read the bytes. The library
-            # would request the schema from the client in another format.
+            # No client of the schema registry is passed, because the class ``msg_type`` is enough to read the bytes.
+            # With a client, the library would request the schema from the registry in another format.
             None,
         )
         return lambda raw, context: made_of(read(raw, context))
