@@ -164,8 +164,8 @@ class Faults:
         fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
         if request == "commit_offsets" and fate is Fate.DELAYED:
-            # A late commit_offsets would move the group's offsets back for good. Kafka allows this, so no check could
-            # pass.
+            # Kafka accepts a commit_offsets that arrives late. It would set the group's offsets back forever, and no
+            # check could pass. So this request is lost instead of delayed.
             fate = Fate.LOST
         # The delay ends before all timeouts, near the broker's timeout (15 s), or just after the client's timeout.
         shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])

@@ -129,9 +129,9 @@ class Model:
                 self.effective[store, number] = kept
 
     def _restored(self, positions: Mapping[Partition, int]) -> None:
-        """Record that a restore is done.
+        """Record that a restore from a snapshot is done.
 
-        Then the snapshot's messages count, and input is read from the new positions.
+        From now on, the messages in the snapshot count as processed, and input is read from the new positions.
         """
         assert self.restoring is not None
         taken, stores, _ = self.restoring
@@ -142,9 +142,9 @@ class Model:
         self._armed, self.certain = None, False
 
     def _arm(self, offsets: Mapping[Partition, int]) -> None:
-        """Record the positions that are about to be committed with the snapshot's content.
+        """Record the input positions that a restore from a snapshot is about to commit, together with the state.
 
-        No worker consumes meanwhile.
+        No worker reads input until the commit is done.
 
         Raises:
             InvariantBroken: The positions differ from the requested ones.

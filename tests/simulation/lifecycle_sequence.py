@@ -344,9 +344,9 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal is temporary.
+        """Whether a refusal is temporary, so that the verb can be requested again.
 
-        Its cause is the session of a dead worker, or a worker that still restores its state.
+        The cause is then the group session of a dead worker, or a worker that still restores its state.
         """
         if not isinstance(outcome.plan.verdict, Refused):
             return False
@@ -396,7 +396,7 @@ class Sequence(LifecycleJudge):
             )
 
     def revive(self) -> None:
-        """Run recovery once. It restarts dead workers if it is allowed to."""
+        """Run recovery once, which restarts the dead workers of a processor that should run."""
         failure = self.world.operate(lambda operator: operator.recover()).failure
         if failure is not None:
             raise InvariantBroken("operator", f"recovery failed: {failure!r}") from failure

@@ -164,7 +164,7 @@ class CourseRun:
             raise InvariantBroken("mended", f"{verdict.answer.colour}: {verdict.answer.text}; done: {done}")
 
     def check_undo(self) -> None:
-        """Check that the folders of the last two working releases exist, because plans name the earlier one as undo.
+        """Check that the folders of the last two working releases exist. A plan names a rollback to the earlier one.
 
         Raises:
             InvariantBroken: A release was pruned.
@@ -270,7 +270,7 @@ class CourseRun:
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Start a disturbance later.
 
-        It lasts ``seconds``, or until a person ends it if ``seconds`` is ``FOR_EVER_S``.
+        The disturbance lasts ``seconds``. If ``seconds`` is ``FOR_EVER_S``, it lasts until a person ends it.
         """
         clock = self.world.clock
 

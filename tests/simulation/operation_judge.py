@@ -29,8 +29,8 @@ from tests.simulation.workload import GROUP
 
 #: Matches a command in a text; the match ends before the first word that cannot belong to a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
-#: A phrase in actions that names a version of the definition to return to, and one for a command in another
-#: installation.
+#: ``_FORMER`` matches an action that tells the user to return to a former version of the definition. ``_THERE`` is part
+#: of an action whose command must be run in another installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
 #: The first words of the action after a refused proof (trial run). A person must correct the definition, then repeat
 #: the command.

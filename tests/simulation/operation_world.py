@@ -273,7 +273,7 @@ class OperationWorld(LifecycleWorld):
             self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
 
     def noting_what_works(self) -> Any:
-        """A patch that appends each release that works to ``worked``."""
+        """A patch: each release that the registry records as working is also moved to the end of ``worked``."""
         original = ReleaseBook.works
 
         def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
@@ -385,10 +385,7 @@ class Person(Operator):
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
-        """Closes an apply (execution of a plan) without an undo, as ``Verbs.abandon`` does.
-
-        Returns sentences about what the apply leaves undone.
-        """
+        """Closes an apply (execution of a plan) as ``Verbs.abandon`` does; returns sentences about its undone parts."""
         record = self._open(number)
         if record is None:
             return ()

@@ -83,9 +83,10 @@ class TimedCheck(FinalCheck):
                 raise InvariantBroken("outputs", f"{name}: in another order than their messages")
 
     def _is_in_order(self, branch: str) -> bool:
-        """Whether the results of a branch are sent in the order of messages.
+        """Whether the results of a branch are sent in the order of its messages.
 
-        Windows that close together are sent in another order, and alarms fire by the worker's clock.
+        False for windows and sessions that are sent when they close, because several may close together. Also False for
+        alarms, because they fire by the worker's clock.
         """
         work = self._workload
         return {WINDOWS: not work.window.final, SESSIONS: not work.session.final, TIMERS: True, ALARMS: False}[branch]
