@@ -1,4 +1,4 @@
-"""Joins the messages of one partition in plain Python. It follows only the rules of ``docs/joins.md``.
+"""Joins the messages of one partition in plain Python, by the rules of ``docs/joins.md`` alone.
 
 The oracle shares no code with the engine, and keeps all messages in lists.
 """

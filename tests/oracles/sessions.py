@@ -1,4 +1,4 @@
-"""Computes session results of one partition in plain Python. It follows only the rules of ``docs/sessions.md``.
+"""Computes session results of one partition in plain Python, by the rules of ``docs/sessions.md`` alone.
 
 The oracle shares no code with the engine. A session is the list of its messages.
 """

@@ -1,6 +1,4 @@
-"""Timers, and values with a TTL, in plain Python.
-
-It follows only the rules of ``docs/timers.md`` and ``docs/state.md``.
+"""Timers, and values with a TTL, in plain Python, by the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
 
 The model shares no code with the engine. Each message contains a list of steps. ``Step`` carries them out in the
 engine, and ``Model`` in plain Python.

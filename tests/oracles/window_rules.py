@@ -1,4 +1,4 @@
-"""Computes windows of one partition in plain Python. It follows only the rules of ``docs/windows.md``.
+"""Computes windows of one partition in plain Python, by the rules of ``docs/windows.md`` alone.
 
 The oracle shares no code with the engine, and keeps all windows of all keys in dicts.
 """
