@@ -1,8 +1,8 @@
 """A simulated disk in memory: it holds the databases of simulated processes, and has the faults of a real disk.
 
 A write is one atomic batch in the journal of its database. When the process dies, all batches survive, except in bulk
-mode. When the machine dies, or a process dies in bulk mode, the flushed batches survive, and a random number of later
-batches.
+mode (for the replay of a changelog). When the machine dies, or a process dies in bulk mode, the flushed batches
+survive, and a random number of later batches.
 
 Invariants:
     - A batch is complete or absent, and never present without all batches before it.

@@ -112,7 +112,7 @@ class Model:
             self._consumed[number] = now
 
     def cleared(self, stage: ClearKeys) -> None:
-        """Record that a clear is done. The messages of cleared keys then no longer count.
+        """Record that a clear (the verb that deletes keys) is done. Messages of deleted keys then no longer count.
 
         Raises:
             InvariantBroken: The input's position differs from the position that the clear had to set.

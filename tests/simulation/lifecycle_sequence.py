@@ -105,7 +105,7 @@ class Sequence(LifecycleJudge):
         self.settle()
 
     def clear(self) -> None:
-        """Request a random clear. Many clears are refused while the processor is running."""
+        """Request a random clear (deletion of keys). Many clears are refused while the processor is running."""
         random, workload = self.random, self.world.workload
         keys = sorted({message.key.decode() for messages in workload.messages for message in messages})
         selection: Selection = random.choice(

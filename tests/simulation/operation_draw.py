@@ -190,7 +190,7 @@ def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts a clear that writes an undo file, mostly while input arrives and a worker is killed."""
+    """Sometimes inserts a clear (deletion of keys) with an undo file, mostly while input arrives and a worker dies."""
     if random.random() >= 0.1:
         return steps
     online = Clear(GROUP, selection=random.choice([Prefix("k"), Prefix("k"), Keys(("k0", "k1"))]))

@@ -195,7 +195,7 @@ def _only_the_definition(patch: pytest.MonkeyPatch) -> None:
 
 
 def _written_early(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear writes its undo file first and pauses the input afterwards."""
+    """The bug: a clear (deletion of keys) writes its undo file before it pauses the input, not after the pause."""
     original, export, hold = keys.clear, keys.export, Maintenance.hold
 
     def clear(worker: Any, ticket: Any, tasks: Any, asked: Any, *rest: Any) -> Any:
@@ -215,7 +215,7 @@ def _written_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _file_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a repeated clear keeps the undo file of its first attempt."""
+    """The bug: a repeated clear (deletion of keys) keeps the undo file of its first attempt."""
     original = keys.export
 
     def export(worker: Any, ticket: Any, *rest: Any, once: str = "", **named: Any) -> Any:

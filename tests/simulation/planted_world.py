@@ -54,7 +54,7 @@ def parted_inputs_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear deletes state, but does not set the input offsets back."""
+    """The bug: a clear deletes all state, but does not set the committed input offsets back."""
     clear = keys.clear
 
     def clears(worker: Any, ticket: Any, tasks: Any, asked: Any, selection: Any, moves: Any) -> Work:
@@ -64,7 +64,7 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_cleared(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear skips every second key."""
+    """The bug: a clear (deletion of all keys) skips every second key."""
     batch = Sweep.batch
 
     def batches(self: Sweep) -> Mapping[str, Any]:

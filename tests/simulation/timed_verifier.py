@@ -39,8 +39,8 @@ class TimedCheck(FinalCheck):
             right = self._expected.sent
             self._all_sent = all(Counter(of) <= Counter(found.get(place, ())) for place, of in right.items())
         if self._all_sent and not self._all_done and (extent := self._changelogs()) != self._folded_at:
-            # Results that come with each message, and results sent before a clear, do not show whether more results are
-            # due. The stores show it.
+            # Some results come with each message, and some were sent before a clear (deletion of all state). So the
+            # results do not show whether more results are due. The content of the stores shows it.
             self._folded_at = extent
             self._history.observe()
             names = self._workload.names
