@@ -19,7 +19,7 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 
-#: Names of points at which a fault kills an operator or a worker. The empty text stands for any point.
+#: Names of points (calls of the simulation) at which a fault kills an operator or a worker. Empty: any point.
 OPERATORS_AIMS = (
     "registry.journal.begin_apply:after",
     "registry.journal.note_stage:before",
@@ -46,7 +46,7 @@ WORKERS_AIMS = ("commit:before", "commit:after", "disk:write", "disk:open", "rep
 
 
 class Fault:
-    """Kills an operator or a worker at the n-th point whose name starts with ``aim``."""
+    """Kills an operator or a worker at the n-th point (call of the simulation) whose name starts with ``aim``."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         random = world.random

@@ -50,7 +50,7 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: At these points, the operator begins to hold an apply (the execution of a plan).
+#: Calls (points of the simulation) with which the operator begins to hold an apply (the execution of a plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
 #: Virtual seconds from the last disturbance to the checks. They are enough for all attempts of recovery, and to report
 #: an interrupted apply (execution of a plan).
@@ -355,7 +355,7 @@ class CourseRun:
         return process
 
     def strike(self, end: End, who: str, process: SimulatedProcess | None) -> None:
-        """Arrange a signal for a process, at a point or after some seconds."""
+        """Arrange a signal for a process, at a point (a call that it makes) or after some seconds."""
         strike = Strike(self.world, end, who)
         if end.after_s is None:
             self.world.strikes.append(strike)

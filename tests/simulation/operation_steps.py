@@ -20,7 +20,8 @@ FOR_EVER_S = 1e6
 class End:
     """A signal to a process.
 
-    It comes at the n-th point whose name starts with ``aim``, or ``after_s`` seconds from now.
+    The signal comes ``after_s`` seconds from now, or at the n-th point whose name starts with ``aim``. A point is a call
+    at which a simulated process can be interrupted.
     """
 
     signal: Signal
@@ -62,7 +63,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """A process gets a signal at a point: a worker, a recovery run (`run`), or a sensor's tick (`tick`, `hook`)."""
+    """A process gets a signal at one of its calls: a worker, a recovery run (`run`), a sensor's tick (`tick`, `hook`)."""
 
     who: str
     end: End
@@ -77,7 +78,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Produce this share of the remaining input at the first point whose name starts with ``aim``."""
+    """Produce this share of the remaining input at the first call (point) whose name starts with ``aim``."""
 
     share: float
     aim: str

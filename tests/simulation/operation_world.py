@@ -99,7 +99,7 @@ class OperationWorld(LifecycleWorld):
         self.idle_s = 0.5
         #: The virtual time at which each recovery run began.
         self.run_began: dict[str, float] = {}
-        #: Called at each point of each process; a true result kills the process.
+        #: Called at each point (call that can be interrupted) of each process; a true result kills the process.
         self.strikes: list[Callable[[SimulatedProcess, str], bool]] = []
         self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
         #: The environment of operators and Dagster, with the settings of workers.
