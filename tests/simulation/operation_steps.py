@@ -20,8 +20,8 @@ FOR_EVER_S = 1e6
 class End:
     """A signal to a process.
 
-    The signal comes ``after_s`` seconds from now, or at the n-th point whose name starts with ``aim``. A point is a call
-    at which a simulated process can be interrupted.
+    The signal comes ``after_s`` seconds from now, or at the n-th point whose name starts with ``aim``. A point is a
+    call at which a simulated process can be interrupted.
     """
 
     signal: Signal
@@ -63,7 +63,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """A process gets a signal at one of its calls: a worker, a recovery run (`run`), a sensor's tick (`tick`, `hook`)."""
+    """A worker, recovery run (`run`) or sensor's tick (`tick`, `hook`) gets a signal at one of its calls (points)."""
 
     who: str
     end: End

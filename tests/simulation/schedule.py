@@ -95,7 +95,7 @@ AIM_PATIENCE = 300
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. It waits for ``after`` points (calls) since the last fault, then for one whose name starts with ``aim``."""
+    """A fault. It waits for ``after`` points (calls) since the last fault, then for one that starts with ``aim``."""
 
     kind: Kind
     after: int
