@@ -2,8 +2,8 @@
 
 Invariants:
     - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
-    - Files in the home folder are ignored, because Holdfast writes there all the time. The only exception are the files
-      with copies of deployment records (``infra.deploy.marks``).
+    - Files in the home folder are ignored, because Holdfast writes there all the time. The only exceptions are the
+      files with copies of deployment records (``infra.deploy.marks``).
 """
 
 import importlib.util
