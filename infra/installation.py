@@ -92,7 +92,7 @@ def check_extras(*extras: str) -> None:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # ``find_spec`` raises this error if the parent package of the module does not exist.
+    except ModuleNotFoundError:  # the parent package of the module does not exist
         return False
 
 

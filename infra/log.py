@@ -19,16 +19,16 @@ from holdfast.infra.masking import MASK, masked_data
 #: A field whose name contains one of these words is logged as ``***``.
 _SECRET = ("password", "secret", "token", "sasl", "jaas")
 
-#: Methods of a logger whose messages a higher level hides.
+#: Logging method -> its level. If a higher level is configured, the messages of the method are not logged.
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
 def _ignore(*_: Any, **__: Any) -> None:
-    """Stands for a method whose messages are not shown."""
+    """Does nothing. Replaces a logger's method if the configured level hides its messages."""
 
 
 class Logger:
-    """A logger that imports structlog with its first message that is shown. It has structlog's methods."""
+    """A logger with structlog's methods. It imports structlog only when a message is really logged."""
 
     __slots__ = ("_name",)
 
@@ -45,7 +45,10 @@ class Logger:
 
 
 def get_logger(name: str) -> Any:
-    """A logger that writes as ``configure_logging`` says, at the latest from the first message on."""
+    """A logger that logs as ``configure_logging`` says.
+
+    structlog is imported and configured with the logger's first message, if it was not imported before.
+    """
     return Logger(name)
 
 

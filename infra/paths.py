@@ -112,7 +112,7 @@ class Paths:
         return f"{processor}-{slot}"
 
     def program_log(self, processor: str, slot: str) -> Path:
-        """The log file of one worker, which runs in this slot of the processor."""
+        """The log file of the worker that runs in this slot (numbered place of a worker) of the processor."""
         return self.logs / f"{self.program(processor, slot)}.log"
 
     @property

@@ -157,7 +157,7 @@ def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: flo
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": identity}
     try:
         body = json.dumps(document).encode()
-        # This call is safe, because the settings only allow URLs with http and https.
+        # urllib would also open URLs such as `file:`. The settings allow only http and https, so this is safe.
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310
     except (ValueError, TypeError) as failed:
         words = f"the message can't be written as JSON: {type(failed).__name__}: {failed}"

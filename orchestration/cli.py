@@ -201,7 +201,7 @@ def options(
 ) -> None:
     """Handles the options before the command's name, for example ``holdfast --project FOLDER status``."""
     if project is not None or values:
-        # Imported only if these options are given, because the import loads all settings.
+        # Imported only if `--project` or `--set` is given, because the import loads all settings.
         from holdfast.infra.settings.flags import take_flags
 
         context.call_on_close(take_flags(project, values or []))
@@ -239,7 +239,7 @@ def demo(
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    # This call comes first. If a data package is missing, the error is raised before any service starts.
+    # If the package with the flights is missing, this call raises the error before any service starts.
     flights_file()
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
@@ -305,7 +305,7 @@ def show_version(as_json: Json = False) -> None:
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
-#: Number of new objects before the first search for garbage. A daily command makes fewer.
+#: Number of new Python objects before the first garbage collection. An everyday command creates fewer objects.
 _OBJECTS_FREE = 500_000
 
 
@@ -354,13 +354,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _rare_collections(*, whole_process: bool) -> Iterator[None]:
-    """Context manager in which the first search for garbage waits for ``_OBJECTS_FREE`` new objects instead of 700.
+    """Context manager in which the first garbage collection waits for ``_OBJECTS_FREE`` new objects instead of 700.
 
-    Most objects of a short command are made by imports, and are no garbage. To search them takes a twentieth of its CPU
-    time. After the first search, Python's own threshold holds again, for commands that run for long.
+    Imports create most objects of a short command, and these objects are no garbage. To search them would take a
+    twentieth of the command's CPU time. After the first collection, Python's own threshold applies again, because a
+    command may run for long.
 
-    With ``whole_process``, Python does not search at the end of the process either, which takes a fifth of the CPU
-    time. Objects without cycles, files and connections among them, are still closed as usual.
+    With ``whole_process``, the collection at the end of the process is left out, too. It would take a fifth of the CPU
+    time. Objects without cycles, for example files and connections, are still closed as usual.
     """
     former = gc.get_threshold()
 

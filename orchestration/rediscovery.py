@@ -1,8 +1,8 @@
-"""Rebuilds a lost registry from the processors that run on this machine; called when an empty registry is opened.
+"""Rebuilds Holdfast's registry after a loss, from the running processors; called when an empty registry is opened.
 
 Invariants:
-    - If the supervisor or the broker does not answer, nothing is recorded. The next opening of the registry tries
-      again.
+    - If the supervisor or the broker does not answer, nothing is recorded. Then the registry is still empty, so the
+      next process that opens the registry tries again.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Dagster resources (Kafka, registry, supervisor, Spark): opened on first use, closed at the end of the run.
+"""Dagster resources (Kafka, Holdfast's registry, supervisor, Spark): opened on first use, closed at the run's end.
 
 Invariants:
     - Loading the definitions opens no connection and starts no thread and no JVM.
@@ -63,7 +63,7 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @property
     def registry(self) -> Registry:
-        """The registry. The first use opens its database and migrates its schema."""
+        """Holdfast's registry. The first use opens its database and migrates its schema."""
         if self._registry is None:
             self._registry = open_registry(load_settings())
         return self._registry
@@ -98,7 +98,7 @@ class LifecycleResource(RegistryResource):
         return environment_of(load_settings())
 
     def verbs(self, who: str) -> Verbs:
-        """A ``Verbs`` object that plans and applies requests. The registry records ``who`` with each applied plan."""
+        """A ``Verbs`` object that plans and applies requests; ``who`` is the user name to record with applied plans."""
         return Verbs(load_settings(), self.registry, ClusterResource().topics(), who)
 
 

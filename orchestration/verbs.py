@@ -101,7 +101,7 @@ class Verbs:
 
     Args:
         settings: The settings that name the processors, Kafka and the home folder.
-        registry: The registry that records plans and applies.
+        registry: Holdfast's registry that records plans and applies.
         topics: The client for Kafka's topics.
         who: The user name that the registry records with each applied plan.
         clock: The current time in UTC.
@@ -144,7 +144,7 @@ class Verbs:
         return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
-        """Decide the stages of a request, and record the plan in the registry. Changes nothing else.
+        """Decide the stages of a request, and record the plan in Holdfast's registry. Changes nothing else.
 
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # replaces the file copy (mark) of the record
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # saves the deployment's record to a file, too
         return done
 
     @property
@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of an equal request, which must be resumed instead of planned again; None if none is open."""
+        """The open apply (executed plan) of an equal request, which must be resumed, not planned again; or None."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The objects that carry out an apply; before each change they check that this process holds the apply."""
+        """The objects that execute a plan. Before each change, they check that this process still may execute it."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -496,5 +496,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """A new name for this process as holder of applies; it shows other processes whether this process has ended."""
+    """A new name under which this process executes plans. It shows other processes whether this process has ended."""
     return Holder(new_holder(), is_gone)

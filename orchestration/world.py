@@ -1,4 +1,4 @@
-"""Builds the objects through which verbs and recovery see this machine: registry, supervisor, and workers' status."""
+"""Builds the objects through which verbs and recovery see this machine: Holdfast's registry, supervisor, workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_registry(settings: Settings) -> Registry:
     registry = Registry(settings.registry)
     registry.migrate()
     if (asked := asked_for(settings.paths.supervisor / "programs")) and registry.knows_nothing():
-        # Imported late, because it loads the engine, and a command that only reads the registry needs no processor.
+        # Imported late, because it loads the engine. A command that only reads Holdfast's registry does not need it.
         from holdfast.orchestration.rediscovery import adopt_what_runs
 
         adopt_what_runs(settings, registry, asked)
@@ -50,7 +50,7 @@ def open_registry(settings: Settings) -> Registry:
 
 
 def build_world(settings: Settings, registry: Registry) -> World:
-    """The ``World`` of this machine: its supervisor, the status of its workers, and the registry."""
+    """The ``World`` of this machine: its supervisor, the status of its workers, and Holdfast's registry."""
     paths = settings.paths
     return World(
         deployer=open_deployer(paths),
@@ -120,7 +120,7 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
     Raises:
         HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
-    # Imported late, because they load the engine and the Kafka client, which no other function of this module needs.
+    # Imported late, because these modules load the engine and the Kafka client, which only this function needs.
     from holdfast.processors.application.registration import find_processor
     from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
 

@@ -1,4 +1,4 @@
-"""The registry's records of plans and applies. An apply is one execution of a plan; a killed apply can be resumed.
+"""Records of plans and applies in Holdfast's registry. An apply is one execution of a plan; it can be resumed.
 
 Invariants:
     - Each processor has at most one open apply, because a unique index of the database refuses a second open apply.
@@ -35,11 +35,11 @@ _RECORD = select(
 
 
 class ApplyJournal:
-    """Stores the plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
+    """Stores plans and applies (executions of plans). Every method raises RegistryUnavailable if the database fails.
 
-    OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
+    OPEN ──claimed by a run──► OPEN, held ──all stages recorded──► DONE
      ▲  ▲                        │    │
-     │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
+     │  └──────the run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
      └── at most one per processor
     """
 
@@ -65,7 +65,7 @@ class ApplyJournal:
     def begin_apply(  # tidy: allow-wide because each parameter is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
-        """Create an apply and hold it, unless the processor has an open apply.
+        """Create an apply (execution of a plan) with this run as its holder, unless the processor has an open apply.
 
         Returns the open apply, and whether this call created it. A recovery run that holds the processor loses its hold
         if its last heartbeat is older than ``SILENT_S``.
@@ -87,7 +87,9 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of this holder, or None if another run holds the apply.
+        """Make this run the holder of an open apply (execution of a plan), so that it may continue the apply.
+
+        Returns the token of the new holder, or None if another run holds the apply.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
         effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``
@@ -110,11 +112,17 @@ class ApplyJournal:
             return token if connection.execute(statement.values(values)).rowcount == 1 else None
 
     def beat_apply(self, apply_id: int, token: int) -> bool:
-        """Record a heartbeat of the process that carries out the apply; returns False if another process took over."""
+        """Record a heartbeat of the process that carries out the apply (execution of a plan).
+
+        Returns False if another process carries out the apply now.
+        """
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage of the apply (executed plan); returns False if the caller lost the apply."""
+        """Record a finished stage (step) of the apply (execution of a plan).
+
+        Returns False if another process carries out the apply now; then nothing is recorded.
+        """
         values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
             if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
@@ -125,7 +133,10 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Release the apply (executed plan), so that another run can resume it; returns False if this run lost it."""
+        """End this run's hold of the apply (execution of a plan), so that another run can resume the apply.
+
+        Returns False if another run holds the apply already.
+        """
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
@@ -156,7 +167,7 @@ class ApplyJournal:
         return self._records(self._database.rows(query))
 
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
-        """The apply with this id; None if the id is unknown."""
+        """The apply (execution of a plan) with this id; None if the id is unknown."""
         rows = self._database.rows(_RECORD.where(_APPLY.id == apply_id))
         return self._records(rows)[0] if rows else None
 
@@ -202,9 +213,9 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An UPDATE statement for an open apply (execution of a plan).
+    """An UPDATE statement for the row of an open apply (execution of a plan).
 
-    It changes no row if the apply's token is not ``token``.
+    The statement changes no row if another process holds the apply, because then the row has another token.
     """
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 

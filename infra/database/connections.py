@@ -45,7 +45,7 @@ class Connections:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether each write transaction first checks that this run still holds its apply or incident."""
+        """Whether each write transaction first checks that this run still holds its apply (execution) or incident."""
         return self._fence is not None
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Copies a SQLite registry to a file, and puts such a copy back, both while other processes use the registry.
+"""Copies a SQLite registry to a file, and puts such a copy back, both while other processes use Holdfast's registry.
 
     live, readable      the copy replaces the content in one transaction of SQLite
     live, damaged       refused, because a file that other processes have open must not be replaced
@@ -52,7 +52,7 @@ def is_damaged(failed: BaseException | None) -> bool:
 
 
 def back_up(url: str, copy: Path) -> None:
-    """Write a copy of the registry at ``url`` to a new file that only this user can read.
+    """Write a copy of Holdfast's registry at ``url`` to a new file that only this user can read.
 
     Raises:
         CopyRefused: The registry is not in a SQLite file, or the copy can't be written there.
@@ -207,7 +207,7 @@ def _check(copy: Path, checked: Path) -> None:
 
 
 def _is_whole(live: Path) -> bool:
-    """Whether the registry's file can be read completely."""
+    """Whether the SQLite file of Holdfast's registry is undamaged, so that all of it can be read."""
     try:
         with closing(_opened(live)) as connection:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
@@ -229,9 +229,9 @@ def _set_aside(live: Path, aside: Path | None) -> None:
 
 @contextmanager
 def _partial(final: Path) -> Iterator[Path]:
-    """A private file beside the final one. It is deleted, with SQLite's files beside it, at the end of the block.
+    """Context manager with a private temporary file beside ``final``, for a copy that is not complete yet.
 
-    Files that a killed command left there are deleted first.
+    The file, and the files that SQLite creates beside it, are deleted at the end of the block. Files that a killed command left there are deleted first.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for left in final.parent.glob(f"{final.name}{_PART}*"):

@@ -1,4 +1,4 @@
-"""Errors of the registry (the database of incidents, deployments, plans and snapshots)."""
+"""Errors of Holdfast's registry (the database of incidents, deployments, plans and snapshots)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Leases. A lease records which run (process), of an executed plan or a recovery, may change a processor.
+"""Leases. A lease gives one process the right to change a processor. The process executes a plan, or is a recovery run.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
+
+The process with the lease is the holder, and its right is the hold.
 
 Invariants:
     - A hold begins and changes in a transaction that locks the processor's row in the table ``leases``. So if two holds
@@ -81,7 +83,7 @@ def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Identifies the process that holds an apply or incident: the id of the record, and the process's token."""
+    """Identifies the holder of an apply (executed plan) or incident: the id of the record, and the holder's token."""
 
     of: Literal["apply", "incident"]
     id: int
@@ -115,7 +117,7 @@ def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take the processor from a recovery run that sends no heartbeats; does nothing if no recovery run holds it.
+    """Take the hold of the processor from a recovery run without heartbeats. No effect if no recovery run holds it.
 
     ``token`` is the new token that ``take`` issued in the same transaction.
 
@@ -159,7 +161,7 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Check that a run still holds its apply or incident, and lock the record's row until the transaction ends.
+    """Check that a run still holds its apply (executed plan) or incident, and lock the record in this transaction.
 
     The lock prevents that another run takes over before the transaction has ended.
 
@@ -174,7 +176,10 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error for a run that is no longer the holder, because its hold ended or another run took over."""
+    """The error for a run that no longer holds its apply (executed plan) or incident.
+
+    The hold has ended, or another run has taken over.
+    """
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

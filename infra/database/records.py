@@ -1,4 +1,4 @@
-"""The registry's records as immutable Python objects.
+"""The records of Holdfast's registry as immutable Python objects.
 
 Invariants:
     - Every time is timezone-aware (UTC).
@@ -158,7 +158,7 @@ class ApplyRecord:
     outcome: ApplyOutcome | None
     reason: str
     done: tuple[StageNote, ...]
-    #: Seconds between the last heartbeat of the process that holds the apply and the read of this record, by the
+    #: Seconds between the last heartbeat of the process that executes the apply and the read of this record, by the
     #: database's clock.
     silent_s: float = field(compare=False)
 

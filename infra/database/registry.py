@@ -54,7 +54,7 @@ _RECORD = select(
 
 
 class Registry:
-    """The registry at one SQLAlchemy URL, ``sqlite:///<file>`` or ``postgresql+psycopg://...``; thread-safe.
+    """Holdfast's registry at one SQLAlchemy URL, ``sqlite:///<file>`` or ``postgresql+psycopg://...``; thread-safe.
 
     ``steady_s`` is a monotonic clock in seconds, for the heartbeats in a SQLite database (``leases``).
 
@@ -197,7 +197,10 @@ class Registry:
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Record the workers (by slot) that only a person can repair, with their faults. Ignores a closed incident."""
+        """Record the workers that only a person can repair, as slot (place of a worker) -> fault.
+
+        Does nothing if the incident is closed.
+        """
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()
@@ -303,7 +306,7 @@ class Registry:
         return tuple(map(_deployment, self._database.rows(query)))
 
     def knows_nothing(self) -> bool:
-        """Whether the registry has no record at all, because it is new, or was lost and created again."""
+        """Whether Holdfast's registry has no record at all, because it is new, or was lost and created again."""
         asked = (tables.deployments, tables.applies, tables.incidents, tables.releases, tables.actions)
         return not any(self._database.rows(select(each).limit(1)) for each in asked)
 
@@ -333,7 +336,7 @@ class Registry:
     # --- snapshots -----------------------------------------------------------------------------------------
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
-        """Record the start of a snapshot; returns False if it was already recorded (``snapshot`` returns its state)."""
+        """Record the start of a store's snapshot in the warehouse; returns False if the start was already recorded."""
         values = {"snapshot_id": snapshot_id, "table": table, "detail": dict(detail), "claimed_at": now}
         there = select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id)
         return self._database.find_or_insert(there, tables.snapshots, values)[1]
@@ -353,7 +356,7 @@ class Registry:
         return False
 
     def snapshot(self, snapshot_id: str) -> SnapshotRecord | None:
-        """The record of a snapshot; None if the snapshot was never started."""
+        """The record of a store's snapshot in the warehouse; None if the snapshot was never started."""
         rows = self._database.rows(select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id))
         return SnapshotRecord(**rows[0]._mapping) if rows else None
 

@@ -1,4 +1,4 @@
-"""The registry's records of releases: the deployed versions of each processor.
+"""The records of releases in Holdfast's registry. A release is a deployed version of a processor.
 
 A record has the folder of the copied code, the version's topics and stores (its shape), and the time when the version
 last worked.
@@ -76,10 +76,10 @@ class ReleaseBook:
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The target of a rollback: the older release (deployed version) that last processed every partition.
+        """The target of a rollback: of the releases older than the present one, the last that processed all partitions.
 
-        A release that a rollback has left is newer than the present release, so it is never chosen. None if there is no
-        older release that worked.
+        After a rollback, the former release is newer than the present release. So a second rollback goes further back,
+        not to the former release. None if no older release (deployed version) ever processed all partitions.
         """
         now = self.working(processor)
         if now is None:
@@ -89,9 +89,9 @@ class ReleaseBook:
         return self._first(older.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
-        """Of the releases with this code version, the one that worked last; if none worked, the newest.
+        """The release with this code version that last processed every partition; if none ever did, the newest release.
 
-        A release works if it processes every partition. None if the code version is unknown.
+        None if there is no release with this code version.
         """
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.code_version == code_version)
         by_work = (_RELEASE.worked_at.is_(None), _RELEASE.worked_at.desc())

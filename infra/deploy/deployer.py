@@ -70,6 +70,6 @@ class LocalDeployer(Deployer, Protocol):
 
 def open_deployer(paths: Paths) -> LocalDeployer:
     """The deployer of a home folder. This call starts nothing; several processes may use the deployer at once."""
-    from holdfast.infra.deploy.supervisord import Supervisord  # imported late, because the import is slow
+    from holdfast.infra.deploy.supervisord import Supervisord  # imported late, because it is slow to import
 
     return Supervisord(paths)

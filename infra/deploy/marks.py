@@ -1,4 +1,4 @@
-"""Marks: a mark is a file with a copy of a deployment's row in the registry, stored next to the releases.
+"""Marks: a mark is a file with a copy of a deployment's row in Holdfast's registry, stored next to the releases.
 
     <home>/releases/<processor>/deployment.json
 
@@ -22,7 +22,7 @@ from holdfast.infra.system.json_file import read_json
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A copy of a deployment's row in the registry.
+    """A copy of a deployment's row in Holdfast's registry.
 
     ``release`` has the columns of its release; None if no release is recorded. ``began_at`` is the time of the
     processor's first deployment, seconds since 1970; None if an older version of Holdfast wrote the mark.

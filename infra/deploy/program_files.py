@@ -179,7 +179,7 @@ def config_value(text: str) -> str:
 
 
 def _log_value(path: str) -> str:
-    # Some versions of supervisord expand ``%`` in this value twice, so no escape works in all versions.
+    # Some versions of supervisord expand ``%`` in the path of a log file twice, so no escape works in all versions.
     if "%" in path:
         raise ProgramInvalid(
             f"The supervisor's configuration can't hold the log path {path!r}: it contains '%'.",

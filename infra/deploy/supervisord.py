@@ -106,7 +106,8 @@ class Faults:
 class _Transport(xmlrpc.client.Transport):
     """XML-RPC over supervisord's unix socket.
 
-    ``supervisor.xmlrpc`` has such a class, too. Its import takes 40 ms of CPU, because it loads supervisord's server.
+    ``supervisor.xmlrpc`` has such a class, too. But to import that module takes 40 ms of CPU, because it loads
+    supervisord's server.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +126,7 @@ class _Transport(xmlrpc.client.Transport):
         return connection
 
     def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
-        """Send a request once. The class above would repeat it, but supervisord may have carried it out."""
+        """Send a request once. The base class would repeat a failed one, but supervisord may have executed it."""
         return self.single_request(host, handler, request_body, verbose)
 
 

@@ -4,8 +4,8 @@
 
 The process that carries out the change (the operator) writes the file. A file is used because a starting worker must
 read the announcement before it can serve requests. The file names the operator's process and the period of validity.
-So the announcement expires if the operator is killed. If the clock is set back, the announcement is invalid. New
-workers then join their group at once, without prefetched state.
+So the announcement expires if the operator is killed. It is also invalid if the clock is set back. Without a valid
+announcement, new workers join their consumer group at once, without prefetched state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WorkersChange(msgspec.Struct, frozen=True):
     """A change of a processor's workers that is in progress.
 
     Args:
-        before: The slots before the change.
+        before: The slots (places of workers) before the change.
         slots: The slots after the change.
         until: Time at which the announcement expires, seconds since 1970.
         join: Whether new workers may join their consumer group now.

@@ -169,7 +169,7 @@ class EmbeddedBroker:
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
-            # Ends a broker that was started but killed before it answered.
+            # An earlier start may have been killed before its broker answered. Such a broker may still run, so end it.
             _end_recorded(_starting_file(self._folder), timeout_s=0.0)
             deadline = Deadline(timeout_s)
             port = self._choose_port()
@@ -276,7 +276,8 @@ class EmbeddedBroker:
 
 def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
     """Whether a broker answers a metadata request and knows a controller. An open port alone is not enough."""
-    # imported late because `holdfast status` only looks whether a broker runs; the client takes 30 ms of CPU
+    # Imported late, because the Kafka client takes 30 ms of CPU. `holdfast status` only looks whether a broker process
+    # runs, and does not need the client.
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -136,7 +136,7 @@ class GroupConsumer:
 
     Methods raise BrokerUnreachable on a timeout, AccessRefused if a right is missing, and KafkaFailed if the cluster
     refuses for another reason. ``poll`` raises TopicUnusable if an input topic does not exist. ``commit`` raises
-    MembershipLost if the group has a newer generation, and OutcomeUnknown if no answer arrived.
+    MembershipLost if the consumer group has a newer generation, and OutcomeUnknown if no answer arrived.
     """
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
@@ -149,7 +149,7 @@ class GroupConsumer:
         #: Partitions that the group assigned but ``resume`` has not started yet -> offset from which they will start.
         self._held: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions that were sought or revoked since the last poll began.
+        #: Partitions that were revoked, or for which ``seek`` was called, since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
@@ -157,7 +157,8 @@ class GroupConsumer:
             "group.id": group,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
-            # After a kill, the group reassigns partitions only after this timeout. The default of 45 s is too long.
+            # If a worker is killed, its group reassigns the worker's partitions after this timeout. Kafka's default of
+            # 45 s is too long.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
@@ -234,9 +235,9 @@ class GroupConsumer:
         return messages
 
     def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
-        """Drops the batches of partitions that a callback sought or revoked during this poll.
+        """Drops the batches of partitions that were revoked, or for which a callback called ``seek``, during this poll.
 
-        These batches may be from before the seek. After a seek, the partition is read from its new position.
+        The records in these batches may be from before the seek. The partition is then read from its new position.
         """
         wanted = []
         for batch in batches:
@@ -383,8 +384,9 @@ class GroupConsumer:
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
-        # Without a generation, this member must not commit. Kafka accepts offsets without a generation while a group is
-        # empty, so Kafka could not fence this member against the next owner of its partitions.
+        # Without a generation of its consumer group, this member must not commit. Kafka accepts offsets without a
+        # generation while the group is empty. So Kafka could not fence a late commit of this member, and the next owner
+        # of its partitions would start from wrong offsets.
         if generation < 0:
             raise MembershipLost(
                 "This worker is no longer a member of its consumer group.",
@@ -447,8 +449,8 @@ class GroupConsumer:
             )
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
-            # If the partition was sought during this poll, the reported end is from before the seek, so it is out of
-            # date.
+            # If `seek` was called for the partition during this poll, the reported end offset may be older than the
+            # seek. Then it may be out of date, so it is ignored.
             if partition not in self._moved:
                 self._ends.told(partition, message.offset())
         else:

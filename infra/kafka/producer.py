@@ -271,7 +271,7 @@ class EngineProducer:
             if self._refused is not None:
                 return self._refusal()
             try:
-                # The commit always fails here. It is requested because its error contains the reason.
+                # The transaction has failed already, so this commit always fails. Its error contains the reason.
                 self._producer.commit_transaction(0)
             except KafkaException as reason:
                 error = reason.args[0]
@@ -326,7 +326,7 @@ class EngineProducer:
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        # A fenced producer raises an error here, too. Its queue is already empty.
+        # `flush` also fails for a producer that was fenced by a newer producer. Its queue is already empty.
         except (KafkaException, SystemError) as failure:
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 

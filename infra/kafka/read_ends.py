@@ -1,4 +1,4 @@
-"""Tracks which partitions a consumer has read to their ends. End offsets from before a resume or seek are not used.
+"""Tracks which partitions a consumer has read to the end. End offsets from before a resume or a seek are not used.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
                         └──────────── E is not used ────────────────┘            └── used
@@ -31,14 +31,15 @@ class ReadEnds:
             self._read_to.pop(partition, None)
 
     def came(self, partition: Partition) -> None:
-        """Record that messages of a partition arrived.
+        """Record that records of a partition arrived, so that its end offset in librdkafka is up to date.
 
-        The known end is then as new as these records, because librdkafka drops older fetch responses.
+        librdkafka drops responses to fetches from before a pause, resume or seek. So the end offset is from the same
+        response as these records, or from a later one.
         """
         self._fetched.add(partition)
 
     def told(self, partition: Partition, offset: int) -> None:
-        """Record the offset of the end that librdkafka reported for a partition (PARTITION_EOF)."""
+        """Record the end offset that librdkafka reported for a partition (PARTITION_EOF)."""
         self._fetched.add(partition)
         self._read_to[partition] = offset
 
@@ -51,7 +52,10 @@ class ReadEnds:
         return told if told > position else None
 
     def is_ended(self, partition: Partition, position: int | None, end: int | None) -> bool:
-        """Whether a partition is read to its end. ``position`` is the next offset; ``end`` is the last fetched end."""
+        """Whether a partition is read to its end.
+
+        ``position`` is the next offset to read; ``end`` is the end offset of librdkafka's last fetch.
+        """
         if partition not in self._fetched or position is None or end is None:
             return False
         # After the last record there may be offsets of transaction markers. So the reported end is used too.

@@ -90,7 +90,7 @@ def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[in
     with file.open("wb") as raw:
         with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
             for each in records:
-                headers: Any = each.headers  # `Any`, because values may be None although the library's types say bytes
+                headers: Any = each.headers  # `Any`: a header's value may be None, against the library's types
                 packed.write(encoder.encode(_Line(each.offset, each.timestamp_ms, each.key, each.value, headers)))
                 packed.write(b"\n")
                 count += 1

@@ -341,7 +341,7 @@ class Topics:
 
     def _groups(self, group: str) -> list[Any]:
         """The description of a group; empty if it is absent. Raises AccessRefused if this client may not see it."""
-        # ``committed_offsets`` explains why the older request is used: the newer request can crash.
+        # The newer requests about groups are not used, because librdkafka can crash in them (``committed_offsets``).
         what, right = f"describe group {group}", Right("Describe", "group", group)
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), what, right)
         if not any(known.id == group for known in found):

@@ -110,7 +110,7 @@ def feed(
     with Feeder(bootstrap, extra_config) as feeder:
         for flight in flights:
             if sent == 0:
-                # The time is measured from here, so that the rate does not include reading and sorting the file.
+                # The feed's rate is measured from the first flight, without the time to read and sort the file.
                 began = reported = time.monotonic()
             value, due, tailnum = encode(flight), due_ms(flight), flight["tailnum"]
             without_aircraft += tailnum is None

@@ -131,7 +131,7 @@ def writer_of(schema: Any, config: SchemaRegistrySerializationConfig, further: M
 
 
 def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) -> Callable[[bytes], Any]:
-    """Returns a reader of Avro without a registry: the bytes have no schema id, and were written with ``schema``."""
+    """Returns a reader of Avro without a schema registry: the bytes have no schema id; ``schema`` is the writer's."""
     from fastavro import schemaless_reader
 
     written, wanted = _parsed(schema), None if reader_schema is None else _parsed(reader_schema)
@@ -150,7 +150,7 @@ def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) ->
 
 
 def plain_writer(schema: Any, options: Mapping[str, Any]) -> Callable[[Any], bytes]:
-    """Returns a writer of Avro without a registry: the bytes contain only the payload, and no schema id."""
+    """Returns a writer of Avro without a schema registry: the bytes contain only the payload, and no schema id."""
     from fastavro import schemaless_writer
 
     parsed = _parsed(schema)

@@ -38,14 +38,14 @@ class Use:
 
     @property
     def context(self) -> Any:
-        """confluent-kafka's context of the codec, from which the name of its subject (in the registry) is made."""
+        """confluent-kafka's context of the codec, from which the subject's name in the schema registry is made."""
         from confluent_kafka.serialization import SerializationContext
 
         return SerializationContext(self.topic, self.part)
 
 
 class OfOneFormat:
-    """A registry's client that returns only schemas of one format, such as Avro; other schemas count as unknown."""
+    """A schema registry's client for one format, such as Avro; schemas of other formats count as unknown."""
 
     def __init__(self, registry: PatientRegistry, schema_type: str) -> None:
         self._registry, self._type = registry, schema_type
@@ -72,13 +72,14 @@ class OfOneFormat:
 #: A function that a serializer calls with payload, context and schema id. It keeps the id and returns the record's
 #: bytes.
 KeepId = Callable[[bytes, Any, Any], bytes]
-#: A function that creates confluent-kafka's deserializer or serializer from a client of the registry. If the second
-#: argument is a function, a serializer passes the schema's id to it. If it is None, the id is written before the bytes.
+#: A function that creates confluent-kafka's deserializer or serializer. The first argument is a client of the schema
+#: registry. If the second argument is a function, a serializer passes the schema's id to it. If the second argument is
+#: None, the serializer writes the id before the bytes.
 Maker = Callable[[OfOneFormat, KeepId | None], Callable[[Any, Any], Any]]
 
 
 class Connected:
-    """A codec that needs a client of the registry; a worker creates the client at its start (``connect``)."""
+    """A codec that needs a client of the schema registry; a worker creates the client at its start (``connect``)."""
 
     #: A function that takes the id of a schema from the serializer; None if the id is written before the bytes.
     keep_id: KeepId | None = None
@@ -133,7 +134,7 @@ class RegistryReader(Connected):
         """Deserializes bytes that begin with the id of their schema.
 
         Raises:
-            ValueError: The bytes have another form, or the registry has no schema with this id.
+            ValueError: The bytes have another form, or the schema registry has no schema with this id.
             SchemaRegistryFailed: The registry does not answer, or refuses this client.
         """
         read = self._call or self._ready()
@@ -182,7 +183,7 @@ class RegistryWriter(Connected):
 
         Raises:
             ValueError: The value does not fit the schema.
-            SchemaRegistryFailed: The registry does not answer, or refuses the schema.
+            SchemaRegistryFailed: The schema registry does not answer, or refuses the schema.
         """
         write = self._call or self._ready()
         try:
@@ -218,7 +219,7 @@ class StampingWriter(RegistryWriter):
     def _kept(self, payload: bytes, context: Any, schema_id: Any) -> bytes:
         """Called by confluent-kafka with the schema's id. Stores the id for the header, and returns only the payload.
 
-        The header gets the guid of the schema. If the registry has no guids, the header gets the numeric id.
+        The header gets the guid of the schema. If the schema registry has no guids, the header gets the numeric id.
         """
         self._stamp = schema_id.id_to_bytes() if schema_id.guid is None else schema_id.guid_to_bytes()
         return payload

@@ -12,7 +12,7 @@ from holdfast.infra.masking import remember
 if TYPE_CHECKING:
     from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
-#: Timeout of a request to the registry, seconds.
+#: Timeout of a request to the schema registry, seconds.
 REQUEST_TIMEOUT_S = 10.0
 #: Function that returns the subject's name, as in confluent-kafka. Its arguments are the context (topic, field,
 #: headers) and the record's name.
@@ -53,7 +53,7 @@ class SchemaRegistryClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            # A secret may have pydantic's type ``SecretStr``, which has this method.
+            # Users may pass a secret as pydantic's ``SecretStr``, whose method ``get_secret_value`` returns the text.
             value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
             if value is not None and not isinstance(value, str):
                 raise SchemaRegistryInvalid(

@@ -54,7 +54,7 @@ def writer_of(schema: Any, config: SchemaRegistrySerializationConfig) -> Maker:
 
 
 def plain_reader(schema: Any) -> Callable[[bytes], Any]:
-    """Returns a reader of JSON without a registry, which checks each value against ``schema``."""
+    """Returns a reader of JSON without a schema registry, which checks each value against ``schema``."""
     check = checker(schema)
 
     def read(raw: bytes) -> Any:
@@ -66,7 +66,7 @@ def plain_reader(schema: Any) -> Callable[[bytes], Any]:
 
 
 def plain_writer(schema: Any) -> Callable[[Any], bytes]:
-    """Returns a writer of JSON without a registry, which checks each value against ``schema``."""
+    """Returns a writer of JSON without a schema registry, which checks each value against ``schema``."""
     check = checker(schema)
 
     def write(value: Any) -> bytes:

@@ -64,8 +64,8 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
                 "use.deprecated.format": False,
                 "schema.id.deserializer": read_id,
             },
-            # No registry client is passed, because the class ``msg_type`` is enough to read the bytes. The library
-            # would request the schema from the client in another format.
+            # No client of the schema registry is passed, because the class ``msg_type`` is enough to read the bytes.
+            # With a client, the library would request the schema from the registry in another format.
             None,
         )
         return lambda raw, context: made_of(read(raw, context))
@@ -76,7 +76,7 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
 class _Types:
     """Checks that messages have the expected type.
 
-    The registry gives the message type that belongs to a schema id and message indexes.
+    The schema registry gives the message type that belongs to a schema id and message indexes.
     """
 
     def __init__(self, registry: OfOneFormat, wanted: str) -> None:
@@ -106,7 +106,7 @@ class _Types:
 
 
 def _messages_of(text: str) -> Any:
-    """The message definitions in a schema; ``text`` is a Base64 file descriptor, as the registry returns it."""
+    """The message definitions in a schema; ``text`` is a Base64 file descriptor, as the schema registry returns it."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -138,7 +138,7 @@ def writer_of(msg_type: Any, config: SchemaRegistrySerializationConfig, message_
 
 
 def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[bytes], Any]:
-    """Returns a reader of Protobuf without a registry: the bytes contain only the message, and no schema id."""
+    """Returns a reader of Protobuf without a schema registry: the bytes contain only the message, and no schema id."""
 
     def read(raw: bytes) -> Any:
         try:
@@ -151,7 +151,7 @@ def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[byte
 
 
 def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Callable[[Any], bytes]:
-    """Returns a writer of Protobuf without a registry: the bytes get no schema id.
+    """Returns a writer of Protobuf without a schema registry: the bytes get no schema id.
 
     ``message_of`` converts a value to a message.
     """

@@ -33,9 +33,9 @@ _log = get_logger("schemas.registry")
 PAUSES_S = 0.2, 1.0
 #: HTTP statuses after which a request is repeated, in addition to all statuses from 500 on.
 _LATER = (408, 429)
-#: The registry's error codes for subjects, versions and schemas that do not exist.
+#: The schema registry's error codes for subjects, versions and schemas that do not exist.
 _UNKNOWN = range(40400, 40500)
-#: The prefix of the registry's settings.
+#: The prefix of the schema registry's settings.
 _GROUP = "HOLDFAST_SCHEMA_REGISTRY__"
 #: Libraries whose errors mean that no answer arrived.
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
@@ -43,7 +43,7 @@ _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
 
 @dataclass(slots=True)
 class Patience:
-    """The limits for a call to a registry that does not answer. A worker sets these values at its start."""
+    """The limits for a call to a schema registry that does not answer. A worker sets these values at its start."""
 
     #: Maximum seconds that a call waits for an answer; then it fails.
     limit_s: float = 0.0
@@ -54,14 +54,14 @@ class Patience:
 
 
 class PatientRegistry:
-    """A wrapper of confluent-kafka's client. Each of its public methods waits while the registry does not answer."""
+    """Wraps confluent-kafka's client. Each of its public methods waits while the schema registry does not answer."""
 
     def __init__(self, client: Any, url: str, patience: Patience, signs_in: str = "without credentials") -> None:
         self._client, self._patience = client, patience
         #: How requests are authenticated, as a part of errors. It contains no secret.
         self._signs_in = signs_in
-        #: Time of the first failed call since the last answer; None while the registry answers. After a call failed
-        #: because it waited until the time limit, the next call makes only one attempt.
+        #: Time of the first failed call since the schema registry's last answer; None while the registry answers. After
+        #: a call has waited until the time limit without an answer, the next call makes only one attempt.
         self._since: float | None = None
         self.url = shown_url(url)
 
@@ -73,7 +73,7 @@ class PatientRegistry:
         def patiently(*arguments: Any, **named: Any) -> Any:
             return self._call(found, arguments, named)
 
-        # The function is stored as an attribute, so that Python does not call `__getattr__` for this name again.
+        # The wrapped method is stored as an attribute, so that Python calls `__getattr__` only once for each name.
         setattr(self, name, patiently)
         return patiently
 
@@ -193,7 +193,7 @@ _in_memory: dict[str, Any] = {}
 
 @dataclass(slots=True)
 class Registries:
-    """The clients of one worker, one for each registry, so that all topics of a registry share its cache of schemas."""
+    """A worker's clients, one for each schema registry, so that all topics of a registry share the cache of schemas."""
 
     settings: SchemaRegistrySettings
     patience: Patience = field(default_factory=Patience)

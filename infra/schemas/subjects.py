@@ -25,7 +25,7 @@ def properties_of(config: SchemaRegistrySerializationConfig, keep_id: Callable[.
 
 
 def reading_properties() -> dict[str, Any]:
-    """The properties of a deserializer. It expects the schema's id before the bytes; ``codecs`` puts it there."""
+    """The properties of a deserializer, which expects the schema's id before the bytes (``codecs`` puts it there)."""
     from confluent_kafka import schema_registry
 
     return {

@@ -122,7 +122,7 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
 
     @classmethod
-    def settings_customise_sources(  # pydantic prescribes the names of these parameters
+    def settings_customise_sources(  # pydantic calls this method with these names of parameters
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,

@@ -112,7 +112,8 @@ def _install() -> None:
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
     _say("compiling the packages to bytecode, and fetching the jars beside it")
-    # Failures are ignored here, because `main` runs the same module again later and reports its failures.
+    # Jars are fetched while packages are compiled. A failure of this fetch is ignored, because `main` fetches missing
+    # jars again later, and then reports failures.
     with subprocess.Popen(
         [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):
@@ -159,7 +160,7 @@ def _write_lock() -> None:
     """
     _say("writing requirements.lock from requirements.in")
     environment, flags = _for_uv()
-    # Local packages (find-links) are not used, because their hashes may differ from the registry's hashes.
+    # Local packages (find-links) are not used, because their hashes may differ from those of the package registry.
     environment.pop("UV_FIND_LINKS", None)
     oldest = ".".join(map(str, OLDEST_PYTHON))
     command = [str(UV), "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python-version", oldest]

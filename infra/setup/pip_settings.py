@@ -62,8 +62,8 @@ def uv_variables(
             told[variable] = ("," if option == "find-links" else " ").join(words)
     if system_certificates and "SSL_CERT_FILE" not in {**told, **environment}:
         told["UV_SYSTEM_CERTS"] = "true"
-    # With this strategy, uv chooses the best version from all indexes, as pip does. This is safe, because the lock has
-    # hashes.
+    # With this index strategy, uv chooses the best version of a package from all indexes, as pip does. It is safe,
+    # because the lock file has the hashes of all packages.
     told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {**told, **environment}
 

@@ -60,7 +60,7 @@ def record_classes(settings: Settings) -> Path:
             "`local[*]` or `warm`, and leave `spark.jars` and `spark.driver.extraClassPath` out of "
             "`HOLDFAST_SPARK__CONF`.",
         )
-    # This call creates the folder, so it comes before the creation of the lock file in the folder.
+    # `recording` creates the archive's folder, so it is called before the lock file is created in the folder.
     recording = archive.recording()
     with locked(archive.file.with_suffix(".lock")):
         if archive.is_usable:

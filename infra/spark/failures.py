@@ -149,7 +149,7 @@ _KNOWN: tuple[_Known, ...] = (
         f"Check that the catalog's database and the object store run and are reachable, {_AGAIN}",
     ),
     (
-        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark also raises this error if it can't read the metadata of an existing table.
+        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark raises this also for an existing table, if its metadata can't be read.
         WarehouseFailed,
         "Materialise the snapshot of that table. If the table existed before: check that the catalog's database and "
         f"the object store run and are reachable, {_AGAIN}",
@@ -173,7 +173,7 @@ _KNOWN: tuple[_Known, ...] = (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
         r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext|"
-        # py4j's error has only this text if the connection to the JVM broke during a call.
+        # If the connection to the JVM broke during a call, py4j's error has this text and no cause.
         r"\A\s*An error occurred while calling \S+\s*\Z",
         SparkUnavailable,
         "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "

@@ -181,7 +181,7 @@ class FsspecObjects:
             self._files.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 return self._files.open(target, "wb", block_size=size)
-            # Another process deleted the last object and its folder in this moment; try again.
+            # Meanwhile another process deleted the last object of the folder, and the folder itself; try again.
             except FileNotFoundError:
                 if last:
                     raise

@@ -22,7 +22,7 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
         return None
     try:
         limit, used = int((cgroup / "memory.max").read_text()), int((cgroup / "memory.current").read_text())
-    # This process is in no container, or the container has no limit (the file says "max").
+    # No memory limit: this process is in no container, or `memory.max` of the container contains the word "max".
     except (OSError, ValueError):
         return free
     return max(0, min(free, (limit - used) // MIB))

@@ -22,7 +22,7 @@ def free_port() -> int:
 def can_bind(port: int) -> bool:
     """Whether a server could listen on this port now."""
     with socket.socket() as probe:
-        # The broker sets the same option. With it, a port counts as free even if old connections are in TIME_WAIT.
+        # The broker sets SO_REUSEADDR, too. With it, a port counts as free even if old connections are in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             probe.bind((LOOPBACK, port))
@@ -49,7 +49,7 @@ def listens_at(pid: int, port: int) -> bool | None:
 
 def _sockets_of(pid: int) -> Iterator[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # The process closed the file after this loop had listed it.
+        with suppress(FileNotFoundError):  # the process closed the file after it was listed
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 yield target[len("socket:[") : -1]

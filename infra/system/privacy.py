@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 
-# The settings are not imported at run time, because a process that only starts another process does not need them.
+# The module of the settings is imported only for type checks. A process that only starts another process does not need
+# it.
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 

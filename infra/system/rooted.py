@@ -1,7 +1,8 @@
 """Checks that an untrusted name leads to a path inside a given folder (protection against path traversal).
 
-Names in manifests, registry rows and listings of object stores are untrusted. Code that reads, writes or deletes a file
-with such a name must get the path from this module.
+Three kinds of names are untrusted: names in the manifest (list of files) of a checkpoint, in rows of Holdfast's
+registry, and in listings of object stores. Code that reads, writes or deletes a file with such a name must get the path
+from this module.
 
 Invariants:
     - Symbolic links are resolved before the check. The folder itself may be a link.

@@ -49,8 +49,8 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
             file = _sqlite_file(settings.catalog)
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
-                # Wait here for a locked database. Otherwise pyiceberg would query it twice, and wait for the lock each
-                # time.
+                # If the catalog's database is locked, this query waits. Otherwise pyiceberg would query the database
+                # twice, and wait for the lock each time.
                 with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
                     asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):
@@ -127,7 +127,7 @@ def register_tables(settings: Settings) -> dict[str, str]:
 
 def tables_on_disk(settings: Settings) -> dict[str, str]:
     """``namespace.table`` -> newest metadata file, for every table whose files are in the warehouse."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because the import is slow
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because pyiceberg is slow to import
 
     location = warehouse_location(settings)
     newest: dict[str, tuple[int, str]] = {}

@@ -103,7 +103,7 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
         TableElsewhere: A file is not in the folder of the table; no file was deleted.
         StorageUnavailable: A file can't be deleted.
     """
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because the import is slow
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late, because pyiceberg is slow to import
 
     files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
     home_scheme, home_host, place = files.parse_location(_place_of(settings, name), files.properties)

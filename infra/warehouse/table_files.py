@@ -16,7 +16,7 @@ def list_files(settings: Settings, location: str) -> tuple[str, ...]:
     Raises:
         StorageUnavailable: The files can't be listed.
     """
-    from pyarrow.fs import FileSelector  # imported late, because the import is slow
+    from pyarrow.fs import FileSelector  # imported late, because pyarrow and pyiceberg are slow to import
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     files = PyArrowFileIO(pyiceberg_properties(settings))

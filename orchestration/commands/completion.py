@@ -1,7 +1,8 @@
 """Shell completion for names of processors and stores that were deployed from this home folder.
 
 Invariants:
-    - A completion never fails and starts nothing. If the registry is missing or does not answer, the list is empty.
+    - A completion never fails and starts nothing. If Holdfast's registry (the database of deployments) is missing or
+      does not answer, the list is empty.
     - A completion is quick: it reads the registry's SQLite file directly, and imports no processor, Kafka client or
       database library.
 """
@@ -12,7 +13,7 @@ import json
 import os
 from contextlib import closing, suppress
 
-#: Maximum seconds to wait for a locked registry.
+#: Maximum seconds to wait if another process has locked Holdfast's registry database.
 WAIT_S = 0.2
 
 
@@ -47,7 +48,7 @@ def _deployed() -> list[tuple[str, list[str]]]:
     """Returns a pair for each release in the registry: the processor's name, and the names of its stores."""
     # An error during completion must not disturb the shell. The command itself will report the error.
     with suppress(Exception):
-        import sqlite3  # imported late, because `holdfast --help` does not need it
+        import sqlite3  # imported late, because `holdfast --help` does not need SQLite
 
         from holdfast.infra.settings import load_settings
 

@@ -144,7 +144,10 @@ class Row(Answer):
 
 
 class Place(Answer):
-    """A partition that was read. ``inputs``: input topic -> first offset whose message is not yet in the read state."""
+    """A partition whose state was read.
+
+    ``inputs`` maps an input topic to an offset. The state contains the effects of all messages before this offset.
+    """
 
     partition: int
     slot: str

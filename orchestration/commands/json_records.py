@@ -111,14 +111,14 @@ class PartLag(_Document):
 
 
 class RegistryCopied(_Document):
-    """The copy of the registry that `holdfast registry backup` wrote."""
+    """The copy of Holdfast's registry that `holdfast registry backup` wrote."""
 
     file: str = Field(description="Path of the copy.")
     bytes: int
 
 
 class RegistryPutBack(_Document):
-    """The copy whose content the registry has now."""
+    """The copy that was put back, so that Holdfast's registry has its content now."""
 
     file: str = Field(description="Path of the copy.")
     damaged: str | None = Field(description="Path of the damaged file that was set aside; null if it was whole.")

@@ -11,7 +11,7 @@ from holdfast.processors.application.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
-    """The number of unprocessed messages in source topics; if all are processed, the number in repartition topics.
+    """The number of unprocessed messages in source topics; if it is 0, the number of those in repartition topics.
 
     The lag of a repartition topic can't be computed from its end offset, because watermarks arrive all the time, and
     transaction markers take offsets. So the messages after the topic's committed offset are read and counted.

@@ -80,12 +80,10 @@ class Publishing:
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
-        """Context manager for the steps that need the tables.
+        """Context manager for the steps of the demo that need the tables.
 
-        If its block fails or is interrupted, no further run starts.
-
-        Then ``end_runs`` is called. It must end the active runs, so that a wait for tables fails soon, not after
-        minutes.
+        If the block fails or is interrupted, no further publishing run starts, and ``end_runs`` is called. The function
+        ``end_runs`` must end the active runs. Otherwise a wait for their tables would fail only after minutes.
         """
         try:
             yield

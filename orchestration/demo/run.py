@@ -226,7 +226,7 @@ def _await_results(
 
 
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
-    """Read the outputs into ``folder`` and recompute the results with Spark while tables are written; then compare."""
+    """Compare all results. While tables are written, read the outputs into ``folder`` and recompute the results."""
     side_by_side = demo.settings.spark.over_connect  # without a Spark server, only one Spark session can exist
     with (
         ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
@@ -261,8 +261,8 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     """Start broker, registry, supervisor and, in a thread, the daemon. The future ends when the daemon has started."""
     settings, terminal = demo.settings, demo.terminal
-    # The imports take seconds, so they run while the broker starts. No database may be used before they end, because
-    # they also import SQLAlchemy's mapper, and a statement fails if the mapper is only partly imported.
+    # The imports take seconds, so they run while the broker starts. They also import SQLAlchemy's mapper, and an SQL
+    # statement fails while the mapper is only partly imported. So no database may be used before the imports end.
     modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
     imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
     if settings.kafka.bootstrap_servers is None:
@@ -280,7 +280,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # also creates Dagster's databases, before the daemon uses them
+    local.check_configuration(settings)  # creates Dagster's databases, too, before the daemon starts
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
@@ -288,12 +288,10 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """Returns a thread pool.
+    """Returns a thread pool that is closed together with ``running``, which also stops the services of the demo.
 
-    At the end of the demo, ``running`` first waits for the pool's threads, then stops the services.
-
-    Without this order, a thread could start a service after the services were stopped, and the service would keep
-    running.
+    At its end, ``running`` first waits for the pool's threads, then stops the services. In another order, a thread
+    could start a service after the stop, and this service would keep running.
     """
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 
@@ -459,9 +457,9 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of its store's three copies.
+    """Processor -> fingerprints (hashes) of the three copies of the processor's store.
 
-    They come from the asset check, or from an audit if the check could not compare all copies.
+    The asset check measured these fingerprints. If the check could not compare all copies, an audit measures them.
     """
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)

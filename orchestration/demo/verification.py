@@ -128,7 +128,7 @@ def compare_with_spark(
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
-    # Imported late, because importing this module must not require a JVM.
+    # The modules with Spark are imported late, so that a machine without a JVM can import `demo.verification`.
     from holdfast.assets.spark.flights import verify_flights
     from holdfast.infra.spark.session import spark_session, stop_spark
     from holdfast.processors.snapshots.names import table_name

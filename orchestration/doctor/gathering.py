@@ -108,8 +108,8 @@ def _available() -> int | None:
     except (OSError, KeyError, ValueError):
         return None
     group = Path("/sys/fs/cgroup")
-    # The file is missing or has no number if the group has no memory limit, or if the system has no control groups
-    # (v2).
+    # Without a memory limit of the control group, or without control groups (v2), the file `memory.max` is missing or
+    # has no number.
     with suppress(OSError, ValueError):
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return max(0, min(limits))

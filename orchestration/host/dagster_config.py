@@ -44,7 +44,8 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
         _refuse_secrets(file, _parse(file))
     try:
         with dg.DagsterInstance.from_config(str(home)) as opened:
-            # Dagster creates these objects on first access, and only then checks their configuration.
+            # Dagster creates run coordinator, launcher and scheduler on first access, and checks their configuration
+            # only then.
             _ = opened.run_coordinator, opened.run_launcher, opened.scheduler
     except dg.DagsterInvalidConfigError as invalid:
         first = invalid.errors[0]

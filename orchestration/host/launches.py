@@ -61,7 +61,7 @@ def restate(instance: DagsterInstance, run_id: str) -> None:
         event, run = records[-1].dagster_event, instance.get_run_by_id(run_id)
         if event is None or run is None or run.status is TOLD[event.event_type]:
             return
-        # The caller's loop then reads the events again, because the run may have ended in this moment.
+        # The run may have ended since its events were read. So the loop reads the events again.
         instance.run_storage.handle_run_event(run_id, event, datetime.fromtimestamp(records[-1].timestamp, UTC))
 
 

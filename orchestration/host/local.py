@@ -362,7 +362,7 @@ def _await_ready(
 
 
 def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
-    import httpx  # imported late, because most commands only look whether a process runs
+    import httpx  # imported late, because most commands only look whether the webserver's process runs
 
     try:
         answer = httpx.post(

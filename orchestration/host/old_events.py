@@ -215,8 +215,8 @@ def _prune_events(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetim
         newest |= {row[0] for row in connection.execute(sa.select(sa.func.max(_EVENT.id)))}
     count = _delete_rows(events.index_connection, wanted, newest, until)
     if isinstance(events, SqliteEventLogStorage) and Path(events.path_for_shard(RUNLESS)).exists():
-        # Dagster also writes each event without a run to this file, but reads these events only from the index
-        # database. So events older than a day can be deleted from the file.
+        # Dagster writes each event without a run to the index database and to a second SQLite file. It reads these
+        # events only from the index database. So events older than a day can be deleted from the second file.
         yesterday = _EVENT.timestamp < _naive(now - timedelta(days=1))
         _delete_rows(lambda: events.run_connection(RUNLESS), yesterday, set(), until)
     return count

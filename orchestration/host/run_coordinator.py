@@ -15,10 +15,10 @@ Invariants:
       the limits always apply.
     - A run has at most one lane. A run that needs a pool has no lane, because Dagster counts a run that waits for its
       pool against the limit of its lane. Such runs would block other runs of the lane that could start.
-    - Only one run at a time changes a processor (``CHANGES_TAG``). A second run waits in the queue; otherwise the
-      registry would refuse it. Runs of the lanes ``recovery`` and ``urgent`` do not wait. If another run holds the
-      processor, the registry refuses them at once and names the holder. A run that changes several processors has no
-      such tag, because a tag has one value. A project's job names its processor by the tag ``processor``.
+    - Only one run at a time changes a processor (``CHANGES_TAG``). A second run waits in the queue, because Holdfast's
+      registry would refuse it while the first run holds the processor. Runs of the lanes ``recovery`` and ``urgent`` do
+      not wait: the registry refuses them at once, and the error names the holder. A run that changes several processors
+      has no such tag, because a tag has one value. A project's job names its processor by the tag ``processor``.
 """
 
 from collections.abc import Iterable, Mapping

@@ -102,13 +102,13 @@ class LocalRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
         except DagsterUserCodeUnreachableError as lost:
             if NEVER_REACHED in str(lost):
-                raise  # No process was started. This error makes Dagster queue the run again.
+                raise  # The run's process was not started. With this error, Dagster queues the run again.
             if ANSWERS_LATE in str(lost):
                 # On a busy machine, the run's process may start late. If the process never starts, Dagster's
                 # `run_monitoring` fails the run.
                 self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
                 return
-            # The run's process may be running. This error type makes Dagster fail the run, not launch it twice.
+            # The run's process may be running. With LaunchUnclear, Dagster fails the run and does not launch it twice.
             raise LaunchUnclear(f"The code server did not say whether it started run {run.run_id}: {lost}") from lost
         # Errors are ignored, because an error here would make Dagster fail a run whose process works. The health check
         # records the process later.

@@ -55,7 +55,7 @@ def kind_of(job: str, tags: Mapping[str, str], assets: Collection[AssetKey], *, 
     if only_checks:
         return "audit"
     kinds = {_of_asset(key) for key in assets}
-    # A run with assets of several kinds gets the kind that comes first here, because its default limit is the longest.
+    # A run with assets of several kinds gets the kind with the longest default limit; the kinds are in this order.
     return next((kind for kind in ("verb", "snapshot", "maintenance") if kind in kinds), "other")
 
 

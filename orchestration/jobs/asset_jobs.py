@@ -18,8 +18,8 @@ COMPACTION_CHECKS = "compaction_checks"
 
 
 def _layers(*layers: str) -> dg.AssetSelection:
-    # ``materializable`` leaves out topics, and assets that show a processor which can't be imported. They have these
-    # tags but can't be materialised.
+    # ``materializable`` leaves out topics, and assets that stand for a processor which can't be imported. These assets
+    # have the tag ``layer``, too, but can't be materialised.
     return reduce(or_, (dg.AssetSelection.tag("layer", each) for each in layers)).materializable()
 
 
@@ -54,7 +54,7 @@ orphan_checks = _asset_job(
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
-    """The job that runs these asset checks; a schedule starts the job every night."""
+    """The job that runs the asset checks ``checks`` of changelogs; a schedule starts the job every night."""
     return _asset_job(
         COMPACTION_CHECKS,
         dg.AssetSelection.checks(*checks),

@@ -1,8 +1,8 @@
 """The Dagster job that recovers one processor from one incident.
 
 Invariants:
-    - A run works on one incident. A claim in the registry prevents a second run for the same incident, and prevents
-      that a plan is applied to the processor during the recovery.
+    - A run works on one incident. It first claims the incident in Holdfast's registry. The claim prevents a second run
+      for the same incident, and prevents that a plan is applied to the processor during the recovery.
     - Recovery runs have their own limit in Dagster's run queue (``run_coordinator``), so no other kind of run delays
       them.
 """
@@ -40,7 +40,7 @@ from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 #: The run tag whose value is the incident's number.
 INCIDENT_TAG = "holdfast/incident"
 #: The run tag whose value is the time when the incident was opened or last retried. This time distinguishes incidents
-#: with the same number, for example after the registry was lost and created again.
+#: with the same number, for example after Holdfast's registry was lost and created again.
 SINCE_TAG = "holdfast/incident-since"
 
 

@@ -1,4 +1,6 @@
-"""The job that deletes old data of Dagster, registry, logs, archive, exports and Spark, and checks the free disk space.
+"""The job that deletes old data and checks the free disk space.
+
+The data are those of Dagster, Holdfast's registry, logs, archive, exports and Spark.
 
 Invariants:
     - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. Then the run fails.

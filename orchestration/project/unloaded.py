@@ -25,9 +25,9 @@ def _file(settings: Settings) -> Path:
 
 
 def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
-    """Write the errors of the code locations that do not load: name -> error.
+    """Save the errors of the code locations that do not load: name -> error.
 
-    A failed write is only logged, so that the daemon continues.
+    If the file can't be written, this is only logged, so that the daemon continues.
     """
     try:
         replace_text(_file(settings), json.dumps({name: masked(error) for name, error in errors.items()}))
@@ -38,9 +38,9 @@ def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
 
 
 def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None:
-    """Write the processor definitions that can't be used, with reason and action.
+    """Save the processor definitions that can't be used in ``broken.json``, with the reason and the user's next action.
 
-    A failed write is only logged, so that the code server continues.
+    If the file can't be written, this is only logged, so that the code server continues.
     """
     told = {each.target: {"sentence": masked(each.sentence), "action": masked(each.action)} for each in broken}
     try:

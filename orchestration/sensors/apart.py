@@ -7,8 +7,8 @@ location do nothing. If a workspace has only the project's location, the copies 
 
 Invariants:
     - If the copy in `recovery` did not tick for ``FRESH_S``, the copy in the project's location becomes active.
-    - Two active copies do no harm, because the registry allows one open incident for each processor, and one run that
-      holds the incident.
+    - Two active copies do no harm, because Holdfast's registry allows only one open incident for each processor, and
+      only one recovery run for this incident.
 """
 
 import time

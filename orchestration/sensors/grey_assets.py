@@ -163,7 +163,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         withheld = [each for each in missing if each.layer in SPARK_LAYERS]
         decision.reasons |= {each.name: memory.sentence for each in withheld}
         missing = [each for each in missing if each.layer not in SPARK_LAYERS]
-    # The state is materialised, too, because this takes the checkpoint from which the snapshot is written.
+    # With a snapshot, the state is materialised, too: this takes the checkpoint from which the snapshot is written.
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
     # Checks of assets that this run materialises are left out, because the run executes these checks anyway.

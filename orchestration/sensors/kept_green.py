@@ -67,8 +67,8 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        # Dagster lets the sensor's runs execute only checks of this selection. `all()` alone does not include the
-        # checks of topics.
+        # Runs that the sensor requests may execute only checks of this asset selection. `all()` alone does not include
+        # the checks of topics.
         asset_selection=dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",

@@ -169,7 +169,7 @@ class _Tick:
         ``waiting`` is the processor's open incident, or None.
 
         Raises:
-            HoldfastError: The supervisor or the registry did not answer.
+            HoldfastError: The supervisor or Holdfast's registry did not answer.
         """
         name = deployment.processor
         kept = self.after[name] = self.before.get(name, _Remembered())

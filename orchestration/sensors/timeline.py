@@ -3,7 +3,7 @@
     registry: applies, incidents, actions ──► events that are not reported yet ──► Dagster's log, without a run
 
 Invariants:
-    - Commands write only to the registry, so they work without Dagster. This sensor reports their actions later.
+    - Commands write only to Holdfast's registry, so they work without Dagster. This sensor reports their actions later.
     - No event is lost, because the cursor remembers the reported records, and the registry keeps all records.
     - No event is reported twice. An event's name is stored in the cursor before the event is reported. If a tick was
       killed, the next tick finds the name, and looks in Dagster's log whether the event was reported.
@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.recovery import timeline
 from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record, Series
 
 REPORT_EVERY_S = 10
-#: Maximum number of records that one tick reads from each table of the registry.
+#: Maximum number of records that one tick reads from each table of Holdfast's registry.
 RECORDS_MAX = 200
 #: Maximum number of events that one tick reports; later ticks report the rest. Dagster stores about 20 events a second.
 EVENTS_PER_TICK = 40
@@ -37,7 +37,10 @@ STORED = "holdfast/timeline"
 
 
 class Cursor(msgspec.Struct):
-    """The sensor's cursor: the records already reported, by registry table, and the event that is reported now."""
+    """The sensor's cursor: for each table of Holdfast's registry, the records that are already reported to Dagster.
+
+    ``reporting`` is the name of the event that is being reported; empty if there is none.
+    """
 
     applies: Series
     incidents: Series
@@ -87,7 +90,10 @@ def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefi
 
 
 def _versions(event: Event, registry: Registry, inputs: Sequence[dg.AssetKey]) -> Mapping[str, str]:
-    """The tags with the versions of the asset that an event materializes; ``inputs`` are the processor's inputs."""
+    """Dagster's tags for an event that materializes an asset: its data version and, for a processor, its code version.
+
+    ``inputs`` are the assets that the processor reads; a processor's tags also have their data versions.
+    """
     deployed = registry.deployment(event.entry.processor) if event.layer == "processor" else None
     return tags_of_live() if deployed is None else tags_of_deployed(deployed.code_version, inputs)
 
@@ -110,7 +116,10 @@ def _report(
 def _records(
     registry: Registry, cursor: Cursor, now: float, events: Callable[[Sequence[Entry]], tuple[Event, ...]]
 ) -> Mapping[str, list[Record]]:
-    """Name of a table -> records that may have unreported events. Open and retried incidents are read each time."""
+    """Table of Holdfast's registry -> its records that may have events which are not reported to Dagster yet.
+
+    Open and retried incidents are read at each tick, because they get new events.
+    """
     applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
     for number in cursor.applies.above.keys() - applies.keys():
         if (open_one := registry.journal.apply_of(number)) is not None:

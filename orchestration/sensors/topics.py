@@ -79,7 +79,7 @@ def _registered(
     """The changed results of the check ``registered`` of each processor, and the updated memory for the next tick.
 
     The check fails for a processor that was adopted (entered without a deploy) into a rebuilt registry. It also fails
-    if the processor's newest deployment is missing in the registry. When the check passes again, this result is
+    if the processor's newest deployment is missing in Holdfast's registry. When the check passes again, this result is
     reported too.
     """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
@@ -101,7 +101,7 @@ def _judge(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> tuple[list[topic_health.Finding], WatchMemory]:
-    """Returns the findings about all topics, and the memory with which the next tick compares its results."""
+    """Returns the check results for all topics, and the memory with which the next tick compares its own results."""
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)
@@ -117,7 +117,10 @@ def _judge(
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> ids of the topics from which running workers say that they have built their state."""
+    """Changelog -> topic ids that running workers report as the origin of their state.
+
+    If the changelog was deleted and created again, the new topic has another id than the one that a worker reports.
+    """
     found: dict[str, set[str]] = {}
     for name in processors:
         for slot in slots_at_work(name, lifecycle.world):
@@ -130,9 +133,9 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> the end of its newest successful apply (executed plan) of a verb in ``REPLACING_VERBS``.
+    """Processor -> the time when its newest successful apply (executed plan) of a verb in ``REPLACING_VERBS`` ended.
 
-    The time is seconds since 1970.
+    The times are in seconds since 1970.
     """
     found: dict[str, float] = {}
     for name in processors:

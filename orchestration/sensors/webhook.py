@@ -4,7 +4,7 @@
 posts the messages.
 
 Invariants:
-    - Recovery never waits for the webhook, because this sensor only reads the registry and Dagster's runs.
+    - Recovery never waits for the webhook, because this sensor only reads Holdfast's registry and Dagster's runs.
     - The cursor holds the ids of sent messages, and is stored in Dagster's storage after each message. Dagster itself
       stores a sensor's cursor only at the successful end of a tick, so a killed tick would send its messages again.
     - The next tick sends the messages again that the webhook did not accept.
@@ -73,7 +73,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states, lags = _states(lifecycle, settings, former, lags)
-        # If the registry does not answer, the messages that do not need it are still sent.
+        # If Holdfast's registry does not answer, the messages that do not need it are still sent.
         except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
@@ -105,7 +105,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # Without the registry, it is unknown which ids the next ticks need. So no id is forgotten.
+        # If Holdfast's registry can't be read, it is unknown which ids the next ticks need. Then no id is forgotten.
+        if is_readable:
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states, lags)
         _store(context, cursor)

@@ -49,9 +49,9 @@ def read_runs(settings: Settings, limit: int) -> tuple[PastRun, ...]:
     try:
         return tuple(map(_answered, ask(settings, _QUERY, limit=limit)["runsOrError"]["results"]))
     except (NoAnswer, KeyError, TypeError):
-        pass  # no webserver, or one of another version
+        pass  # no webserver answers, or a webserver of another version of Dagster
     try:
-        import dagster as dg  # imported late because the import takes a second
+        import dagster as dg  # imported late, because importing Dagster takes a second
     except ModuleNotFoundError:
         return ()
     with dg.DagsterInstance.from_config(str(home)) as instance:

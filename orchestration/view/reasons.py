@@ -118,7 +118,7 @@ def of_processor(name: str, answer: Answer) -> list[Reason]:
 
 
 def of_apply(begun: ApplyRecord, answer: Answer) -> Reason:
-    """The reason for an interrupted apply of the whole installation, or of a processor that was never deployed."""
+    """The reason for an interrupted apply (executed plan) of the installation, or of a never deployed processor."""
     sentence, action = _split(answer.text)
     subject = begun.processor if begun.processor == INSTALLATION else f"processor {begun.processor}"
     return Reason(subject, answer.colour, sentence, action)

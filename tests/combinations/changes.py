@@ -89,7 +89,7 @@ def with_copy(topology: Topology, random: Random) -> Topology | None:
         return None
     if "set_timestamp" in topology.steps:
         return None
-    if topology.closes_when_idle:  # windows that close when idle move the time of all branches of a topic
+    if topology.closes_when_idle:  # windows that close in a silence move stream time in all branches of their topic
         return None
     makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
     choice = [
@@ -119,7 +119,8 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
-        # the topics of a concat would no longer be read by one task, so their messages would have no common order
+        # If one input of a `concat` read a copy, no task would read all inputs of the `concat`. Then the messages would
+        # have no common order.
         if line.step == "concat" and (of_mine or of_theirs):
             return None
         if line.name:
@@ -231,7 +232,7 @@ def _is_reader(topology: Topology, line: Line) -> bool:
     if line.step == "dataframe":
         return code == "app.dataframe({0})" and (makes_objects or _reads_fields(topology, line.name))
     if not code.startswith("{0}."):
-        return False  # a function of these tests that adds steps itself
+        return False  # the line calls a function of these tests, and this function adds steps to the stream
     if line.step in _KEEPS:
         return makes_objects or _reads_fields(topology, line.name)
     return any(each in line.step for each in _MAKES)

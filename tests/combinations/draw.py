@@ -106,7 +106,7 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
 def _with_tables(scope: Scope, seed: int) -> None:
     """Adds tables that are made of other tables, in some topologies.
 
-    Without a table, the first one is made of a stream.
+    If the topology has no table yet, the first added table is made of a stream.
 
     These choices use their own random generator. The other random choices of a seed stay the same, so the known seeds
     of planted bugs still find their bugs.
@@ -156,7 +156,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
     if step.name == "to_stream" and first.last:
-        return False  # the outputs of `to_stream` contain deletions, too
+        return False  # the outputs of `to_stream` also contain the deletions of the table's rows
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
     if len(of) == 2 and of[0].topics & of[1].topics & scope.writers.keys() and _is_as_of(step, of[1]):
@@ -169,7 +169,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if together and topics:
         circle = scope.is_circle(tasks)
         if circle and not scope.of_joins.isdisjoint(topic for each in scope.before(tasks) for topic in each.topics):
-            # the engine refuses this: no task that writes to a topic of a join with `on=` may read that topic
+            # The engine refuses a task that reads the repartition topic of a join with `on=` and also writes to it.
             return False
         if not scope.wild and not _is_determined_in_task(scope, step, of, tasks, circle=circle):
             return False
@@ -187,7 +187,7 @@ _OF_ROWS = tuple(step.name for step in OF_TABLES)
 
 
 def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
-    """Whether the docs promise one result for a step behind these streams and tables."""
+    """Whether the docs promise one result for a step that reads these streams and tables, under every schedule."""
     marks = step.marks
     if Mark.ORDER & marks and not all(each.ordered for each in of):
         return False
@@ -196,7 +196,7 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
-        # which message fails may depend on the order of messages, or on the moment when results are sent
+        # The order of messages, or the moment when results are sent, may decide which message fails.
         return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
@@ -258,16 +258,16 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
     return not step.name.startswith("join_asof") or not (of[1].loose or of[1].window)
 
 
-#: Steps without state after which `apply_async` and `join_lookup` are still not allowed.
+#: Although these steps have no state, `apply_async` and `join_lookup` may not follow them.
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
-#: Steps that add a step to their right stream as well.
+#: Steps of two streams that add a step not only to the left stream, but also to the right (second) stream.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 #: The share of topologies with tables that are made of other tables.
 TABLES_SHARE = 0.3
 #: A topology with more interval joins than ``JOINS_IN_A_CHAIN`` gets ``FEW`` messages, because each join multiplies the
 #: rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
-#: Steps whose results are determined even if a task waits for its own output.
+#: Steps for which the docs promise one result even if a task waits for its own output.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
 
@@ -295,7 +295,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
     ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
-    for each in of:  # a stream with a new step must be grouped again, even by the same field
+    for each in of:  # after a new step, the stream must be grouped again, even if it is already grouped by that field
         if step.name.startswith("to_table") or (each is not first and step.name in _STEPS_OF_THE_RIGHT):
             scope.fields.pop(each.name, None)
     if _looks_up(step):
@@ -304,7 +304,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
     by = code.split("'")[1] if step.name == "group_by" else ""
-    again = bool(by) and scope.fields.get(first.name) == by  # a second grouping by this field does not change the key
+    again = bool(by) and scope.fields.get(first.name) == by  # the stream is already grouped by this field
     if by:
         scope.fields[name] = by
     if Mark.GROUPS & step.marks and not again:
@@ -441,7 +441,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
         sorted=not scope.wild
         and (
             (bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)))
-            # each change of either table makes a row
+            # A join of two tables sends a row for each change of either table, so the order of messages matters.
             or (grouped and any(line.step == "table join" for line in scope.lines))
         ),
         unique=(grouped and not scope.wild) or random.random() < 0.4,

@@ -232,7 +232,7 @@ def _feed(topology: Topology, random: Random) -> str:
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if topology.closes_when_idle:  # messages after a silence would be late, so no silence may occur
+    if topology.closes_when_idle:  # windows close in a silence, so messages after a silence would be late
         return "whole"
     if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"
@@ -245,16 +245,17 @@ def _feed(topology: Topology, random: Random) -> str:
 def _joins_behind_windows(topology: Topology) -> bool:
     """Whether a join may get results of windows, which are as old as the start of their window.
 
-    Results from one part of the input may then be older than rows of the part before.
+    The input arrives in parts. Such a result of one part may be older than rows of the part before.
     """
     joins = any(each.startswith("join") or "shared" in each for each in topology.steps)
     return joins and any("window" in each for each in topology.steps)
 
 
 def _live_s(topology: Topology, random: Random) -> float:
-    """How long live input takes to arrive. Behind ``group_by``, it takes three times its span of event times.
+    """The virtual seconds in which live input arrives. With ``group_by``, three times the span of its event times.
 
-    Watermarks tell the time there, so the time a message is on its way must be short compared with a grace.
+    Behind ``group_by``, stream time follows watermarks. A message is late if it is longer on its way than the grace. So
+    the input must arrive slowly.
     """
     if "grouped" not in topology.rules:
         return random.choice([4.0, 12.0, 25.0])

@@ -73,13 +73,14 @@ class Scope:
     rights: dict[str, set[str]] = field(default_factory=dict)
     #: The repartition topics of table joins with ``on=``.
     of_joins: set[str] = field(default_factory=set)
-    #: The field by which each grouped stream is grouped.
+    #: Name of a grouped stream -> the field by which it is grouped.
     fields: dict[str, str] = field(default_factory=dict)
     #: Names that no later step may use, for instance because a call of another system follows them.
     closed: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
     marks: Mark = Mark.NONE
-    #: Whether results may depend on the schedule. Only runs of the same schedule with other loops are then compared.
+    #: Whether results may depend on the schedule. If so, only runs of one schedule are compared, in which the engine
+    #: processes messages with different loops (one by one, generated, or by columns).
     wild: bool = False
     number: int = 0
     circle: bool = False
@@ -137,7 +138,7 @@ class Scope:
         return found
 
     def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
-        """Whether joins of these inputs look up the targets, directly or through other inputs."""
+        """Whether joins look up the ``targets`` for messages of ``topics``, directly or through other inputs."""
         seen, look_at = set[str](), list(topics)
         while look_at:
             new = self.rights.get(look_at.pop(), set[str]()) - seen

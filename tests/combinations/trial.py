@@ -45,7 +45,7 @@ PATIENCE_S = 2.0
 #: most for three.
 QUIET_S, GROUPED_S = 3.0, 2.5
 #: Additional seconds if windows close when their inputs are silent. The last messages are 6 s younger than all others.
-#: They may not move stream time, for instance if a step drops them before `set_timestamp`.
+#: If a step drops them before `set_timestamp`, they do not move stream time, so windows close only after a silence.
 SILENT_S = 9.0
 #: The input starts this many milliseconds before now. All messages lie in the past, so the worker's clock never limits
 #: stream time.
@@ -149,7 +149,7 @@ class Trial:
         machine.start_later(self.random.uniform(0.2, 3.0))
 
     def look_at(self, machine: Machine) -> None:
-        """Does nothing: the simulation's own tests check databases."""
+        """Does nothing here. In the simulation's own tests, this method checks the databases of a machine."""
 
     def heal_store(self) -> None:
         """Let the checkpoint store answer again."""
@@ -356,7 +356,7 @@ class Trial:
         """Whether all input is produced and the group has committed it."""
         if self.broken is not None:
             return True
-        if not any(machine.wanted for machine in self.machines):  # a fault has stopped the last worker
+        if not any(machine.wanted for machine in self.machines):  # a fault has stopped the last worker: start one
             self.machines[0].wanted = True
             self.machines[0].start()
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):

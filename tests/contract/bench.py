@@ -143,7 +143,7 @@ class Bench:
 
 def records_of(batch: Batch) -> list[Record]:
     count = len(batch.offsets)
-    # replays have neither timestamps nor headers
+    # a batch of a changelog replay has neither timestamps nor headers
     timestamps, headers = batch.timestamps or [0] * count, batch.headers or [None] * count
     return [Record(*each) for each in zip(batch.keys, batch.values, batch.offsets, timestamps, headers, strict=True)]
 

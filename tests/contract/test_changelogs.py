@@ -91,7 +91,7 @@ def test_an_assignment_has_no_position_of_the_one_before(bench: Bench) -> None:
         seen.extend(offset for batch in replayer.poll(10, 0.0)[0] for offset in batch.offsets)
         return replayer.positions([place]).get(place, 0) >= 3
 
-    # repeat: the former position appears only until the client library has stopped the former fetch
+    # Repeat the test, because the former position is reported only until the client library has ended the former fetch.
     for _ in range(20):
         offsets: list[int] = []
         replayer.assign({place: 0})

@@ -89,7 +89,7 @@ def test_the_end_of_the_last_fetch_stays_over_a_pause_and_counts_no_more(bench: 
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end")
     reader.member.pause([place])
     assert not reader.member.is_ended(place)
-    # wait long enough that requests sent before the pause are answered
+    # Poll for so long that the broker has answered all fetch requests that were sent before the pause.
     assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS
     send(producer, place, [b"1"])
     send(producer, other, [b"2"])

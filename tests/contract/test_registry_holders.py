@@ -1,4 +1,4 @@
-"""The registry database on SQLite and Postgres. Tests which process holds a processor, and concurrent writes."""
+"""Holdfast's registry database on SQLite and Postgres. Tests which process holds a processor, and concurrent writes."""
 
 from __future__ import annotations
 

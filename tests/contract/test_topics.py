@@ -67,7 +67,7 @@ def test_a_group_has_no_offsets_of_a_topic_that_was_deleted(bench: Bench) -> Non
     def nothing() -> bool:
         try:
             return asking.member.committed([place]) == {place: None}
-        except KafkaFailed:  # the client reports an error for a partition that no longer exists
+        except KafkaFailed:  # the partition no longer exists, so its committed offset is gone, too
             return True
 
     bench.wait_for(nothing, "the offset to be gone")

@@ -28,7 +28,7 @@ MADE: dict[str, Callable[[], str]] = {
     "errors-operating.md": operating_errors_page,
     **{page: partial(lambda name: api_pages()[name], page) for page in PAGES},
 }
-#: Pages in this folder that are written by hand.
+#: Pages in ``docs/reference`` that are written by hand, not generated.
 WRITTEN = {"README.md"}
 
 

@@ -31,7 +31,7 @@ CONSOLE = [pytest.param(block, id=block.name) for block in code_blocks("console"
 def lines(block: CodeBlock) -> Iterator[str]:
     """The typed command lines, with continued lines joined and comments removed."""
     text = re.sub(r"\\\n\s*", " ", block.text)
-    if block.language == "sh":  # a quoted text may contain several lines
+    if block.language == "sh":  # in a shell block, a quoted text may have several lines
         text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
         typed = [line for line in text.splitlines() if line.strip()]
     else:

@@ -148,7 +148,7 @@ def test_the_example_declares_one_input_and_one_store_and_counts_what_is_there()
 
     cluster = InMemoryCluster()
     cluster.create_topic("topic")
-    for key in (b"a", b"b", b"a"):  # these messages are in the topic before the application's first start
+    for key in (b"a", b"b", b"a"):  # messages that exist before the application's first start
         cluster.produce("topic", b'{"n": 1}', key)
     cluster.run(application)
     totals = [(record.key, record.value) for _, record in cluster.read("totals")]

@@ -43,7 +43,7 @@ def compared_text(as_text: Callable[[Any], str]) -> Callable[[Any], str]:
     def text(document: Any) -> str:
         made = as_text(document)
         words = _running_command()
-        if words != ["schema"]:  # `schema` prints a schema, which is not an answer of a command
+        if words != ["schema"]:  # `holdfast schema` prints a JSON Schema, for which there is no other schema
             compare(words, json.loads(made))
         return made
 

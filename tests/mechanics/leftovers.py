@@ -1,6 +1,6 @@
 """Finds and kills processes that a test run left behind.
 
-Their command or environment contains the folder of the run.
+Such a process is found because its command or its environment contains the folder of the test run.
 """
 
 from __future__ import annotations

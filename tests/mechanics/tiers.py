@@ -27,7 +27,7 @@ SLOW_S = 0.2
 #: The seconds assumed for a case of a file that was not measured yet: without and with a real broker, Spark or Dagster.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())
-#: The tier of this run.
+#: The tier of this test run: ``quick``, ``test`` or ``thorough``.
 _selected = "test"
 
 
@@ -140,7 +140,7 @@ def slow_cases() -> frozenset[str]:
 
 
 def write_slow_cases(measured: Mapping[str, float]) -> None:
-    """Write the slow cases among the measured cases. Entries of files that were not measured stay."""
+    """Write the slow cases among the measured cases. Cases of files that were not measured keep their entries."""
     files = {case.partition("::")[0] for case in measured}
     kept = [case for case in slow_cases() if case.partition("::")[0] not in files]
     slow = [case for case, seconds in measured.items() if seconds >= SLOW_S and case.split("/")[1] in QUICK_FOLDERS]
@@ -148,7 +148,7 @@ def write_slow_cases(measured: Mapping[str, float]) -> None:
 
 
 def write_seconds(measured: Mapping[str, float]) -> None:
-    """Write the seconds of the measured files. Entries of other files stay as long as the file exists."""
+    """Write the seconds of the measured test files. A file that was not measured keeps its entry while it exists."""
     known = {file: seconds for file, seconds in read_seconds().items() if (TESTS.parent / file).exists()}
     known.update({file: round(seconds) for file, seconds in measured.items()})
     lines = [f"{seconds:.0f} {file}\n" for file, seconds in sorted(known.items()) if seconds >= 1]

@@ -1,4 +1,4 @@
-"""Aggregates of a table's groups in plain Python. Each time they are computed from all rows, so no row is subtracted.
+"""Aggregates of a table's groups in plain Python. All aggregates are computed again from all rows after each change.
 
 Sums use fractions, so they are exact in every order of the rows.
 """

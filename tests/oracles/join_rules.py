@@ -1,4 +1,4 @@
-"""Joins the messages of one partition in plain Python. It follows only the rules of ``docs/joins.md``.
+"""Joins the messages of one partition in plain Python, by the rules of ``docs/joins.md`` alone.
 
 The oracle shares no code with the engine, and keeps all messages in lists.
 """
@@ -61,7 +61,7 @@ class AsOfJoin(NamedTuple):
             now = max(now, time_ms)
             known = rights.setdefault(key, {})
             if known and self.tolerance is not None and max(known) + self.tolerance + self.grace < now:
-                known.clear()  # the time of the newest right message is over, so all older messages are over as well
+                known.clear()  # the key's newest right message has expired, so all older ones have expired, too
             if not message.left:
                 is_newest = time_ms >= max(known, default=0)
                 if not (is_newest and self.tolerance is not None and time_ms + self.tolerance + self.grace < now):

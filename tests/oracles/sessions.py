@@ -1,4 +1,4 @@
-"""Computes session results of one partition in plain Python. It follows only the rules of ``docs/sessions.md``.
+"""Computes session results of one partition in plain Python, by the rules of ``docs/sessions.md`` alone.
 
 The oracle shares no code with the engine. A session is the list of its messages.
 """
@@ -107,7 +107,8 @@ class Sessions:
         for key, sessions in sorted(self.by_key.items()):
             for each in sorted(sessions, key=lambda each: each.start):
                 due = each.end + self.shape.gap + self.shape.grace
-                # With closing by key, a key may get no more messages. Its session then closes when its retention ends.
+                # With closing by key, a later message of the key closes the session. If none comes, the session closes
+                # when its retention ends.
                 if each.open and (self._clock(key) >= due or self.time >= due + self.shape.retention):
                     each.open = False
                     if self.shape.final:

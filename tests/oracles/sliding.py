@@ -1,4 +1,4 @@
-"""Computes sliding windows of one partition in plain Python. It follows only the rules of ``docs/sliding.md``.
+"""Computes sliding windows of one partition in plain Python, by the rules of ``docs/sliding.md`` alone.
 
 The oracle shares no code with the engine, and never drops a message.
 """
@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 class Sliding:
     """A step of sliding windows in plain Python.
 
-    It has messages by key, the results that it sends, and a count of late ones.
+    The object has the messages by key, the results to send, and the number of late messages.
     """
 
     shape: Shape

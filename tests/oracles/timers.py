@@ -1,6 +1,4 @@
-"""Timers, and values with a TTL, in plain Python.
-
-It follows only the rules of ``docs/timers.md`` and ``docs/state.md``.
+"""Timers, and values with a TTL, in plain Python, by the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
 
 The model shares no code with the engine. Each message contains a list of steps. ``Step`` carries them out in the
 engine, and ``Model`` in plain Python.
@@ -83,7 +81,7 @@ class Model:
         while due := sorted((at, key, name) for (key, name), at in self.timers.items() if at <= self.time):
             at, key, name = due[0]
             del self.timers[key, name]
-            now = max(at, before)  # a timer does not see values that ended before this message
+            now = max(at, before)  # values that expired before this message do not exist for the timer
             self.sent.append(["timer", key, name, at, self.read(key, name, now)])
             if at % 3 == 0:
                 self.timers[key, f"{name}'"[:4]] = at + 7

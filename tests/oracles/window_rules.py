@@ -1,4 +1,4 @@
-"""Computes windows of one partition in plain Python. It follows only the rules of ``docs/windows.md``.
+"""Computes windows of one partition in plain Python, by the rules of ``docs/windows.md`` alone.
 
 The oracle shares no code with the engine, and keeps all windows of all keys in dicts.
 """
@@ -58,7 +58,8 @@ class Windows:
         while start <= event.time_ms:
             end = start + shape.duration
             if event.time_ms < end:
-                # With closing by key, a window whose retention has ended also refuses messages.
+                # With closing by key, the key's own time decides first. But a window whose retention has ended refuses
+                # messages, too; the partition's stream time decides this.
                 if clock >= end + shape.grace or self.time >= end + shape.grace + shape.retention:
                     self.late += 1
                 else:
@@ -81,7 +82,8 @@ class Windows:
     def _close(self) -> None:
         for key, start, end in sorted(self.open):
             clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time
-            # With closing by key, a key may get no more messages. Its window then closes when its retention ends.
+            # With closing by key, a later message of the key closes the window. If none comes, the window closes when
+            # its retention ends.
             if clock >= end + self.shape.grace or self.time >= end + self.shape.grace + self.shape.retention:
                 amounts = self.open.pop((key, start, end))
                 self.closed[key, start, end] = amounts

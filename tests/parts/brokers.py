@@ -153,7 +153,7 @@ def _offer_storage(data: Path, formatted: Path) -> None:
     copied = Path(shutil.copytree(data, formatted.with_name(f"formatted-{uuid.uuid4().hex}")))
     try:
         copied.rename(formatted)
-    except OSError:  # another test process has stored its copy first
+    except OSError:  # another test process has already stored a copy of formatted storage
         shutil.rmtree(copied)
 
 

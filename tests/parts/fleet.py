@@ -144,7 +144,7 @@ class Fleet:
                 if name in fleet.silent:
                     with fleet.lock:
                         fleet.waiting.add(self.connection)
-                        # some of these clients may have closed their connection since the last check
+                        # Clients that have closed their connection since the last check do not wait any more.
                         waiting = [each for each in fleet.waiting if not _has_hung_up(each)]
                         fleet.most_waiting = max(fleet.most_waiting, len(waiting))
                     self._await_hang_up()

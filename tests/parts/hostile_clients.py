@@ -61,7 +61,7 @@ def more_descriptors(wanted: int) -> None:
 
 
 class _Hostile:
-    """One connection. It sends the first bytes of its kind, then one byte in each round, even after an answer."""
+    """A connection that sends the first bytes of its kind, then one byte in each round, even after an answer."""
 
     def __init__(self, kind: str, port: int) -> None:
         self.kind = kind

@@ -52,9 +52,9 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Killed(BaseException):
-    """Ends an apply as if its process were killed.
+    """Raised to end an apply (execution of a plan) as if its process were killed.
 
-    All holders (processes of applies) made so far then count as dead.
+    All holders (processes that execute plans) made so far then count as dead.
     """
 
     def __init__(self, *arguments: object) -> None:

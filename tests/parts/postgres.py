@@ -41,7 +41,7 @@ class PostgresServer:
         self._prepare()
 
     def _prepare(self) -> None:
-        # written before chown, so that the user `nobody` can read the file
+        # The password file is written before `chown`, so that `chown` makes it readable for the user `nobody`.
         password = self._folder / "password"
         password.write_text(PASSWORD)
         if os.geteuid() == 0:

@@ -128,7 +128,7 @@ class Front:
     ) -> None:
         self._behind, self.port = port, free_port()
         self.authorization, self._certificates = authorization, certificates
-        #: The status code of every answer. None passes requests on to the registry.
+        #: The status code of every answer. None passes requests on to the schema registry.
         self.status: int | None = None
         #: Method and path of each request that arrived.
         self.requests: list[str] = []

@@ -1,4 +1,8 @@
-"""Writes snapshots of stores, and other Iceberg tables, without a JVM. A snapshot consists of rows and a manifest."""
+"""Writes snapshots of stores, and other Iceberg tables, without a JVM.
+
+A snapshot of a store is a version of an Iceberg table. It has the store's rows, and Holdfast's manifest: JSON with
+offsets and fingerprints, in the summary of the Iceberg snapshot.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +59,11 @@ def take_snapshot(
 
     Args:
         paths: The home folder.
-        manifests: The checkpoints' manifests, as ``ProcessorClient.checkpoint`` returns them.
+        manifests: The manifests (descriptions) of the checkpoints, as ``ProcessorClient.checkpoint`` returns them.
         processor: The processor's name.
         store: The store's name.
-        changed: A function that changes the correct snapshot manifest before it is published.
-        raw: A text to publish in place of the manifest; None publishes the manifest.
+        changed: A function that changes the correct manifest of the snapshot before it is published.
+        raw: A text to publish in place of the snapshot's manifest; None publishes the manifest.
     """
     found = store_partitions(manifests, store)
     tasks = {task["partition"]: task for each in manifests for task in each["tasks"] if store in task["stores"]}

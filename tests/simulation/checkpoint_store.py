@@ -22,7 +22,9 @@ Look = Callable[[str, Path, dict[bytes, bytes]], None]
 
 
 class CheckpointCheck:
-    """Checks each checkpoint when its manifest is written. It must be complete, and equal its compacted changelog.
+    """Checks each checkpoint when its manifest (list of files) is written.
+
+    The checkpoint must be complete, and equal to the compacted changelog.
 
     Args:
         store: The store.
@@ -105,7 +107,7 @@ def damage(store: SimulatedObjects, check: CheckpointCheck, random: Random) -> N
 
 
 def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, number: int) -> None:
-    """Add a forged checkpoint. It names the right changelog, but the topic id of a deleted topic of this name."""
+    """Add a forged checkpoint: it names the correct changelog, but the id of a deleted topic with the same name."""
     whole = [name for name in check.manifests() if name not in store.damaged and name not in check.forged]
     if not whole:
         return

@@ -1,8 +1,8 @@
 """A simulated disk in memory: it holds the databases of simulated processes, and has the faults of a real disk.
 
 A write is one atomic batch in the journal of its database. When the process dies, all batches survive, except in bulk
-mode. When the machine dies, or a process dies in bulk mode, the flushed batches survive, and a random number of later
-batches.
+mode (for the replay of a changelog). When the machine dies, or a process dies in bulk mode, the flushed batches
+survive, and a random number of later batches.
 
 Invariants:
     - A batch is complete or absent, and never present without all batches before it.
@@ -165,7 +165,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # as in RocksDB, whose files contain the batches that were written before bulk mode
+            stored.sync()  # like RocksDB, whose files have all batches from before bulk mode
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:

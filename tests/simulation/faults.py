@@ -164,8 +164,8 @@ class Faults:
         fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
         if request == "commit_offsets" and fate is Fate.DELAYED:
-            # A late commit_offsets would move the group's offsets back for good. Kafka allows this, so no check could
-            # pass.
+            # Kafka accepts a commit_offsets that arrives late. It would set the group's offsets back forever, and no
+            # check could pass. So this request is lost instead of delayed.
             fate = Fate.LOST
         # The delay ends before all timeouts, near the broker's timeout (15 s), or just after the client's timeout.
         shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])
@@ -194,12 +194,12 @@ class Faults:
                 self._later(1.0, end)
             elif opened in world.foreign:
                 world.foreign.remove(opened)
-                # the broker aborted the transaction by timeout while the brokers were down
+                # If the transaction timed out while the brokers were down, it is aborted already, and this call fails.
                 with suppress(ProducerFenced):
                     opened.abort()
 
         self._later(self._pick(0.05, 2.0, 4.0), end)
-        if self._random.random() < 0.5:  # often, make a worker restore while the transaction is open
+        if self._random.random() < 0.5:  # in half of all cases, a worker restores while the transaction is open
             kind = self._random.choice([Kind.CRASH, Kind.REBALANCE, Kind.STOP])
             self._faults.insert(0, Fault(kind, self._random.randint(5, 60), None))
         return Step.GO_ON
@@ -290,5 +290,8 @@ class Faults:
         self._world.clock.call_later(seconds, action)
 
     def _pick(self, *bounds: float) -> float:
-        """Draw a duration within 20% of a random bound. Each bound is near a timeout of a client or of the broker."""
+        """Choose one of the bounds, and draw a random duration that differs from this bound by at most 20%.
+
+        Callers pass bounds that are near a timeout of a client or of the broker.
+        """
         return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

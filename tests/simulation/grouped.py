@@ -89,9 +89,9 @@ class GroupedWorkload(Workload):
 
     @property
     def records_behind(self) -> int:
-        """An upper bound for the number of records that the engine writes for the input.
+        """An upper bound for the number of records that the engine writes to all repartition topics for the input.
 
-        Each message may have its own commit, which writes a watermark to each partition of each repartition topic.
+        In the worst case, each message has its own commit, and each commit writes a watermark to each partition.
         """
         topics = 1 + len(TOPICS) * self.joins + len(TOPICS_OF_TABLES) * self.tables
         return topics * (1 + len(self.messages)) * sum(map(len, self.messages))
@@ -100,7 +100,7 @@ class GroupedWorkload(Workload):
         return self.names if topic == REPARTITION else ()
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor. This workload has only one version of it."""
+        """The processor, which has only one version in this workload."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
         source = app.dataframe(app.topic(INPUT)).apply(checked)
@@ -265,11 +265,11 @@ class GroupedCheck(FinalCheck):
         )
         self._looked_at: object = None
         self._settled = False
-        #: By partition: the extent of its log at the last check, and the offset after its last message.
+        #: Partition -> the extent of the partition's log at the last check, and the offset after its last message.
         self._lasts: dict[Any, tuple[Any, int]] = {}
 
     def settled(self) -> bool:
-        """Whether each message is counted, and each window is sent whose end plus grace is before stream time."""
+        """Whether each message is counted and each due window is sent. A window is due after its end plus the grace."""
         if not self._read_to_the_end():  # this check comes first, because it is cheaper than reading the outputs again
             return False
         if not self._settled and (extent := self._seen.extent(OUTPUT)) != self._looked_at:

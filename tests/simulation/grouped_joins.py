@@ -120,8 +120,8 @@ class JoinsCheck:
     messages: Sequence[Sent]
     disorder_ms: int
     grace_ms: int
-    #: The rows that the input determines, by kind of join. For the interval join, pairs of a left message and a right
-    #: tag.
+    #: Kind of join -> the expected rows, as far as the input determines them. A row of the interval join is a pair: the
+    #: name of the left message, and the tag (number) of the right message.
     expected: dict[str, Counter[tuple[Name, int | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

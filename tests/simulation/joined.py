@@ -40,7 +40,7 @@ class JoinedWorkload(Workload):
         return (TOTALS,)
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor. This workload has only one version of it."""
+        """The processor, which has only one version in this workload."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
         left, right = (app.dataframe(app.topic(name)).apply(checked) for name in self.inputs)

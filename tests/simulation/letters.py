@@ -45,7 +45,7 @@ def check_letters(world: LifecycleWorld) -> None:
         return
     committed = cluster.committed_offsets(GROUP)
     if any(committed.get(Partition(INPUT, number), 0) < end for number, end in _ends(world).items()):
-        return  # some replayed messages are not processed yet
+        return  # dead letters that were replayed to the input are not all processed yet
     done = cluster.committed_offsets(replay_group(GROUP))
     counts: Counter[tuple[int, int]] = Counter()
     for number, record in cluster.read(DEAD):

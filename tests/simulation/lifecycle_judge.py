@@ -52,7 +52,7 @@ class LifecycleJudge:
     def check(self) -> None:
         """Check deployment, changelogs and databases against the model.
 
-        No open apply and no folder may be left over.
+        No open apply (execution of a plan) and no folder may be left over.
         """
         self.settle()
         found = self.world.registry.deployment(GROUP)

@@ -43,7 +43,7 @@ STOP_WAIT_S = 30.0
 
 
 class Program:
-    """One slot under the supervisor: its program specification, and its current or last process."""
+    """One program of the simulated supervisor: its specification, and its current or last process (a worker)."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
@@ -283,7 +283,7 @@ class SimulatedClient(ProcessorClient):
 
         def compact() -> dict[str, Any]:
             worker.commit_all()
-            for task in worker.assignment.tasks:  # a real worker compacts on a thread beside its loop
+            for task in worker.assignment.tasks:  # a real worker compacts its stores in a second thread
                 assert task.store is not None
                 task.store._database.compact()
             return {"bytes_before": 1, "bytes_after": 1, "seconds": 0.0}
@@ -352,10 +352,11 @@ class OperatorsTime:
 
 
 class PeekHolding:
-    """Reads simulated state without owning it.
+    """Reads the state of a slot without owning the state, as an operator's command does.
 
-    Each process has its own disk, so the slot's lock shows which process uses the state. ``pause`` waits this many
-    virtual seconds while another reader has the database open. In reality, both can read at once.
+    Each simulated process has its own disk, so only the lock of the slot's folder shows whether a worker uses the
+    state. In reality, two readers can open a database at once. Here, a reader waits with ``pause`` while another
+    reader has the database open.
     """
 
     def __init__(self, databases: Databases, pause: Callable[[float], None] = lambda seconds: None) -> None:

@@ -19,7 +19,7 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 
-#: Names of points at which a fault kills an operator or a worker. The empty text stands for any point.
+#: Names of points (calls of the simulation) at which a fault kills an operator or a worker. Empty: any point.
 OPERATORS_AIMS = (
     "registry.journal.begin_apply:after",
     "registry.journal.note_stage:before",
@@ -46,7 +46,7 @@ WORKERS_AIMS = ("commit:before", "commit:after", "disk:write", "disk:open", "rep
 
 
 class Fault:
-    """Kills an operator or a worker at the n-th point whose name starts with ``aim``."""
+    """Kills an operator or a worker at the n-th point (call of the simulation) whose name starts with ``aim``."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         random = world.random
@@ -97,7 +97,7 @@ class Model:
         group = self._world.cluster._broker.group(GROUP)
         if self._armed is not None:
             if group.pending:
-                return  # the commit of these positions is undecided, or not visible yet
+                return  # the commit of the restore's positions is undecided, or not visible yet
             committed = self._world.cluster.committed_offsets(GROUP)
             if self.certain or all(committed.get(place) == at for place, at in self._armed.items()):
                 self._restored(self._armed)
@@ -112,13 +112,13 @@ class Model:
             self._consumed[number] = now
 
     def cleared(self, stage: ClearKeys) -> None:
-        """Record that a clear is done. The messages of cleared keys then no longer count.
+        """Record that a clear (the verb that deletes keys) is done. Messages of deleted keys then no longer count.
 
         Raises:
             InvariantBroken: The input's position differs from the position that the clear had to set.
         """
         self.catch_up()
-        # Kafka has answered the commit of these offsets, but may not have written its markers yet.
+        # Kafka has answered the commit of the offsets that the clear has set, but may not have written its markers yet.
         undecided = self._world.cluster._broker.group(GROUP).pending
         for number in stage.positions.get(INPUT, {}):
             if self._consumed[number] and not undecided:
@@ -129,9 +129,9 @@ class Model:
                 self.effective[store, number] = kept
 
     def _restored(self, positions: Mapping[Partition, int]) -> None:
-        """Record that a restore is done.
+        """Record that a restore from a snapshot is done.
 
-        Then the snapshot's messages count, and input is read from the new positions.
+        From now on, the messages in the snapshot count as processed, and input is read from the new positions.
         """
         assert self.restoring is not None
         taken, stores, _ = self.restoring
@@ -142,9 +142,9 @@ class Model:
         self._armed, self.certain = None, False
 
     def _arm(self, offsets: Mapping[Partition, int]) -> None:
-        """Record the positions that are about to be committed with the snapshot's content.
+        """Record the input positions that a restore from a snapshot is about to commit, together with the state.
 
-        No worker consumes meanwhile.
+        No worker reads input until the commit is done.
 
         Raises:
             InvariantBroken: The positions differ from the requested ones.

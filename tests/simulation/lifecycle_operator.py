@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The result of a request: its plan, and the apply.
+    """The result of a request: its plan, and the finished apply (execution of the plan).
 
     ``applied`` is None if the plan was refused or had nothing to do.
     """
@@ -124,7 +124,7 @@ class Operator:
     def ask(self, request: Request, shown: Callable[[Plan], None]) -> Shown:
         """Handle a request as the command line does.
 
-        Resumes an unfinished apply of the request, or plans and applies it.
+        Resumes an unfinished apply (execution of a plan) of the request; without one, plans the request and applies it.
         """
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
@@ -141,7 +141,7 @@ class Operator:
         return Shown(now, applied, False)
 
     def recover(self) -> None:
-        """Restart dead slots of a processor that should run, as a recovery sensor and its run do."""
+        """Restart the dead workers of a processor that should run, as the recovery sensor and a recovery run do."""
         found = self.acting.registry.deployment(GROUP)
         if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting):
             return
@@ -256,7 +256,7 @@ class OperatorsHold(Hold):
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
         # The clock also renews the hold at moments when the scheduler must not switch processes. So the renewal uses
-        # the registry directly, without the points at which the scheduler can switch.
+        # Holdfast's registry directly, without the points at which the scheduler can switch.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

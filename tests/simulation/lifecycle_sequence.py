@@ -105,7 +105,7 @@ class Sequence(LifecycleJudge):
         self.settle()
 
     def clear(self) -> None:
-        """Request a random clear. Many clears are refused while the processor is running."""
+        """Request a random clear (deletion of keys). Many clears are refused while the processor is running."""
         random, workload = self.random, self.world.workload
         keys = sorted({message.key.decode() for messages in workload.messages for message in messages})
         selection: Selection = random.choice(
@@ -145,7 +145,7 @@ class Sequence(LifecycleJudge):
         inputs: Any = random.choice(["snapshot", "snapshot", "snapshot", "copied", "earliest", "stay"])
         known = self.world.cluster.committed_offsets(GROUP)
         if inputs == "stay" and len(known) < self.world.schedule.partitions:
-            inputs = "snapshot"  # a partition without a committed offset has no position to keep
+            inputs = "snapshot"  # "stay" needs a committed offset of each partition
         stores = tuple(random.sample(names, random.randint(0, len(names))))
         self.model.catch_up()
         wanted = (stores or tuple(names)) if inputs == "stay" else tuple(names)
@@ -289,7 +289,7 @@ class Sequence(LifecycleJudge):
                 if outcome.applied is None and calm and not struck:
                     self.check_untouched(request, before)
                 break
-            # the error tells the operator to start the workers that the apply has stopped
+            # If an apply (execution of a plan) fails, its error tells the operator to start the stopped workers.
             if isinstance(outcome, ApplyFailed):
                 self.ask(Deploy(GROUP), None, calm=False)
             self.told.append(f"{request}: {outcome}, {fault.who + ' ' + fault.aim if fault and struck else 'no fault'}")
@@ -344,9 +344,9 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal is temporary.
+        """Whether a refusal is temporary, so that the verb can be requested again.
 
-        Its cause is the session of a dead worker, or a worker that still restores its state.
+        The cause is then the group session of a dead worker, or a worker that still restores its state.
         """
         if not isinstance(outcome.plan.verdict, Refused):
             return False
@@ -355,9 +355,9 @@ class Sequence(LifecycleJudge):
         return self.model.up or not isinstance(request, Compact)
 
     def is_done(self, request: Request, known: int) -> bool:
-        """Whether the apply is done although its operator died.
+        """Whether the apply (execution of a plan) is done although its operator died.
 
-        In that case, the journal has a new apply that is done.
+        In that case, the registry's journal has a new apply that is done.
         """
         for record in self.world.registry.journal.applies(1_000)[: -known or None]:
             if record.outcome == "done" and plans.decode(record.plan).request == request:
@@ -365,9 +365,9 @@ class Sequence(LifecycleJudge):
         return False
 
     def is_held(self) -> bool:
-        """Whether a dead operator still holds an open apply.
+        """Whether a dead operator still holds an open apply (execution of a plan).
 
-        Another operator may end this apply only after a minute without a heartbeat.
+        Another operator may take over this apply only after a minute without a heartbeat.
         """
         return bool(self.world.registry.journal.applies(1, open_only=True))
 
@@ -396,7 +396,7 @@ class Sequence(LifecycleJudge):
             )
 
     def revive(self) -> None:
-        """Run recovery once. It restarts dead workers if it is allowed to."""
+        """Run recovery once, which restarts the dead workers of a processor that should run."""
         failure = self.world.operate(lambda operator: operator.recover()).failure
         if failure is not None:
             raise InvariantBroken("operator", f"recovery failed: {failure!r}") from failure

@@ -56,7 +56,7 @@ class LifecycleWorld:
 
     Args:
         schedule: The settings of the workers, drawn from a seed.
-        folder: An empty folder for lock files, exports and the registry.
+        folder: An empty folder for lock files, exports and Holdfast's registry.
         template: A new, empty registry to copy.
     """
 
@@ -78,7 +78,7 @@ class LifecycleWorld:
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = self.pids = 0
-        #: Whether all operators run on one machine. They then notice at once that the holder of an apply has ended.
+        #: Whether all operators run on one machine. An operator then sees at once that another operator has ended.
         self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
         self.paths = Paths(folder / "home")
@@ -243,7 +243,7 @@ class LifecycleWorld:
     # -- the registry ----------------------------------------------------------------------------------------------
 
     def newest_logged(self) -> tuple[int, str] | None:
-        """Return the newest generation in the changelogs with its code version, as the engine reads them."""
+        """The newest deployment that wrote to the changelogs: its generation (number) and its code version."""
         logs = [changelog_topic(GROUP, store) for store in self.workload.names]
         there = [log for log in logs if log in self.cluster._broker.topics]
         found = [record for log in there for _, record in self.cluster.read(log)]
@@ -259,7 +259,7 @@ class LifecycleWorld:
         return copy
 
     def replace_registry(self, copy: Path) -> None:
-        """Replaces the registry with a copy, as if a backup were restored."""
+        """Replaces Holdfast's registry with a copy, as if a backup were restored."""
         self.registry.close()
         for file in self._registry_file.parent.glob("registry.db*"):
             file.unlink()
@@ -267,11 +267,11 @@ class LifecycleWorld:
         self.registry = self._opened_registry()
 
     def _opened_registry(self) -> Registry:
-        """The registry, with the simulation's clock."""
+        """Holdfast's registry, with the simulation's clock."""
         return Registry(f"sqlite:///{self._registry_file}", self.clock.monotonic)
 
     def end(self) -> None:
-        """Ends all processes and closes the registry."""
+        """Ends all processes and closes Holdfast's registry."""
         self.simulation.end()
         self.registry.close()
 

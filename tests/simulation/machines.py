@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """One machine with a disk and at most one process. By default, the machine's name is also its slot."""
+    """One machine with a disk and at most one process. By default, the name is also the slot (place) of its worker."""
 
     def __init__(self, world: World, name: str, *, slot: str = "", settings: Settings | None = None) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Machine:
         self.wanted = False
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
-        #: Whether its next process runs the version of the processor in which one task reads both inputs.
+        #: Whether the machine's next process runs the version of the processor in which one task reads both inputs.
         self.joined = world.joined
         self._world = world
         self._lives = 0

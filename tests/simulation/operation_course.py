@@ -50,12 +50,12 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: At these points, the operator begins to hold an apply (the execution of a plan).
+#: Calls (points of the simulation) with which the operator begins to hold an apply (the execution of a plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
-#: Virtual seconds from the last disturbance to the checks. They are enough to report an interrupted apply, and for all
-#: attempts of recovery.
+#: Virtual seconds from the last disturbance to the checks. They are enough for all attempts of recovery, and to report
+#: an interrupted apply (execution of a plan).
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
-#: In most seeds, the quiet period ends after this many seconds if the machine matches the registry.
+#: In most seeds, the quiet period ends after this many seconds if the machine matches Holdfast's registry.
 CALM_S = 30.0
 #: The maximum number of actions that may be needed to repair the state after a course. Each action is the one that
 #: status names at that moment.
@@ -135,7 +135,7 @@ class CourseRun:
             self.check_state()
 
     def follow(self) -> None:
-        """Carry out the actions that status names, until the machine matches the registry.
+        """Carry out the actions that status names, until the machine matches Holdfast's registry.
 
         One command cannot repair two faults, for instance a hanging supervisor and an earlier interrupted apply. Status
         may therefore name another action after the first one. It may not name an action again, because that action did
@@ -164,7 +164,7 @@ class CourseRun:
             raise InvariantBroken("mended", f"{verdict.answer.colour}: {verdict.answer.text}; done: {done}")
 
     def check_undo(self) -> None:
-        """Check that the folders of the last two working releases exist, because plans name the earlier one as undo.
+        """Check that the folders of the last two working releases exist. A plan names a rollback to the earlier one.
 
         Raises:
             InvariantBroken: A release was pruned.
@@ -270,7 +270,7 @@ class CourseRun:
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Start a disturbance later.
 
-        It lasts ``seconds``, or until a person ends it if ``seconds`` is ``FOR_EVER_S``.
+        The disturbance lasts ``seconds``. If ``seconds`` is ``FOR_EVER_S``, it lasts until a person ends it.
         """
         clock = self.world.clock
 
@@ -331,7 +331,7 @@ class CourseRun:
         return self._begin(str(step.request), work, step.end)
 
     def abandon(self, step: Abandon) -> SimulatedProcess:
-        """Start an operator who abandons the open apply."""
+        """Start an operator who abandons (closes without an undo) the open apply (execution of a plan)."""
 
         def work(person: Person) -> None:
             for record in person.journal.applies(1, processor=GROUP, open_only=True):
@@ -355,7 +355,7 @@ class CourseRun:
         return process
 
     def strike(self, end: End, who: str, process: SimulatedProcess | None) -> None:
-        """Arrange a signal for a process, at a point or after some seconds."""
+        """Arrange a signal for a process, at a point (a call that it makes) or after some seconds."""
         strike = Strike(self.world, end, who)
         if end.after_s is None:
             self.world.strikes.append(strike)
@@ -386,11 +386,11 @@ class CourseRun:
         self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
         self.world.rest(CALM_S)
         if self.world.schedule.seed % 8 and not apart(self.world) and not self.sensor.busy:
-            return  # one seed in eight waits longer, and checks that the machine still matches
+            return  # One seed in eight continues, and checks that the machine still matches after a longer time.
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
-            shared = self.world.shared_since is not None  # a worker of another installation has some partitions
+            shared = self.world.shared_since is not None  # another installation's worker has partitions
             waits = shared or is_paused(self.world)
             busy = self.sensor.busy or (self._runs() and not waits and not is_consumed(self.world))
             if not busy:

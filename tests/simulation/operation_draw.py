@@ -56,8 +56,8 @@ from tests.simulation.operation_steps import (
 )
 from tests.simulation.workload import GROUP
 
-#: Points at which an operator's process is killed or interrupted. Points in the middle of an apply are listed twice, so
-#: that they are drawn more often.
+#: Points at which an operator's process is killed or interrupted. Points in the middle of an apply (execution of a
+#: plan) are listed twice, so that they are drawn more often.
 AIMS = (
     *OPERATORS_AIMS,
     "deployer.apply",
@@ -71,7 +71,8 @@ AIMS = (
     "registry.",
 )
 SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
-#: By sensor, the points at which one of its ticks is ended: `tick` is the recovery sensor, `hook` the webhook's sensor.
+#: Sensor -> the points at which a tick (one run) of the sensor is killed or interrupted. `tick` is the recovery sensor,
+#: `hook` is the sensor that posts to the webhook.
 TICKS_AIMS = {
     "tick": ("", "", "registry.", "registry.open_incident", "http:", "deployer."),
     "hook": ("", "", "registry.", "webhook", "dagster."),
@@ -116,9 +117,9 @@ def draw_course(seed: int) -> Course:
 
 
 def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts steps that end a sensor's tick at one of its calls.
+    """Sometimes inserts steps that kill or interrupt a tick (one run of a sensor) at one of the calls that it makes.
 
-    The separate random generator leaves all other choices of the seed unchanged.
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
     """
     for _ in range(3):
         if random.random() < 0.1:
@@ -129,9 +130,9 @@ def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts a rarely used verb, after a step that makes this verb necessary.
+    """Sometimes inserts a rarely used verb (operator command), after a step that makes this verb necessary.
 
-    The separate random generator leaves all other choices of the seed unchanged.
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
     """
     drawn, at = random.random(), random.randint(1, len(steps))
     end = _draw_end(random, AIMS) if random.random() < 0.6 else None
@@ -149,7 +150,7 @@ def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
     """Sometimes inserts a pause or a version that does not start, or appends a change that ends half done.
 
-    The separate random generator leaves all other choices of the seed unchanged.
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
     """
     if random.random() < 0.15:
         steps.insert(random.randint(1, len(steps)), Pause(random.choice(["0", "0", "1"])))
@@ -189,7 +190,7 @@ def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts a clear that writes an undo file, mostly while input arrives and a worker is killed."""
+    """Sometimes inserts a clear (deletion of keys) with an undo file, mostly while input arrives and a worker dies."""
     if random.random() >= 0.1:
         return steps
     online = Clear(GROUP, selection=random.choice([Prefix("k"), Prefix("k"), Keys(("k0", "k1"))]))
@@ -314,7 +315,7 @@ def _draw_request(random: Random) -> Request:
 
 
 def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
-    """Draws when an operator is ended, mostly early: an apply passes 10 to 100 points and takes seconds."""
+    """Draws when an operator is ended, mostly early: an apply (executed plan) has 10 to 100 points in a few seconds."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     drawn, begun = random.random(), aims is AIMS and random.random() < 0.7
     if drawn < 0.25:

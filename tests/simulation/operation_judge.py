@@ -29,8 +29,8 @@ from tests.simulation.workload import GROUP
 
 #: Matches a command in a text; the match ends before the first word that cannot belong to a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
-#: A phrase in actions that names a version of the definition to return to, and one for a command in another
-#: installation.
+#: ``_FORMER`` matches an action that tells the user to return to a former version of the definition. ``_THERE`` is part
+#: of an action whose command must be run in another installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
 #: The first words of the action after a refused proof (trial run). A person must correct the definition, then repeat
 #: the command.
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def apart(world: OperationWorld) -> tuple[str, ...]:
-    """How the machine differs from the registry, as one sentence for each difference."""
+    """How the machine differs from Holdfast's registry, as one sentence for each difference."""
     found = world.registry.deployment(GROUP)
     if found is None:
         return ()
@@ -85,7 +85,7 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
 
 
 def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]) -> list[str]:
-    """Sentences about slots whose programs have another release or other settings than deployed."""
+    """Sentences about slots (places of workers) whose program has another release or other settings than deployed."""
     release = world.registry.releases.of_version(GROUP, found.code_version)
     if release is None:
         return []
@@ -115,7 +115,7 @@ def is_consumed(world: OperationWorld) -> bool:
 
 
 def judge(world: OperationWorld) -> Verdict:
-    """Compare the machine with the registry, and ask for the status.
+    """Compare the machine with Holdfast's registry, and ask for the status.
 
     Raises:
         InvariantBroken: They differ, and status is not red with an action.
@@ -123,7 +123,8 @@ def judge(world: OperationWorld) -> Verdict:
     told: list[Answer] = []
     act(world, lambda person: told.append(person.processor_now().answer), "status")
     found = Verdict(apart(world), told[0])
-    # a pause may be intended, so status is yellow; if an apply left the pause, status is red
+    # If a worker is paused, status is yellow, because the pause may be intended. If an interrupted apply (execution of
+    # a plan) has left the pause, status is red.
     enough = ("red", "yellow") if found.apart and all(each.endswith(PAUSED) for each in found.apart) else ("red",)
     if found.apart and found.answer.colour not in enough:
         raise InvariantBroken("told", f"{list(found.apart)}; status is {found.answer.colour}: {found.answer.text}")
@@ -135,7 +136,7 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """The slots that do not run although recovery should have started them, as a text. Empty if there is none.
+    """Text with the slots (places of workers) without a worker that recovery should have started; empty if none.
 
     Not listed are slots that an apply holds, or for which an incident asks a person.
     """
@@ -164,7 +165,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
         InvariantBroken: The action is refused or fails.
     """
     failed, action = "", verdict.action
-    # a person who reads the action repairs the worker's configuration before running the command
+    # The action also tells the person to repair the worker's configuration before running the command.
     world.broken_slots.clear()
     if (version := _FORMER.search(action)) is not None:
         world.define(version.group(1))
@@ -176,7 +177,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
             if words[0] != "down":
                 return f"holdfast {' '.join(words)}"
-        except RolledBack:  # the former version runs again and is recorded; the next check judges this
+        except RolledBack:  # the deploy failed, and the former version runs again; the next check judges this state
             return f"holdfast {' '.join(words)}, which went back"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"

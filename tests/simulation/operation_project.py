@@ -35,7 +35,7 @@ class Project:
         folder.mkdir()
 
     def define(self, version: str, revision: int) -> None:
-        """Writes both modules with this version."""
+        """Writes both modules of the definition: the first with this version, the second also with this revision."""
         app = f"import {RATES}\n\nVERSION = {version!r}\napplication = {RATES}.VERSION, VERSION\n"
         (self.folder / f"{APP}.py").write_text(app)
         (self.folder / f"{RATES}.py").write_text(f"VERSION = '{version}.{revision}'\n")

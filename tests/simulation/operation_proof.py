@@ -46,7 +46,7 @@ class SimulatedProver(Prover):
         seen = process.name, self.stage.release_id
         if release == self.stage.former:
             if version == HANGS:
-                # the running version hangs as well, so the hang is no fault of the new version
+                # On the same messages, the running version hangs as well, so the hang is no fault of the new version.
                 world.hung.discard(seen)
         elif version == HANGS:
             world.hung.add(seen)

@@ -20,14 +20,16 @@ FOR_EVER_S = 1e6
 class End:
     """A signal to a process.
 
-    It comes at the n-th point whose name starts with ``aim``, or ``after_s`` seconds from now.
+    The signal comes ``after_s`` seconds from now, or at the n-th point whose name starts with ``aim``. A point is a
+    call at which a simulated process can be interrupted.
     """
 
     signal: Signal
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points are counted only after the operator's apply has begun. Most points before that belong to planning.
+    #: Whether points are counted only after the operator's apply (execution of a plan) has begun. Most earlier points
+    #: belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -54,14 +56,14 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """An operator abandons the open apply, if there is one."""
+    """An operator abandons (closes without an undo) the open apply (execution of a plan), if there is one."""
 
     end: End | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """A process gets a signal at a point: a worker, a recovery run (`run`), or a sensor's tick (`tick`, `hook`)."""
+    """A worker, recovery run (`run`) or sensor's tick (`tick`, `hook`) gets a signal at one of its calls (points)."""
 
     who: str
     end: End
@@ -76,7 +78,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Produce this share of the remaining input at the first point whose name starts with ``aim``."""
+    """Produce this share of the remaining input at the first call (point) whose name starts with ``aim``."""
 
     share: float
     aim: str
@@ -115,14 +117,14 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Spoil:
-    """One slot gets a wrong configuration: its worker is killed, and each later worker ends when it starts."""
+    """A slot (place of a worker) gets a wrong configuration: its worker is killed, and later workers end at start."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A client pauses the worker of a slot by HTTP."""
+    """A client pauses the worker of a slot (place of a worker) by an HTTP request."""
 
     slot: str
 
@@ -150,7 +152,7 @@ class DeleteRun:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Replace the plan of the open apply with one that another version of Holdfast wrote."""
+    """Replace the plan of the open apply (execution of a plan) by a plan that another version of Holdfast wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +174,12 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class CopyRegistry:
-    """Copy the registry, as a backup."""
+    """Copy Holdfast's registry, as a backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRegistry:
-    """Replace the registry by its backup, as soon as no command, recovery run or sensor tick is running."""
+    """Replace Holdfast's registry by its backup, as soon as no command, recovery run or sensor tick is running."""
 
 
 Step = (

@@ -27,7 +27,7 @@ from tests.simulation.workload import GROUP
 
 #: The point that a worker passes after the last line of the file and before the first delete.
 DELETES = "clear:deletes"
-#: The number of entries in a batch. It is small, so that a clear has several batches.
+#: The number of entries in a batch of deletes. It is small, so that a clear (deletion of keys) has several batches.
 BATCH = 2
 
 

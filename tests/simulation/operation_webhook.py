@@ -1,8 +1,9 @@
-"""The simulated sensor ``notifications``, which posts messages about incidents and states to a webhook.
+"""The simulated sensor ``notifications``, which posts messages about incidents and problems to a webhook.
 
-Checks which messages reach the webhook, how often, and whether the end of a state is reported.
+A problem here is a state of the processor that needs a person, for example an interrupted apply. The module checks
+which messages reach the webhook, how often, and whether the end of a problem is reported.
 
-A tick (one run of the sensor) takes no virtual time. It reads the registry and the workers' statuses, and posts
+A tick (one run of the sensor) takes no virtual time. It reads Holdfast's registry and the workers' statuses, and posts
 messages. A signal may end it at each of its calls. It draws no random numbers, so a course runs in the same way with
 and without the webhook.
 """
@@ -30,7 +31,7 @@ from tests.simulation.workload import GROUP
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
 
-#: Seconds within which a state that needs a person is reported, and seconds within which its end is reported.
+#: Maximum seconds until a problem that needs a person is reported, and maximum seconds until its end is reported.
 PROMISED_S = 60.0
 REPEAT = timedelta(hours=24)
 
@@ -73,7 +74,7 @@ class DirectClient(SimulatedClient):
 
 
 class WatchingPerson(Person):
-    """The simulated program with which a tick reads the registry, the workers' statuses and the broker."""
+    """The simulated program with which a tick reads Holdfast's registry, the workers' statuses and the broker."""
 
     #: The timeout of requests to the broker. It is 0, because no time passes in a tick: if the broker is down, a
     #: request fails at once.
@@ -149,7 +150,7 @@ class Webhook:
         return Answer(200, "")
 
     def lasting(self) -> dict[str, str]:
-        """Return the actions of the reported states that have not ended, by the id of the state's first message."""
+        """The reported problems whose end was not reported: id of a problem's first message -> action for the user."""
         found: dict[str, str] = {}
         for each in self.received.values():
             if each.event == "state.needs":
@@ -157,10 +158,10 @@ class Webhook:
         return {name: action for name, action in found.items() if f"{name}-over" not in self.received}
 
     def check(self) -> None:
-        """Check that a state that needs a person has one event with its action, and that other states have no event.
+        """Check the messages: a problem that needs a person has exactly one, with its action; without a problem, none.
 
         Raises:
-            InvariantBroken: After ``PROMISED_S``, the events still differ.
+            InvariantBroken: After ``PROMISED_S``, the messages still do not match the processor's status.
         """
         until = self._world.clock.monotonic() + PROMISED_S
         while wrong := self._wrong(self._now()):
@@ -169,12 +170,12 @@ class Webhook:
             self._world.rest(NOTIFY_EVERY_S / 3)
 
     def _now(self) -> ProcessorNow:
-        """The processor's present state, as `holdfast status` reads it."""
+        """The processor's present status, as `holdfast status` reads it."""
         watcher: Any = Watcher(self._world, "reader")
         return processor_now(GROUP, WatchingPerson(self._world, watcher).acting, LIMITS)
 
     def _wrong(self, seen: ProcessorNow) -> str:
-        """The difference between the sent messages and the state in `holdfast status`; empty if there is none."""
+        """The difference between the sent messages and the problem in `holdfast status`; empty if there is none."""
         answer, incident, lasting = seen.answer, seen.incident, self.lasting()
         said = f"{lasting} are told; status: {answer.text}"
         if answer.passed:
@@ -184,7 +185,7 @@ class Webhook:
             is_told = closed.event == "incident.failed" and closed.id in self.received
             return "" if is_told and not lasting else f"incident {incident.id}: {said}"
         if not answer.action:
-            # without an action, the state ends by itself, or is reported after a limit that no course reaches
+            # A problem without an action ends by itself, or is reported only after a time that no course reaches.
             return ""
         return "" if list(lasting.values()) == [answer.action] else said
 

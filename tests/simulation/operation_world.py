@@ -99,23 +99,23 @@ class OperationWorld(LifecycleWorld):
         self.idle_s = 0.5
         #: The virtual time at which each recovery run began.
         self.run_began: dict[str, float] = {}
-        #: Called at each point of each process; a true result kills the process.
+        #: Called at each point (call that can be interrupted) of each process; a true result kills the process.
         self.strikes: list[Callable[[SimulatedProcess, str], bool]] = []
         self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
         #: The environment of operators and Dagster, with the settings of workers.
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
-        #: The slots whose workers end with ``NoConfiguration`` until a person repairs their configuration.
+        #: The slots (places of workers) whose workers end with ``NoConfiguration`` until a person repairs it.
         self.broken_slots: set[str] = set()
-        #: The releases that have worked, without repetitions. The latest release is the last one.
+        #: The releases that have worked (processed all partitions), each once; the one that worked last is at the end.
         self.worked: list[str] = []
-        #: The versions that the last worker of each slot has imported.
+        #: Slot (place of a worker) -> the versions of the two modules that its last worker has imported.
         self.imported: dict[str, Imported] = {}
         self._strangers: list[Member] = []
         #: Hangs in proofs (trial runs), as (process that ran the proof, release). The running release did not hang
         #: there.
         self.hung: Hung = set()
-        #: A backup of the registry, and the registries that were replaced by it. Processes that had opened them keep
-        #: them.
+        #: A backup of Holdfast's registry, and the registries that were replaced by it. Processes that had opened a
+        #: replaced registry continue to use it.
         self._backup: Path | None = None
         self._former: list[Registry] = []
         #: The virtual time at which a worker of another installation joined the group; None if no such worker is in it.
@@ -170,7 +170,7 @@ class OperationWorld(LifecycleWorld):
         sleep = process.sleep
 
         def sleep_longer(seconds: float) -> None:
-            # keep the usual short pause if a request has arrived since the worker's last check
+            # A worker without messages sleeps long. If a request has arrived meanwhile, it sleeps only the usual time.
             worker = program.worker
             program.idle = IDLE_S <= seconds < self.idle_s and not (worker is not None and worker.requests)
             try:
@@ -225,12 +225,12 @@ class OperationWorld(LifecycleWorld):
         self.shared_since = None
 
     def feed(self, partition: int, upto: int) -> None:
-        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers run on other machines, with right clocks
+        skew_s, self.clock.skew_s = self.clock.skew_s, 0.0  # producers run on other machines, whose clocks are correct
         super().feed(partition, upto)
         self.clock.skew_s = skew_s
 
     def pause(self, slot: str) -> None:
-        """Pause the worker of a slot, if it runs. Like a real HTTP request, this happens on the worker's own thread."""
+        """Pause the worker of a slot (place), if it runs. As with real HTTP, the worker's own thread does this."""
         program = self.programs.get(self.paths.program(GROUP, slot))
         if program is not None and program.worker is not None:
             program.worker.requests.append(WorkerRequest(program.worker.pause, only_reads=False))
@@ -248,16 +248,16 @@ class OperationWorld(LifecycleWorld):
                 self.kill(program.process)
 
     def copy_of_registry(self) -> None:
-        """Copy the registry, as a backup."""
+        """Copy Holdfast's registry, as a backup."""
         self._backup = self.copy_registry()
 
     def put_registry_back(self) -> bool:
-        """Replace the registry by its backup. Returns False if no backup exists."""
+        """Replace Holdfast's registry by its backup. Returns False if no backup exists."""
         if self._backup is None:
             return False
         self._former.append(self.registry)
         self.replace_registry(self._backup)
-        self.worked.clear()  # the backup lacks the releases that have worked since it was made
+        self.worked.clear()  # the backup does not know when releases worked after the backup was made
         return True
 
     @property
@@ -273,7 +273,7 @@ class OperationWorld(LifecycleWorld):
             self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
 
     def noting_what_works(self) -> Any:
-        """A patch that appends each release that works to ``worked``."""
+        """A patch: each release that the registry records as working is also moved to the end of ``worked``."""
         original = ReleaseBook.works
 
         def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
@@ -283,7 +283,7 @@ class OperationWorld(LifecycleWorld):
         return patch.object(ReleaseBook, "works", works)
 
     def make_foreign(self) -> None:
-        """Replace the plans of open applies with plans that another version of Holdfast wrote."""
+        """Replace the plans of open applies (executions) by plans that another version of Holdfast wrote."""
         changed = update(tables.applies).where(tables.applies.c.finished_at.is_(None))
         with self.registry._database.writing() as connection:
             connection.execute(changed.values(plan='{"of": "another version"}'))
@@ -302,7 +302,7 @@ class OperationWorld(LifecycleWorld):
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
     def now(self) -> datetime:
-        """The present virtual time, in the form that the registry records."""
+        """The present virtual time, in the form that Holdfast's registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
     # -- simulated processes, and the commands that they run
@@ -378,14 +378,14 @@ class Person(Operator):
         self.facts._world = self.acting
 
     def resume(self, number: int) -> None:
-        """Resumes an apply, as ``Verbs.resume`` does."""
+        """Resumes an interrupted apply (execution of a plan), as ``Verbs.resume`` does."""
         record = self._open(number)
         if record is not None:
             refuse_beside(record, self.acting)
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
-        """Abandons an apply, as ``Verbs.abandon`` does; returns what the apply leaves undone."""
+        """Closes an apply (execution of a plan) as ``Verbs.abandon`` does; returns sentences about its undone parts."""
         record = self._open(number)
         if record is None:
             return ()
@@ -415,7 +415,7 @@ class Person(Operator):
         return slots_at_work(processor, self.acting)
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
-        """The slots and programs of a release, as ``Verbs`` finds them."""
+        """The slots (places of workers) and programs of a release, as ``Verbs`` finds them."""
         machine: Any = _Machine(self.acting, self.world.project, self.world.environment)
         definition: Any = SimpleNamespace(name=processor, topology=self.world.topology)
         topics: Any = self.topics
@@ -452,7 +452,7 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 
 @contextmanager
 def _reads_remembered() -> Iterator[None]:
-    """Answers repeated reads of the registry from memory, as long as nothing was written.
+    """Answers repeated reads of Holdfast's registry from memory, as long as nothing was written.
 
     Reads take a third of a course's time. Rows whose age matters are not remembered: open applies and open incidents.
     """

@@ -79,9 +79,10 @@ class Others:
         return not self._world.operator.wanted
 
     def regroup(self) -> None:
-        """An operator deploys the other version, which has one store more or one less.
+        """An operator deploys the other of the processor's two versions.
 
-        Tasks that read two inputs are joined by this store.
+        One version has an additional store, which both inputs feed. So its tasks read both inputs of a partition. In
+        the version without this store, each task reads one input.
         """
         if self.busy:
             return

@@ -270,7 +270,7 @@ def check_all(world: OwnerWorld) -> None:
     final.check_databases("state", world.databases(), excused=set(range(world.schedule.partitions)))
     if world.checkpoints.manifests():
         world._audit(final, checkpoints=True)
-    for topic in world.changelogs:  # no process is running that could still need a tombstone
+    for topic in world.changelogs:  # all processes have ended, so none needs the tombstones
         for number in range(world.schedule.partitions):
             world.history.observe()
             world.cluster.compact(Partition(topic, number), drop_tombstones=True)
@@ -326,7 +326,7 @@ def draw_adoption(
         world.cluster.produce(shadow, value, key, partition=partition)
 
     for key in [key_prefix(b"gone") + b"total", *content]:
-        if random.random() < 0.5:  # first write another value, which the next record of this key overwrites or deletes
+        if random.random() < 0.5:  # first write another value, which a later record of the same key replaces
             send(key, encode_value(-1, 0))
             send(META_KEY, ChangelogMeta({INPUT: 1}, 1, "").encode())
     send(key_prefix(b"gone") + b"total", None)

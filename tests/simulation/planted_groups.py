@@ -87,7 +87,7 @@ def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Anybody(frozenset[str]):
-    """A set of upstream tasks that seems empty. So the stream does not wait for tasks that have sent no watermark."""
+    """A set of upstream tasks that seems empty, so that a stream does not wait for tasks that sent no watermark yet."""
 
     def __len__(self) -> int:
         return 0

@@ -33,23 +33,26 @@ from tests.simulation.planted import Planted, print_table
 
 
 def _word_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the registry still says "deploying" after the apply has ended, and this is trusted."""
+    """The bug: Holdfast's registry still says "deploying" after the apply (execution of a plan) has ended.
+
+    Status and recovery trust this record.
+    """
     patch.setattr(applies, "_no_longer_deploying", lambda processor, now: text("SELECT 1"))
     patch.setattr(incidents, "wanted", lambda recorded, world: recorded)
 
 
 def _live_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """The bug: an open apply counts as running, even if its process is dead."""
+    """The bug: an open apply (execution of a plan) counts as running, even if its process is dead."""
     patch.setattr(processor_now, "is_broken_off", lambda record: False)
 
 
 def _applies_block(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery waits for every open apply, even if its process is dead."""
+    """The bug: recovery waits for every open apply (execution of a plan), even if the apply's process is dead."""
     patch.setattr(incidents, "is_broken_off", lambda record: False)
 
 
 def _two_actions(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the reason that an apply gives contains a second action, which status shows."""
+    """The bug: status shows two actions, because the quoted error of an apply (executed plan) contains one, too."""
     patch.setattr(answer, "in_one_line", lambda told: told.splitlines()[0])
 
 
@@ -59,7 +62,7 @@ def _nobody_recovers(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
-    """The bug: if one slot needs a person, recovery restarts no other slot."""
+    """The bug: if only a person can repair one worker, recovery restarts none of the other workers."""
     original = recovery.decide_slots
 
     def decide(*given: Any) -> PerSlot:
@@ -120,18 +123,18 @@ def _pause_is_fine(patch: pytest.MonkeyPatch) -> None:
 
 
 def _record_has_all(patch: pytest.MonkeyPatch) -> None:
-    """The bug: running workers that the registry does not record are not noticed."""
+    """The bug: running workers that Holdfast's registry does not record are not noticed."""
     patch.setattr(incidents, "slots_beyond", lambda *given: ())
 
 
 def _ahead_is_past(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a timestamp in the future, from a clock that was ahead, counts like a past one."""
+    """The bug: a recorded time that is in the future, because a clock was ahead, is treated like a time in the past."""
     for module in (ages, diagnosis, incidents):
         patch.setattr(module, "is_ahead", lambda moment, now: False)
 
 
 def _plan_is_read(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the plan of an open apply is decoded even if another version of Holdfast wrote it."""
+    """The bug: the plan of an open apply (execution) is decoded even if another version of Holdfast wrote the plan."""
     patch.setattr(way_on, "read", lambda record: plans.decode(record.plan))
 
 
@@ -141,7 +144,7 @@ def _fails_for_good(patch: pytest.MonkeyPatch) -> None:
 
 
 def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """The bug: status names the command for an interrupted apply even while the supervisor hangs."""
+    """The bug: status names the command for an interrupted apply (execution of a plan) while the supervisor hangs."""
     original = processor_now.judge_interrupted
 
     def judge(begun: Any, found: Any) -> Any:
@@ -192,7 +195,7 @@ def _only_the_definition(patch: pytest.MonkeyPatch) -> None:
 
 
 def _written_early(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear writes its undo file first and pauses the input afterwards."""
+    """The bug: a clear (deletion of keys) writes its undo file before it pauses the input, not after the pause."""
     original, export, hold = keys.clear, keys.export, Maintenance.hold
 
     def clear(worker: Any, ticket: Any, tasks: Any, asked: Any, *rest: Any) -> Any:
@@ -212,7 +215,7 @@ def _written_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _file_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a repeated clear keeps the undo file of its first attempt."""
+    """The bug: a repeated clear (deletion of keys) keeps the undo file of its first attempt."""
     original = keys.export
 
     def export(worker: Any, ticket: Any, *rest: Any, once: str = "", **named: Any) -> Any:

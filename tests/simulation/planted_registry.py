@@ -84,7 +84,7 @@ def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
         return claim(applier, record)
 
     def refuse(applier: Applier, record: Any, begun: Any) -> None:
-        """Refuses no claim. The planted bug decides by the clock of the claiming host, and so does the claim itself."""
+        """Refuses no claim of an apply here, because with this bug only ``by_own_clock`` decides about the claim."""
 
     del begin
     patch.setattr(ModelHold, "take", take)
@@ -143,9 +143,9 @@ def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery claims an apply because it had no heartbeat when recovery checked it.
+    """The bug: recovery takes over an apply (execution of a plan) that had no heartbeat when recovery checked it.
 
-    Its holder may have sent a heartbeat between the check and the claim.
+    The apply's holder may have sent a heartbeat between the check and the take-over.
     """
     patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 

@@ -67,7 +67,7 @@ def former_positions(patch: pytest.MonkeyPatch) -> None:
     def looks(self: InMemoryReplayer, records_max: int) -> object:
         if self._starts is asked[0]:
             return look(self, records_max)
-        asked[0] = self._starts  # the first poll after an assignment returns no records yet
+        asked[0] = self._starts  # with this bug, the first poll after an assignment returns nothing
         return [], {}
 
     patch.setattr(InMemoryReplayer, "assign", assigns)

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.recovery.webhook_messages import Need
 
 
 def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """The bug: no message reports states of this kind."""
+    """The bug: no message reports problems of this kind."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = state_messages.need_of
@@ -32,7 +32,7 @@ def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _told_at_each_tick(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a state that lasts is reported as a new state at each tick of the sensor."""
+    """The bug: a problem that lasts is reported as a new problem at each tick (run) of the sensor."""
     original = state_messages.follow
 
     def follow(known: Any, needs: Any, unread: Any, now: Any) -> Any:
@@ -45,7 +45,7 @@ def _told_at_each_tick(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_over(patch: pytest.MonkeyPatch) -> None:
-    """The bug: no message reports the end of a state."""
+    """The bug: no message reports the end of a problem."""
     original = state_messages.messages_of
     patch.setattr(
         state_messages, "messages_of", lambda *given: [each for each in original(*given) if each.event != "state.over"]
@@ -53,12 +53,12 @@ def _never_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def _clock_is_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a state that began while the clock was ahead is reported only when its recorded time has come."""
+    """The bug: if a problem began while the clock was ahead, it is reported only after its recorded start time."""
     patch.setattr(state_messages, "is_ahead", lambda moment, now: False)
 
 
 def _first_action_stays(patch: pytest.MonkeyPatch) -> None:
-    """The bug: if the action of a state changes, the new action is not reported."""
+    """The bug: if the user's action for a problem changes, the new action is not reported."""
     original = state_messages.follow
 
     def follow(*given: Any) -> Any:
@@ -75,7 +75,10 @@ def _failed_is_silent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the command of an interrupted apply lacks all arguments after verb and processor."""
+    """The bug: the message names the command that repeats an interrupted apply without most of its arguments.
+
+    Only the verb and the processor are left.
+    """
     original = way_on.command_of
     patch.setattr(way_on, "command_of", lambda request: " ".join(original(request).split()[:4]))
 

@@ -112,7 +112,7 @@ def _result_fails_its_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ResultsAside, "fails", fails)
 
 
-#: The tests of one step find these bugs. No result fails in the simulation.
+#: Bugs in the handling of failed results. The tests of one step detect them; in the simulation, no result fails.
 RESULTS: Plants = {
     "a result that failed leaves its outputs": _failed_result_stays,
     "a result that fails makes the message fail that closes its window": _result_fails_its_message,
@@ -135,7 +135,7 @@ def _session_early(patch: pytest.MonkeyPatch) -> None:
     former = SessionStore._of_entry
 
     def early(self: SessionStore, entry: Any) -> Open | None:
-        # with this bug, a session closes by the end that it had when its index entry was written
+        # With this bug, a session closes too early: at the end that it had when its index entry was written.
         session = former(self, entry)
         return session if session is None else session._replace(end=entry.end)
 

@@ -33,7 +33,7 @@ from tests.simulation.planted import Planted, print_table
 
 
 def _local_only(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear deletes only in the local database, not in the changelog."""
+    """The bug: a clear deletes keys only in the local database, not in the changelog."""
 
     def commit_apart(worker: Any, task: Any, ticket: Any, writes: Any, inputs: Any) -> Any:
         changes = [change for name, each in writes.items() for change in task.states[name].rocks_changes(each)]
@@ -95,7 +95,7 @@ def _set_aside_deletes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The bug: workers that are started for a clear do not start paused."""
+    """The bug: workers that are started for a clear (deletion of keys) do not start paused."""
     original = DeployedProcessors.run
 
     def run(self: DeployedProcessors, processor: str, stage: RunProcessor, tell: Any) -> Any:
@@ -105,7 +105,7 @@ def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_partitions(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear of some partitions clears all partitions."""
+    """The bug: a clear (deletion of keys) in some partitions deletes the keys in all partitions."""
     original = RunningOwners.clear
 
     def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
@@ -115,7 +115,7 @@ def _all_partitions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_keys(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear of some keys clears all keys."""
+    """The bug: a clear (deletion of keys) of some keys deletes all keys."""
     original = RunningOwners.clear
 
     def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
@@ -125,7 +125,7 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
-    """The bug: an apply whose operator died after the last stage stays open."""
+    """The bug: if the operator dies after the last stage, the apply (execution of a plan) stays open."""
     patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 
@@ -207,12 +207,12 @@ def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
 
 
 def _registry_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a registry that is older than the processor is trusted."""
+    """The bug: Holdfast's registry is trusted even if it is an old copy, older than the processor's deployment."""
     patch.setattr(marking, "judge", lambda *of: None)
 
 
 def _recovery_trusts(patch: pytest.MonkeyPatch) -> None:
-    """The bug: recovery does not check whether the registry is older than the processor. Verbs still check this."""
+    """The bug: recovery does not check whether Holdfast's registry is an old copy. Verbs still check this."""
     patch.setattr(incidents, "behind", lambda *of: None)
 
 

@@ -23,12 +23,12 @@ from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 
-#: With the planted bug, only this many tasks read their input again.
+#: With the planted bug ``few_rewound``, only this many tasks read their input again after an abort.
 FIRST_TASKS = 3
 
 
 def host_is_identity(patch: pytest.MonkeyPatch) -> None:
-    """The bug: two state folders with the same slot name get the same transactional id."""
+    """The bug: two state folders with the same slot (name of a worker's place) get the same transactional id."""
     patch.setattr(worker_start, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
 
 
@@ -54,7 +54,7 @@ def parted_inputs_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear deletes state, but does not set the input offsets back."""
+    """The bug: a clear deletes all state, but does not set the committed input offsets back."""
     clear = keys.clear
 
     def clears(worker: Any, ticket: Any, tasks: Any, asked: Any, selection: Any, moves: Any) -> Work:
@@ -64,7 +64,7 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_cleared(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a clear skips every second key."""
+    """The bug: a clear (deletion of all keys) skips every second key."""
     batch = Sweep.batch
 
     def batches(self: Sweep) -> Mapping[str, Any]:

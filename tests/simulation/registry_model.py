@@ -1,7 +1,7 @@
 """A model of the holds (exclusive claims) on a processor. Applies, recovery runs and abandons compete for it.
 
 Each actor runs production code of applies and recovery in a greenlet, on a real registry database. It yields before and
-after each call of the registry. So a schedule is one order of the actors' transactions. Between two turns, the
+after each call of Holdfast's registry. So a schedule is one order of the actors' transactions. Between two turns, the
 database's clock advances, a host's clock jumps, or an actor is frozen, thawed or killed. The judge derives the present
 holder from the registry's answers, and checks that each later answer agrees.
 """
@@ -47,7 +47,7 @@ STEPS_S = (-3_600.0, -61.0, 61.0, 3_600.0)
 
 #: Writes that need the holder's token. They return whether they took effect.
 HELD_WRITES = ("beat_apply", "note_stage", "beat_incident")
-#: Writes of a registry that is bound to a hold. They raise an error if the hold is lost.
+#: Methods of ``Registry.fenced``, which write for one holder (process with the hold). They fail if the hold is lost.
 FENCED_WRITES = ("record_action", "note_incident", "begin_attempt")
 
 
@@ -82,11 +82,11 @@ class Judge:
     beaten_s: float = 0.0
     #: Killed holders whose death the other actors can see, because all actors are on one machine.
     gone: set[str] = field(default_factory=set)
-    #: The stages that are recorded as done, as (apply, stage).
+    #: The stages (steps of plans) that are recorded as done, as (apply, stage): both are numbers.
     noted: set[tuple[int, int]] = field(default_factory=set)
 
     def took(self, actor: str, token: int) -> None:
-        """The registry has answered that an actor now holds the processor."""
+        """Holdfast's registry has answered that an actor now holds the processor."""
         silent_s = self.clock() - self.beaten_s
         if self.holder not in (None, actor) and self.holder not in self.gone and silent_s <= SILENT_S:
             raise InvariantBroken("one holder", f"{actor} took from {self.holder}, silent for {silent_s} s")
@@ -95,18 +95,18 @@ class Judge:
         self.holder, self.token, self.beaten_s = actor, token, self.clock()
 
     def wrote(self, actor: str, what: str) -> None:
-        """A write that needs the hold has taken effect for this actor."""
+        """The registry has answered that a write of this actor, which needs the hold, has taken effect."""
         if self.holder != actor:
             raise InvariantBroken("former holder", f"{what} by {actor} took effect; {self.holder} holds")
         self.beaten_s = self.clock() if what in ("beat", "note_stage") else self.beaten_s
 
     def gave_back(self, actor: str, what: str) -> None:
-        """An actor has ended its hold."""
+        """The registry has answered that an actor has ended its hold on the processor."""
         self.wrote(actor, what)
         self.holder = None
 
     def acted(self, actor: str, what: str) -> None:
-        """The actor has changed something outside the registry, through the deployer."""
+        """The actor has changed something outside Holdfast's registry, through the deployer."""
         if self.holder != actor:
             raise InvariantBroken("effect", f"{what} by {actor}; {self.holder} holds")
 
@@ -133,7 +133,7 @@ class Actor:
             live(self)
         except (HoldfastError, Killed):
             pass
-        except BaseException as failure:  # the model raises this error at the end of the turn
+        except BaseException as failure:  # an error that ends the actor; `turn` raises it again
             self.failure = failure
 
     @property
@@ -147,7 +147,7 @@ class Actor:
             raise self.failure
 
     def kill(self) -> None:
-        with suppress(Killed):  # the error is raised here if the actor's greenlet has not started yet
+        with suppress(Killed):  # `throw` raises the error here if the actor's greenlet has not started yet
             self._greenlet.throw(Killed)
 
     def point(self) -> None:
@@ -200,7 +200,7 @@ class Turns:
 
 
 class ModelHold(Hold):
-    """A hold that is renewed by the model's clock instead of by a thread."""
+    """A hold (exclusive claim on the processor) that is renewed by the model's clock instead of by a thread."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()

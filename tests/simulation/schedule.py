@@ -88,13 +88,14 @@ AIMS = (
     None,
     None,
 )
-#: If the fault's own point is not passed within this many points, the fault occurs at any point.
+#: A fault waits for its own point (a call such as a step of the commit cycle). If no process makes this call within so
+#: many points, the fault occurs at the next point of any kind.
 AIM_PATIENCE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. It waits for ``after`` points since the last fault, then for a point whose name starts with ``aim``."""
+    """A fault. It waits for ``after`` points (calls) since the last fault, then for one that starts with ``aim``."""
 
     kind: Kind
     after: int

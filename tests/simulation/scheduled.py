@@ -1,6 +1,6 @@
 """A workload for the simulation: functions of messages, and schedules (functions that are called by the clock).
 
-Each scheduled time (slot) fires once, whichever worker runs.
+For each scheduled time (slot), a schedule's function is called once, whichever worker runs.
 """
 
 from __future__ import annotations

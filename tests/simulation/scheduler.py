@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: The number of points at one virtual time above which a process counts as looping without sleep.
+#: With more points (calls) than this at one virtual time, a process counts as looping without sleep.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
@@ -35,7 +35,7 @@ class SimulationStuck(HoldfastError):
 
 
 class Step(Enum):
-    """The decision about a process at a point."""
+    """The decision about a process at a point (a call at which it can be switched or killed)."""
 
     GO_ON = "go on"
     YIELD = "yield"
@@ -139,7 +139,7 @@ class SimulatedProcess:
     def go_on(self) -> None:
         """Run the process until it yields. The scheduler calls this method."""
         if self._crashed:
-            with suppress(Crashed):  # the error is raised here in a process that has not started
+            with suppress(Crashed):  # `throw` raises the error here if the process has not started yet
                 self._greenlet.throw(Crashed)
         else:
             self._greenlet.switch()
@@ -244,7 +244,7 @@ class Simulation:
     # -- called by processes -----------------------------------------------------------------------------------
 
     def pass_point(self, process: SimulatedProcess, name: str) -> None:
-        """Decide about a process at a point. This runs on the process's greenlet."""
+        """Decide about a process at a point (a call that can be interrupted). Runs on the process's greenlet."""
         self.points += 1
         now = self.clock.monotonic()
         self.trace.append((now, process.name, name))

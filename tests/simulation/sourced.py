@@ -58,7 +58,7 @@ class SourcedWorkload(Workload):
         return {**ANY_TIME_AHEAD, "cleanup.policy": "compact"}
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor. This workload has only one version of it."""
+        """The processor, which has only one version in this workload."""
         app = Application(
             "in-memory",
             consumer_group=GROUP,

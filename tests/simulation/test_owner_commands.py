@@ -44,7 +44,7 @@ def run(seed: int, folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def asked_again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], int]]:
-    """Run a seed. Returns the number of commands that had to be repeated. It is cached for all tests of this file."""
+    """A function that runs a seed, and returns the number of repeated commands. Results are cached for this file."""
     folder = tmp_path_factory.mktemp("commands")
     with runner():
         yield cache(lambda seed: run(seed, folder))

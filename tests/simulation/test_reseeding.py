@@ -106,7 +106,7 @@ def run(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert local(world) == before, "what is refused stays as it is"
 
         machine = world.machines[0]
-        for _ in range(random.randint(0, 2)):  # the rebuild is interrupted, and a worker starts without `reseed`
+        for _ in range(random.randint(0, 2)):  # each time, faults interrupt the rebuild from local state
             disturb(world, random)
             world.start_with = Start(reseed=frozenset(stores), paused=True)
             machine.wanted = True

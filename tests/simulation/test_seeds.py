@@ -113,7 +113,7 @@ def test_tables_of_topics_are_right_under_every_schedule(sourced_seeds: SeedRunn
     check_right(sourced_seeds, first)
 
 
-#: In this seed, the group revokes a task from ``clear_state`` one turn before its offsets are set.
+#: In this seed, ``clear_state`` loses a task in a rebalance, one turn before it would set the task's offsets.
 TAKEN = 449
 
 
@@ -123,8 +123,8 @@ def test_a_task_that_is_taken_from_a_clean_slate_is_told_and_the_next_call_ends_
     assert outcome.invariant is None, outcome.text()
 
 
-#: In this seed, joins start to read when silent tasks no longer hold them back, while watermarks of these tasks are
-#: still unread.
+#: In this seed, joins wait for tasks that send nothing, until they may continue without these tasks. At that moment,
+#: watermarks of these tasks are in the topic, but not read yet.
 BEHIND = 510
 #: In this seed, each record behind ``group_by`` has its own commit, and each commit waits for slow markers.
 SLOW = 486
@@ -157,8 +157,8 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_output_back(joined_seeds:
     assert outcome.invariant is None, outcome.text()
 
 
-#: In this seed, a worker is frozen while it takes over a task. Another worker then commits and deletes the records that
-#: it has committed.
+#: In this seed, a worker is frozen while it takes over a task. Meanwhile another worker processes the task's records,
+#: commits their offsets, and deletes the committed records.
 FROZEN = 620
 
 

@@ -166,7 +166,7 @@ def test_a_new_standby_begins_with_a_checkpoint_and_replays_the_tail(tmp_path: P
         whole = sum(1 for number, _ in world.cluster.read(changelog.topic) if number == changelog.number)
         assert told["checkpoint"] is not None
         assert told["records"] < whole / 2, f"{told['records']} records replayed of {whole}"
-        kill(world, one)  # the standby that was filled from a checkpoint becomes a complete task in a failover
+        kill(world, one)  # after this kill, the standby that was filled from a checkpoint takes over the task
         wait(world, lambda: len(tasks(other)) == 2)
 
 

@@ -132,7 +132,7 @@ class TimedWorkload(Workload):
         return self.branches
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor. This workload has only one version of it."""
+        """The processor, which has only one version in this workload."""
         app = self.without_steps(_skip, settings)
         output = app.topic(OUTPUT)
         if self.bare:

@@ -131,8 +131,8 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
     held = {place: (made["count"]["n"], made["sum"]["total"]) for place, made in windows.items()}
     everything = {**model.open, **model.closed}
     lasts = model.shape.grace + model.shape.retention
-    # With closing by key, a window closes after its message, and stays at least until its retention ends. With both
-    # strategies, windows are removed only in a later commit.
+    # With closing by key, a window may close at any message of its key. It then stays in the store at least until its
+    # retention ends. With both closing strategies, windows are removed only in a later commit.
     for place, amounts in everything.items():
         if place in model.open or place[2] + lasts > model.time:
             assert held.pop(place, None) == (len(amounts), sum(amounts)), place
@@ -156,8 +156,8 @@ def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled:
     lasts = shape.gap + shape.grace + shape.retention
     stays = {place: count for place, count in kept.items() if place[2] + lasts > model.time}
     assert stays.items() <= closed.items() <= kept.items()
-    # With closing by key, a session closes after its message, and may stay longer in the store. Otherwise it stays at
-    # most one millisecond longer.
+    # With closing by key, a session may stay in the store for longer than its retention. With the other closing
+    # strategy, it stays at most one millisecond longer.
     assert not settled or shape.closing == "key" or all(place[2] + lasts >= model.time for place in closed)
     entries = [due_entry(name) for key, name in state if key == OWN_KEY and name.startswith("due/")]
     indexed = Counter(entry.message_key for entry in entries)

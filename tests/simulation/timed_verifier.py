@@ -30,17 +30,17 @@ class TimedCheck(FinalCheck):
         self._folded_at: object = None
 
     def settled(self) -> bool:
-        """Whether all results are sent and nothing is due.
+        """Whether all expected results are sent, and no further window, session or timer is due.
 
-        Due results are sent in commits after the commit of the last message.
+        Results that are due after the last message are sent in later commits.
         """
         if not self._all_sent and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
             found, self._looked_at = self._sent(), extent
             right = self._expected.sent
             self._all_sent = all(Counter(of) <= Counter(found.get(place, ())) for place, of in right.items())
         if self._all_sent and not self._all_done and (extent := self._changelogs()) != self._folded_at:
-            # Results that come with each message, and results sent before a clear, do not show whether more results are
-            # due. The stores show it.
+            # Some results come with each message, and some were sent before a clear (deletion of all state). So the
+            # results do not show whether more results are due. The content of the stores shows it.
             self._folded_at = extent
             self._history.observe()
             names = self._workload.names
@@ -62,7 +62,7 @@ class TimedCheck(FinalCheck):
         return sum(waits(store, split_key(key)[1]) for key in folded)
 
     def check_outputs(self) -> None:
-        """Check that each result is sent as often, and in the same order, as by its model.
+        """Check that each result is sent as often as in the model, and in the model's order.
 
         Raises:
             InvariantBroken: A result is lost, wrong, doubled or out of order.
@@ -83,9 +83,10 @@ class TimedCheck(FinalCheck):
                 raise InvariantBroken("outputs", f"{name}: in another order than their messages")
 
     def _is_in_order(self, branch: str) -> bool:
-        """Whether the results of a branch are sent in the order of messages.
+        """Whether the results of a branch are sent in the order of its messages.
 
-        Windows that close together are sent in another order, and alarms fire by the worker's clock.
+        False for windows and sessions that are sent when they close, because several may close together. Also False for
+        alarms, because they fire by the worker's clock.
         """
         work = self._workload
         return {WINDOWS: not work.window.final, SESSIONS: not work.session.final, TIMERS: True, ALARMS: False}[branch]

@@ -40,7 +40,7 @@ PAST, PAST_MS = "past", 1
 #: The kind of a message that fails, because the serializer or the client refuses its output.
 UNWRITABLE = "unwritable"
 STORES = ("first", "second")
-#: A store that both inputs feed. One of the two versions has this store, so its tasks read both inputs.
+#: A store that both inputs feed. Only one of the processor's two versions has it; in this version, a task reads both.
 JOINT = "joint"
 
 #: Identifies one output: (partition, number of the message, stage).
@@ -144,7 +144,7 @@ class Workload:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The stores of all versions."""
+        """The stores that any version of the processor has."""
         return (*self.names, JOINT) if self.apart else self.names
 
     @property

@@ -63,7 +63,7 @@ class SimulatedNetwork(Network):
         self._may_leave_out = may_leave_out
 
     def leaves_out(self, place: str) -> bool:
-        """Whether a transaction marker is left out: some are while the brokers are down."""
+        """Whether a transaction marker is never written (KAFKA-20734). Happens only while the brokers are down."""
         return not self.brokers_up and self._may_leave_out()
 
     def fate(self, process: str, request: str) -> Fate:
@@ -135,7 +135,7 @@ class World:
         self.cluster.create_topic(changelog_topic(GROUP, store), self.schedule.partitions, config)
 
     def deploy_other(self, *, at_once: bool = True) -> bool:
-        """Deploy the other version for processes that start later; returns whether that was possible.
+        """Deploy the processor's other version for processes that start later; returns whether that was possible.
 
         The joined version begins with an empty store, because `deploy --drop` has deleted its former content.
         """
@@ -182,7 +182,7 @@ class World:
         return app
 
     def _keeping(self, machine: Machine) -> dict[str, Any]:
-        """Options for state. The operator keeps it in memory: files on the real disk would outlive the simulation."""
+        """Options about state. The operator's state is in memory, because real files would outlive the simulation."""
         if machine is self.operator:
             return {"state_backend": "memory"}
         return {"standby_replicas": self.schedule.standby_replicas}
@@ -202,11 +202,11 @@ class World:
             machine.start_later(self.random.uniform(0.2, 3.0))
 
     def _is_expected(self, failure: Exception) -> bool:
-        if isinstance(failure, CommandFailed):  # the operator retries after a failure
+        if isinstance(failure, CommandFailed):  # an operator's command failed; the operator repeats it
             return True
         if isinstance(failure, InputsParted):
             return bool(self.schedule.intruders_at)
-        if isinstance(failure, StateIncoherent):  # tombstones stay only for seconds, and a frozen restore takes longer
+        if isinstance(failure, StateIncoherent):  # a frozen restore took longer than tombstones stay in the changelog
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
         # No schedule has enough consecutive aborts to end a processor.
         return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, (TransactionAborted, ProducerFenced))
@@ -273,7 +273,7 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if self.workload.at_first is not None:  # messages produced while a process runs may be late
+            if self.workload.at_first is not None:  # the rest comes later, while no process runs, so that none is late
                 self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             if self.workload.moments:
@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` needs a later event to wait for
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` fails if no later event exists
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -321,7 +321,7 @@ class World:
         self._raise()
         self.checkpoints.check_all()
         self.check.settle()
-        # The last checkpoint may find damage that no read had found, and then moves the database aside.
+        # A worker's last checkpoint may notice that its database is damaged. Then the worker has moved it aside.
         final.run(self.databases(), excused={int(path.name.rsplit("-", 1)[1].split(".")[0]) for path in damaged})
         self._audit(final, checkpoints=False)
         if self.checkpoints.manifests():
@@ -333,7 +333,7 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Whether a marker is left out; never if a foreign transaction is open, because nothing would end it."""
+        """Whether a marker is never written. Not if a foreign transaction is open, because nothing would end it."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
@@ -381,7 +381,7 @@ class World:
         auditor.start()
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "restore")
         self._stop_all()
-        if self.schedule.grouped:  # the machine writes watermarks, which are new input that may not be committed yet
+        if self.schedule.grouped:  # the commits of the machine's last watermarks may not be visible yet
             self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
         self._raise()
         final.check_databases("restore", auditor.databases())
@@ -399,7 +399,7 @@ class World:
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
         """Whether each partition has a running task and no rebalance runs.
 
-        A stop in a rebalance would leave unmarked copies.
+        A stop during a rebalance would leave databases that are complete, but not marked as complete.
         """
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
@@ -433,7 +433,7 @@ class World:
         for topic in (OUTPUT, DEAD):
             self.create(topic)
         for transaction in self.foreign:
-            with suppress(ProducerFenced):  # the broker aborted the transaction by timeout while the brokers were down
+            with suppress(ProducerFenced):  # the transaction may have timed out; then it is aborted already
                 transaction.abort()
         self.foreign.clear()
         self.heal_store()
@@ -461,7 +461,7 @@ class World:
     def _until_settled(self, final: FinalCheck) -> None:
         # Behind group_by, each record may have its own commit, and a worker waits for the markers of each commit.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers write watermarks. So check each partition separately, as long as the owners stay the same.
+        # Idle workers keep writing watermarks, so check each partition by itself; if task owners change, start again.
         everywhere = set(range(self.schedule.partitions))
         moving, known = set(everywhere), list[tuple[str, str]]()
 
@@ -478,7 +478,7 @@ class World:
         try:
             self._until(settled, RECOVERY_S + waits_s, "liveness")
         except InvariantBroken:
-            if not final.settled():  # check outputs first, because the error about a missing output is more precise
+            if not final.settled():  # raise the error about missing outputs, which is more precise than the timeout
                 final.check_outputs()
             raise
 

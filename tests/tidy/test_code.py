@@ -41,7 +41,8 @@ HOMES = {
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
     "dagster_postgres": ("orchestration",),
-    # It runs as a program. Its modules take 40 ms of CPU to import, httpx takes 70 ms: both too long for a command.
+    # No module imports supervisor, because it runs as a program. To import supervisor takes 40 ms of CPU, and httpx
+    # takes 70 ms. Both are too long for a command.
     "supervisor": (),
     "httpx": ("orchestration/view/runs.py", "orchestration/host/local.py"),
     "pyiceberg": ("infra/warehouse",),

@@ -114,7 +114,7 @@ def listed() -> dict[str, dict[str, int]]:
 
 
 def grown(now: Mapping[str, Mapping[str, int]], before: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Numbers that newly exceed a limit or have risen. A crumb that is listed may grow."""
+    """Numbers that newly exceed a limit or have risen. A crumb (very small module) that is listed may grow."""
     return [
         f"{kind}: {place} has {number}, was {before.get(kind, {}).get(place, 'within the limit')}"
         for kind, places in now.items()

@@ -1,7 +1,4 @@
-"""If skips are not allowed, a skipped test that needs a real installation fails the run.
-
-Otherwise it is only skipped.
-"""
+"""A test that needs a real installation may be skipped. In a run without allowed skips, such a skip fails the run."""
 
 from __future__ import annotations
 

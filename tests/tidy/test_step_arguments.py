@@ -1,4 +1,4 @@
-"""A table lists what each step argument means for stored state. It has every argument of every step."""
+"""A table says for each argument of each step what a change of the argument means for stored state. None is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder with the Alembic migrations of the registry's schema, and the indexes that only the migrations need.
+"""The Alembic migrations of the database schema of Holdfast's registry, and indexes that only the migrations need.
 
 ``infra.database.schema`` runs the migrations. Downgrades are not supported. The partial unique indexes refuse a second
 open incident or apply of a processor. They are not in ``tables``, because SQLAlchemy loads the dialects of all

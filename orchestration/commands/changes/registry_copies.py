@@ -1,4 +1,7 @@
-"""``holdfast registry backup`` and ``holdfast registry restore``: a copy of the registry, and the way back to it."""
+"""``holdfast registry backup`` copies Holdfast's registry to a file; ``holdfast registry restore`` puts a copy back.
+
+Holdfast's registry is its database of deployments, incidents and applies (executions of plans).
+"""
 
 from __future__ import annotations
 
@@ -73,9 +76,10 @@ def restore(
 
 
 def _refuse_beside_applies(settings: Settings) -> None:
-    """Refuse while an apply is under way, because its record, and with it its lease, may not be in the copy.
+    """Refuse to put a copy back while an apply (execution of a plan) is under way.
 
-    The schema is not migrated: the registry may be one that a newer version of Holdfast migrated.
+    The copy may lack the apply's record, which contains the lease (the right of one process to change a processor). The
+    schema is not migrated, because a newer version of Holdfast may have migrated it.
     """
     from holdfast.infra.database.copies import CopyRefused
     from holdfast.infra.database.errors import RegistryUnavailable
@@ -87,7 +91,7 @@ def _refuse_beside_applies(settings: Settings) -> None:
     try:
         with closing(Registry(settings.registry)) as registry:
             live = [each for each in registry.journal.applies(open_only=True) if not is_broken_off(each)]
-    except RegistryUnavailable:  # it may be damaged, which is why a copy is put back
+    except RegistryUnavailable:  # The registry may be damaged; then the copy must replace it.
         return
     for each in live:
         raise CopyRefused(
@@ -98,7 +102,7 @@ def _refuse_beside_applies(settings: Settings) -> None:
 
 
 def _in_use(settings: Settings) -> bool:
-    """Whether a service of this installation runs, which may have the registry's file open."""
+    """Whether a service of this installation runs. Such a service may have the file of Holdfast's registry open."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.deploy.program_files import SupervisorSilent
     from holdfast.orchestration.host import local

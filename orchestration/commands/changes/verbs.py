@@ -140,8 +140,8 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies with their outcomes, newest first."""
-    # Imported late, because these modules load the database library. The list needs only the registry, no processor and
-    # no Kafka.
+    # Imported late, because these modules load the database library. The list is read from Holdfast's registry alone,
+    # without a processor and without Kafka.
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
@@ -216,7 +216,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """A sentence that tells the user that an interrupted apply is being resumed."""
+    """A sentence that tells the user that an interrupted apply (execution of a plan) is being resumed."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -236,7 +236,7 @@ def _apply(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
-        # The plan is not printed if it is refused, because the error has the same text.
+        # A refused plan is not printed, because the error that `apply` raises has the same text.
         if not as_json and not isinstance(decided.verdict, Refused):
             typer.echo(explain(decided))
         carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)

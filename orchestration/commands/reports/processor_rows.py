@@ -1,8 +1,8 @@
 """The part of ``holdfast status`` about workers: one row for each slot (place of a worker), with a diagnosis.
 
 Invariants:
-    - Version, process, phase and times in a row come from the worker's own answer, never from the registry. Facts from
-      the registry are in separate fields (``desired``, ``deployed_version``).
+    - Version, process, phase and times in a row come from the worker's own answer, never from Holdfast's registry (the
+      database of deployments). Facts from the registry are in separate fields (``desired``, ``deployed_version``).
     - A processor whose status can't be read becomes one row and one red reason. All other processors are still shown.
 """
 
@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = get_logger(__name__)
 
-#: Fields of a slot's row that come from the worker's answer. They are None if the worker does not answer.
+#: Fields of a row that come from the answer of the slot's worker. They are None if the worker does not answer.
 _OF_A_WORKER = (
     "code_version",
     "phase",
@@ -104,7 +104,7 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}
-    # The schedules are left out here, because ``subtopologies`` contains them.
+    # The field ``timers`` gets no schedules, because the field ``subtopologies`` contains the schedules.
     row["timers"] = None if timers is None else {k: v for k, v in asdict(timers).items() if k != "schedules"}
     row["subtopologies"] = subtopologies_of(worker)
     row["arrivals"] = arrivals_of(worker, world)

@@ -81,7 +81,7 @@ def document(processor: str, store: str, found: Found) -> dict[str, Any]:
 
 
 def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -> None:
-    # Imported late, because this import also loads the modules with the types of columns.
+    # Imported late, because `readable_rows` also loads the modules with the types of columns.
     from holdfast.orchestration.commands.reports.readable_rows import built_in, cells, is_internal
 
     console = Console()

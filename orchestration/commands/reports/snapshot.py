@@ -127,7 +127,10 @@ def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
 def _read(
     settings: Settings, store: tuple[str, str], at: str | None, limit: int, keep: Callable[[dict[str, Any]], bool]
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
-    """Reads a store's table. Returns the table, its version ``at``, and the first rows for which ``keep`` is true."""
+    """Reads a version of a store's table, which ``at`` selects (``version_at``).
+
+    Returns the table, the version, and the first rows for which ``keep`` is true.
+    """
     # imported late, because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables

@@ -5,7 +5,8 @@ space each kind of data uses.
 
 Invariants:
     - ``orchestration.view.reasons`` decides the colours; its texts are the texts of the asset checks.
-    - This command only reads. A part that does not exist yet, such as the registry, is shown as empty, not as an error.
+    - This command only reads. A part that does not exist yet, such as Holdfast's registry, is shown as empty, not as an
+      error.
 """
 
 from __future__ import annotations

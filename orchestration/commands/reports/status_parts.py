@@ -3,7 +3,7 @@
 A subject is a service, a processor or an asset; each has a reason and a next action.
 
 Invariants:
-    - No two rows of a processor are equal, because a row has the worker's slot, version and partitions.
+    - No two rows of a processor are equal, because a row has the worker's slot (place), code version and partitions.
     - Subjects that become green without an action share one line. This line comes after all subjects that need an
       action.
 """

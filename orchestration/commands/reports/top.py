@@ -73,7 +73,7 @@ class Look:
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
-    #: (processor, slot) -> status of the worker; the next observation needs it to compute the rate.
+    #: (processor, slot of the worker) -> status of the worker; the next observation computes the rate from it.
     statuses: Statuses
     #: One sentence for each processor that could not be read.
     failures: tuple[str, ...] = ()

@@ -57,9 +57,9 @@ def settled(servers: Iterable[Server]) -> list[str]:
 
 
 def _patience_s(early: int) -> float:
-    """The minimum seconds between two starts of a code server.
+    """The minimum seconds between two starts of a code server (backoff).
 
-    ``early`` is the number of restarts since it last ran for ``AGE_MIN_S``.
+    ``early`` is the number of restarts since the code server last ran for ``AGE_MIN_S``.
     """
     return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 

@@ -2,8 +2,8 @@
 
 Invariants:
     - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
-    - Files in the home folder are ignored, because Holdfast writes there all the time. Only the copies of deployment
-      records (marks) are read.
+    - Files in the home folder are ignored, because Holdfast writes there all the time. The only exceptions are the
+      files with copies of deployment records (``infra.deploy.marks``).
 """
 
 import importlib.util
@@ -29,9 +29,9 @@ Files = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """A value that identifies all inputs of the Dagster definitions at one moment (fingerprint).
+    """Identifies all inputs of the Dagster definitions at one moment. Equal values give equal definitions.
 
-    Equal values give equal definitions. ``starts`` are the starts of the first time partitions, seconds since 1970.
+    ``starts`` are the starts of the tables' first time partitions, in seconds since 1970.
     """
 
     files: Files
@@ -119,7 +119,7 @@ def _files(root: Path, home: Path) -> Iterator[str]:
 
 
 def _starts(settings: Settings) -> tuple[float, ...]:
-    """Returns the start of the first snapshot partition of each deployed processor, in seconds since 1970, sorted."""
+    """Sorted starts of the first time partition of each deployed processor's snapshot tables, seconds since 1970."""
     releases = settings.paths.all_releases
     names = sorted(each.name for each in releases.iterdir()) if releases.is_dir() else []
     moments = [began(settings.paths, [name]) for name in names] or [None]

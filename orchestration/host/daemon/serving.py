@@ -107,7 +107,7 @@ def controller_of(
 
 
 class KeptLocations(WorkspaceProcessContext):
-    """Dagster's workspace of the daemon, which can return to the former code server of a code location."""
+    """Dagster's workspace in the daemon. This class can also put the former code server of a location back."""
 
     def put_back(self, name: str, entry: Any) -> None:
         """Put ``entry``, an earlier entry of the code location ``name``, back into the workspace."""
@@ -258,9 +258,9 @@ class _Looking:
 
 
 def _servers(instance: dg.DagsterInstance, log_level: str) -> KeptCodeServers:
-    # An environment variable is used, because the constructor has no argument for this limit.
+    # The number of parallel requests is set by a variable, because Dagster's constructor has no argument for it.
     os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))
-    # With this variable, Python logs a traceback if a code server or a run crashes in C code.
+    # With PYTHONFAULTHANDLER, Python logs a traceback if a code server or a run crashes in C code.
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
     return KeptCodeServers(
         instance_ref=instance.get_ref(),

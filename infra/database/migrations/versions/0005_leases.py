@@ -1,7 +1,7 @@
-"""Adds leases: the token of each process that holds an apply or incident, and the time of its last heartbeat.
+"""Adds leases. A lease has the token of the process that holds an apply (executed plan) or incident, and a heartbeat.
 
-The time is by the database's clock. A holder that an older version of Holdfast recorded has no heartbeat, so it counts
-as dead.
+The heartbeat's time is by the database's clock. A holder that an older version of Holdfast recorded has no heartbeat,
+so it counts as dead.
 """
 
 from __future__ import annotations
