@@ -76,7 +76,10 @@ def _example(name: str) -> Application:
 
 @cache
 def plans() -> dict[str, str]:
-    """By request: the hash of its plan for fixed facts. Equal facts must always lead to the same hash."""
+    """By request: the hash of the plan that is made from fixed facts (what a verb reads before it plans).
+
+    Equal facts must always lead to the same hash.
+    """
     topology = orders_topology()
     return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
 

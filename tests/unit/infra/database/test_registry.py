@@ -1,4 +1,4 @@
-"""The registry on a real SQLite file: incidents, deployments, snapshots, actions and migrations."""
+"""The registry (Holdfast's database) on a real SQLite file: incidents, deployments, snapshots and migrations."""
 
 from __future__ import annotations
 

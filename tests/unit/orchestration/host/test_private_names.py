@@ -29,7 +29,7 @@ from holdfast.orchestration.host.front import signed_requests
 
 HOST = Path(run_launcher.__file__).parent
 
-#: Checks a private name. Returns the parts that the name lacks.
+#: A function that checks the object behind a private name. Returns the parts that this object lacks.
 Shape = Callable[[Any], set[str]]
 
 

@@ -86,7 +86,7 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Stage:
-    """The ports, supervisor, registry and rollout that a lifecycle test works with."""
+    """What a lifecycle test works with: ports to the world outside, supervisor, registry (database) and rollout."""
 
     world: World
     supervisor: Supervisord

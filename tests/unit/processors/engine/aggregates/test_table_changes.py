@@ -438,6 +438,7 @@ def test_a_total_that_no_float_can_hold_stops_the_worker() -> None:
         world(key, order("open", 1.5e308))
     with pytest.raises(ProcessingFailed, match="the total of its group is one that no float can hold") as stopped:
         world.cluster.run(counted(application(dead_letter_topic="dead")))
-    # Neither a corrected function nor a dead letter solves this case.
+    # No corrected function and no dead letter can repair a total that is too large. So the action names neither of
+    # them.
     assert "build all state again" in stopped.value.action
     assert "dead_letter_topic" not in stopped.value.action

@@ -90,7 +90,10 @@ def time_passes(cluster: InMemoryCluster, app: Application) -> None:
 def test_records_and_cost_do_not_grow_with_the_messages_of_a_time(
     cluster: InMemoryCluster, how: str, backend: str
 ) -> None:
-    """Each run restores the store of the former run from the changelog. Records and their cost must not grow."""
+    """When more messages have the same time, neither the records nor the bytes written for each message become more.
+
+    Each run restores the store of the run before from the changelog.
+    """
     app, costs, values = built(how, backend=backend), list[int](), list[str]()
     for part in range(6):
         made = [f"{part} {number} ".ljust(SIZE, "x") for number in range(20)]
@@ -192,7 +195,7 @@ def test_a_store_of_former_versions_is_read_joined_and_expires(
     assert (former, len(entries)) == ({place: [[left, False] for left in lefts[:4]]}, 1)
     feed(cluster, "l", *lefts[4:])
     cluster.run(app)
-    # the stored format changes even if no time has passed
+    # the store changes to format 2 at once, even if stream time has not moved
     assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2
     new = {f"{place}/000000001": [[left, False] for left in lefts[4:]]}
     if how == "outer":

@@ -421,7 +421,7 @@ def test_each_deploy_prunes_before_it_copies_so_that_refused_ones_do_not_add_up(
     runner = DeployedProcessors(world, cast(Any, None), "me", code, cast(Any, None), releases_kept=2)
     record(registry, "v0", 1, worked=True)
     record(registry, "vx", 2)
-    registry.record_deployment("orders", "vx", ("0",), NOW)  # vx never worked, but its workers import its copy
+    registry.record_deployment("orders", "vx", ("0",), NOW)  # vx never worked, but is the deployed version, so it stays
     for number in range(5):
         (package / "rates.json").write_text(str(number))
         planned = release_id("v1", code_of(target).digest)

@@ -70,6 +70,6 @@ def test_what_starts_no_worker_is_not_refused(request_: OfProcessor) -> None:
 def test_the_client_ids_of_an_installation_are_those_of_its_slots_also_of_dead_ones(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, "orders", "0")
     folder.release()
-    (tmp_path / "orders" / "1").mkdir()  # create a folder that no worker has used
+    (tmp_path / "orders" / "1").mkdir()  # a folder without an id, because no worker has used it
     folders = LocalFolders(RocksDatabases(), tmp_path, "orders", ())
     assert folders.client_ids() == {f"holdfast-orders-{folder.id}-0"}

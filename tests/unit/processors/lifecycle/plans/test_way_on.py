@@ -360,7 +360,11 @@ def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_
 
 
 def test_a_clear_that_changed_nothing_yet_may_be_abandoned_if_its_workers_do_not_start(installed: Installation) -> None:
-    """Found by a course: the changelog had another configuration, so each resume ended at the start of the workers."""
+    """A clear whose workers do not start may be abandoned, because it has not cleared any key yet.
+
+    The simulation found this case: the changelog had another configuration, so each resume failed at the start of the
+    workers.
+    """
     dead = stopped(TOPOLOGY, deployment=DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3))
     plan = decide(Clear("orders"), dead, TOPOLOGY)
     starts = next(number for number, stage in enumerate(plan.stages) if isinstance(stage, RunProcessor))

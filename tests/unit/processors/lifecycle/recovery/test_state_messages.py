@@ -185,7 +185,8 @@ def worker(**facts: Any) -> ProcessorStatus:
     return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
 
 
-#: The state of a slot, as the supervisor reports the program and as the worker reports itself.
+#: The state of a slot: how the supervisor describes the program, and how the worker describes itself. None if there is
+#: no program or no answer.
 Machine = tuple[ProgramStatus | None, ProcessorStatus | None]
 WORKS: Machine = (program("RUNNING"), worker())
 MACHINES: tuple[Machine, ...] = (

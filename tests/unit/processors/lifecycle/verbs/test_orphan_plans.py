@@ -73,7 +73,7 @@ ENDED = Deletion(begun_at=YESTERDAY, who="me", ended_at=YESTERDAY)
         (subject(None, copied(deletion=BEGUN)), "finish"),
         (subject(OTHER, copied(deletion=BEGUN)), "finish"),
         (subject(archived=copied(deletion=BEGUN), blocked="a process has it."), "blocked"),
-        # the resource exists again after its deletion, even if it looks the same
+        # The deletion has ended, so this is a new resource, even if it looks the same as the deleted one.
         (subject(archived=copied(deletion=ENDED)), "archive again"),
     ],
 )

@@ -63,7 +63,7 @@ def joined(state_dir: Path, left: str, right: str, how: str, **options: Any) -> 
 
 def until(worker: Any, reached: Callable[[], Any]) -> Any:
     """Let the worker run, with simulated time, until the condition holds."""
-    worker.maintenance.errand = None  # remove the command, because it must run only once
+    worker.maintenance.errand = None  # this generator is the worker's command; it must run only once
     worker.maintenance.waits = True
     while not reached():
         yield

@@ -1,4 +1,7 @@
-"""Steps that process batches as columns: which streams use them, which messages they leave out, and equal results."""
+"""Steps that process batches as columns: which streams use columns, and which messages are processed without them.
+
+The results are equal in both cases.
+"""
 
 import json
 from random import Random
