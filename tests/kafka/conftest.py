@@ -40,7 +40,7 @@ SESSION_MS = 3_000
 
 @pytest.fixture(autouse=True)
 def killed_holders_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the holder of an apply look dead after a simulated kill.
+    """Make the process that holds an apply (an operator's running command) look dead after a simulated kill.
 
     Tests simulate the kill inside their own process, which stays alive.
     """

@@ -82,7 +82,10 @@ def committed(stream):
 
 
 def is_exact(stream, rounds, keys):
-    """Assert that every key was counted and sent once for each round."""
+    """Assert counts and outputs after ``rounds`` messages of each key.
+
+    Each message must count once and be sent once.
+    """
     expected = {b"k%d" % number: rounds for number in range(keys)}
     assert stream.counts() == expected
     stream.outputs_are_exact(expected)

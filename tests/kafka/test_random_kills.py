@@ -442,11 +442,12 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        # A killed restore left this folder marked as incomplete, and no worker has used it since. It need not match.
+        # A killed restore left this folder marked as incomplete, and no worker has used it since. So its content does
+        # not matter.
         return
     for store in STORES:
-        # The folder has no offset, because the worker was killed before the task first ran. The folder was not used
-        # again.
+        # A folder without an offset counts as 0: the worker was killed before the task first ran, and the folder was
+        # not used again.
         at = folder.offsets.get(store, 0)
         records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"

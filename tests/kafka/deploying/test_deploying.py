@@ -40,7 +40,8 @@ def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) ->
     assert isinstance(project.plan().verdict, NothingToDo)
     project.counted({b"k0": 10, b"k1": 10})
 
-    # The project's files are deleted and the processor is killed. The supervisor restarts it from the release's copy.
+    # The project's files are deleted and the processor is killed. The supervisor restarts it from the release (the
+    # deployed copy of the code).
     registry = open_registry(project.settings)
     (known,) = registry.releases.newest(project.stream.group)
     registry.close()

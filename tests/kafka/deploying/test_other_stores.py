@@ -161,5 +161,6 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     change(COUNTS)
     change(JOINED)
     change(COUNTS)
-    # Both slots still have an old state folder of the joined tasks, whose store is dropped now.
+    # The store `both` is dropped now. But both slots still have an old state folder of the tasks that shared this
+    # store.
     change(JOINED, dropped=("both",))

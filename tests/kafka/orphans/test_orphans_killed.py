@@ -1,4 +1,7 @@
-"""Archiving and deleting orphans is killed at each step. The same command then resumes, and no record is lost."""
+"""Archiving and deleting orphans (resources without an owner) is killed at each step.
+
+The same command then resumes, and no record is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Other orphans: tables, checkpoints in an object store, and state that was set aside in a slot still in use."""
+"""Other orphans (resources without an owner): tables, checkpoints in an object store, and state that was moved aside.
+
+The slot from which the state was moved aside is still in use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ownership of a processor: another installation uses its group, or the local registry is an older copy of itself."""
+"""Ownership of a processor: another installation uses its consumer group.
+
+Or this installation's registry (Holdfast's database) is an older copy of itself.
+"""
 
 from __future__ import annotations
 

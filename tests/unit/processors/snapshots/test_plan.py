@@ -122,9 +122,10 @@ def test_the_same_facts_give_the_same_snapshot_and_others_another():
 
 
 def test_without_a_history_a_full_snapshot_begins_another_generation():
-    """The history table is empty, so a full snapshot starts a new generation (its number in the table).
+    """The history table is empty, so a full snapshot starts a new generation.
 
-    The number never decreases, because changelog offsets of two generations cannot be compared.
+    A generation counts the changelogs that the store has had. The number never decreases, because changelog offsets of
+    two generations cannot be compared.
     """
     table = TableNow(base_at(100, 200, generation=3), NOW - DAY, None)
     plan = plan_snapshot(replace(FACTS, table=table))
