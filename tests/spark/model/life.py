@@ -29,7 +29,7 @@ FULL_EVERY_S = 3 * 86_400.0
 
 
 class Claims:
-    """Keeps claimed and finished snapshots in memory, as a stand-in for the registry."""
+    """Keeps claimed and finished snapshots in memory, in place of the registry (Holdfast's database)."""
 
     def __init__(self) -> None:
         self.claimed: set[str] = set()
