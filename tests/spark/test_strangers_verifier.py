@@ -32,7 +32,7 @@ from tests.spark.verifying import CHECKS, VERIFIER, Verdict, verify
 class Store:
     """A store with table versions of every kind.
 
-    ``tags`` has for each tag the kind of its version. The kind includes whether the version builds on another version.
+    ``tags`` has for each tag the kind of its version. Kinds are ``changelog``, ``incremental`` and ``history``.
     """
 
     changelog: Changelog

@@ -65,7 +65,7 @@ def check(life: Life, *, every_tag: bool) -> None:
 
 
 def check_main(life: Life, seen: Seen) -> None:
-    """Check that the branch main shows the complete content of a snapshot that may be the newest."""
+    """Check that the branch main shows one complete snapshot: the newest, or that of a run with an unclear outcome."""
     found = seen.published()
     shown = life.tables.main(STORE)
     if found is None:
