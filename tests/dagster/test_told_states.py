@@ -184,7 +184,10 @@ def test_an_apply_under_way_is_told_once_it_lasts_too_long(telling: Telling) -> 
 
 @pytest.mark.parametrize("verb", variants(["clean", "put-back", "deploy"]))
 def test_an_interrupted_apply_without_a_deployment_is_told_and_its_end(telling: Telling, verb: str) -> None:
-    """Applies of the whole installation, and the first deploy of a processor, belong to no deployment."""
+    """Applies of the whole installation, and the first deploy of a processor, belong to no deployment.
+
+    They are reported, too.
+    """
     name = "first-deploy" if verb == "deploy" else INSTALLATION
     journal = telling.installation.registry.journal
     facts = {"processor": name, "verb": verb, "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}

@@ -1,7 +1,7 @@
 """Records all changes of the holders of applies and incidents, by database triggers.
 
-The registry keeps only the present holder. The judges of a round need all changes in the order of the database's
-commits, with times of the database's clock.
+The registry (Holdfast's database) keeps only the present holder. To judge a round, the test needs all changes in the
+order of the database's commits, with times of the database's clock.
 """
 
 from __future__ import annotations
