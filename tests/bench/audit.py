@@ -1,4 +1,4 @@
-"""Measures what it costs to fingerprint each copy of a store in 256 buckets, and to find a difference.
+"""Measures what it costs to fingerprint each copy of a store in 256 buckets of keys, and to find a difference.
 
     python -m tests.bench.audit                     1,000,000 keys, 3 rounds
     python -m tests.bench.audit --size 100000 --rounds 1

@@ -88,7 +88,8 @@ class Kind:
                 table = left.to_table(f"{self.label}-left")
                 if how == "filter":
                     table = table.filter(is_even, f"{self.label}-even").map(tenfold, f"{self.label}-tenfold")
-                # The columns are those of Kafka Streams' program. With one more, a group would change more often.
+                # Use the same columns as Kafka Streams' program. A group is sent each time that one of its columns
+                # changes, so another column would cause more outputs.
                 columns: dict[str, Any] = {"n": Count()} if how == "count" else {"n": Count(), "total": Sum()}
                 by = table.group_by(remainder, name=f"remainder-{how}")
                 return by.aggregate(columns, name=self.label).to_stream()

@@ -111,7 +111,7 @@ class Exercise:
     home: Home
     name: str
     result: Result
-    #: Counts that are expected in addition to the fed messages, by key.
+    #: Expected counts by key that come in addition to the counts of the continuous feed.
     beside: Counter[str] = field(default_factory=Counter)
     _feeder: Feeder | None = None
     _broke_at: float = 0.0

@@ -53,7 +53,7 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
         finally:
             home.stop()
     finally:
-        # Checks for private mounts, because otherwise the mount would outlive the test.
+        # Without private mounts, the mount would outlive the test. So unmount it in any case.
         subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
