@@ -1,4 +1,7 @@
-"""The manifest of a snapshot is read back as it was written. Unknown or wrong contents are refused by name."""
+"""The manifest of a snapshot (Holdfast's own JSON in a table version) is read back as it was written.
+
+Unknown or wrong contents are refused by name.
+"""
 
 import dataclasses
 import json

@@ -160,7 +160,10 @@ def test_a_merge_function_that_changes_its_arguments_changes_no_other_match(clus
 
 
 def written_by_former(cluster: InMemoryCluster) -> None:
-    """Rewrite the changelog as older versions wrote it: all values of one time in one record, with one index entry."""
+    """Rewrite the changelog as older versions of Holdfast wrote it: one record has all values of one time.
+
+    The record has one index entry.
+    """
     content: dict[bytes, bytes] = {}
     for _, record in cluster.read(CHANGELOG):
         if record.key is not None and record.value is not None and record.key != META_KEY:
@@ -173,7 +176,7 @@ def written_by_former(cluster: InMemoryCluster) -> None:
             cluster.produce(CHANGELOG, None, key)
     clock = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
     record = decode_value(content[clock])
-    assert record["format"] == 2  # older versions refuse format 2
+    assert record["format"] == 2  # older versions of Holdfast refuse format 2
     cluster.produce(CHANGELOG, encode_value({**record, "format": 1}, event_time_ms(content[clock])), clock)
     for key, values in together.items():
         cluster.produce(CHANGELOG, encode_value(values, event_time_ms(content[key])), key)

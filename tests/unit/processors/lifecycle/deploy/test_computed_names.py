@@ -1,4 +1,4 @@
-"""A plan lists the imports and files that the release copy may lack, because their names are computed at run time.
+"""A plan lists imports and files that the release (the copied code) may lack: their names are computed at run time.
 
 Modules and files with fixed names are copied.
 """

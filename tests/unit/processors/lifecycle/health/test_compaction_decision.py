@@ -1,4 +1,7 @@
-"""The verdict on a changelog's compaction. It gets facts as data, so the tests need no cluster."""
+"""The verdict on a changelog's compaction.
+
+It is decided from given facts (what was read of Kafka), without a cluster.
+"""
 
 from __future__ import annotations
 

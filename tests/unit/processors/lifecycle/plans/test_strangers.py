@@ -36,10 +36,10 @@ UNNAMED = Member("3", "rdkafka", "10.0.0.3")
     ("members", "alive", "strangers"),
     [
         ([WORKER], 1, []),
-        ([WORKER, WORKER], 1, []),  # the second member is the slot's former process, whose session has not expired yet
+        ([WORKER, WORKER], 1, []),  # the second member is the worker's former process; its session has not expired yet
         ([WORKER, OTHER], 1, [OTHER]),
         ([OTHER], 0, [OTHER]),
-        ([UNNAMED], 1, []),  # a worker whose settings set the client id, or of a version that set no client id
+        ([UNNAMED], 1, []),  # our worker, with a client id of its settings or of an old Holdfast that set none
         ([UNNAMED], 0, [UNNAMED]),
         ([WORKER, UNNAMED], 1, [UNNAMED]),
         ([], 0, []),

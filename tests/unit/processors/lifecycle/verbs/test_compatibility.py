@@ -1,4 +1,4 @@
-"""Whether a version can use the state of another version.
+"""Whether a code version can use the state of another code version.
 
 Every verdict is decided from descriptions of stores alone.
 """
@@ -238,7 +238,7 @@ def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> N
 
 
 def test_a_store_spec_is_described_whole() -> None:
-    """This test fails when `StoreSpec` gets a new field, because the comparison of versions must cover each field."""
+    """This test fails when `StoreSpec` gets a new field, because the comparison must cover each field."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # a change of the schema changes only the warehouse's table, not the state
     known |= {"meaning"}  # its lines (texts) are compared one by one: test_meaning_plans.py has a case for each

@@ -1,4 +1,4 @@
-"""Plans of deployments, decided from facts alone."""
+"""Plans of deployments, decided only from given facts (what a command reads before it plans)."""
 
 from __future__ import annotations
 

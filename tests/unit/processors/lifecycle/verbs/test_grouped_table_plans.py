@@ -1,4 +1,4 @@
-"""Verbs of a processor with groups of a table's rows.
+"""Verbs (operator commands) of a processor with groups of a table's rows.
 
 A row is taken out of the group to which it was added, so a verb changes all of these stores together or none of them.
 """

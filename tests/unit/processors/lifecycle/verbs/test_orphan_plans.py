@@ -1,4 +1,7 @@
-"""The next step for an orphan, case by case and as properties: decisions only."""
+"""The next step for an orphan (a resource without an owner), case by case and as properties.
+
+Tests only the decisions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Old copies of tasks in a slot's folder, after their changelogs were created again. Some are kept for a while."""
+"""Old copies of tasks' state in the folder of a slot (a worker's place), after their changelogs were created again.
+
+Some of these copies are kept for a while.
+"""
 
 from __future__ import annotations
 

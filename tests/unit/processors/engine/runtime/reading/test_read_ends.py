@@ -28,7 +28,7 @@ def test_only_an_answer_behind_the_start_makes_an_end_count() -> None:
     ends.begin([PLACE])
     assert not ends.is_ended(PLACE, 5, 5)
     ends.told(PLACE, 5)
-    assert ends.is_ended(PLACE, 4, 5)  # the offset between position and end holds no record
+    assert ends.is_ended(PLACE, 4, 5)  # the offset between the position and the end offset holds no record
     ends.begin([PLACE])
     ends.came(PLACE)
     assert not ends.is_ended(PLACE, 4, 5)
