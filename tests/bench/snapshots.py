@@ -370,7 +370,7 @@ class SnapshotBench:
         return type_rows(rows, schema_of(Held)).select("user", *COLUMNS)
 
     def audit(self) -> Figures:
-        """Fingerprint the table's buckets with Spark."""
+        """Fingerprint the buckets of the table (rows grouped by a hash of their key) with Spark."""
         table = self._spark.table(f"holdfast.warm1.{STORE}")
 
         def run() -> None:

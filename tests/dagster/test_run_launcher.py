@@ -1,4 +1,7 @@
-"""If a run's process dies together with its code server, the run is failed and releases its processor."""
+"""If a run's process dies together with its code server, the run is marked as failed.
+
+Then other runs may change its processor again.
+"""
 
 import os
 import signal

@@ -155,7 +155,10 @@ def test_a_processor_that_stays_paused_is_told_again_by_the_setting_and_when_it_
 
 
 def apply_of_deploy(telling: Telling) -> Any:
-    """Begin an apply of a deploy. The deployment record then has the state `deploying`."""
+    """Begin a deploy: record an open apply (the execution of its plan).
+
+    The deployment record then has the state `deploying`.
+    """
     registry = telling.installation.registry
     facts = {"processor": NAME, "verb": "deploy", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}
     begun, _ = registry.journal.begin_apply(**facts, now=telling.now)

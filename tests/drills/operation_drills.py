@@ -1,4 +1,4 @@
-"""Drills of operations: full queues, interrupted commands, one slot out of several, and code that changes.
+"""Drills of operations: full queues, interrupted commands, one worker out of several, and code that changes.
 
 During each of these drills, snapshots of another processor are taken.
 """

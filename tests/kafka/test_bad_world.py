@@ -230,7 +230,7 @@ def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_noth
     is_exact(stream, 20, 10)
 
 
-# -- tests of workers that compete for one slot ----------------------------------------------------------------------
+# -- tests of workers that compete for one slot (a worker's place with its lock) --------------------------------------
 
 
 def rival(stream, slot):

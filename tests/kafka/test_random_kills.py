@@ -103,7 +103,7 @@ class DictState(dict[str, Any]):
 
 
 class Fleet:
-    """The worker processes, one for each slot, started as the supervisor starts them."""
+    """The worker processes, one for each slot (a worker's place), started as the supervisor starts them."""
 
     def __init__(self, home: Path, bootstrap: str, group: str, guarantee: Guarantee, processes: int) -> None:
         home.mkdir()

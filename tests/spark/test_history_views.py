@@ -1,4 +1,7 @@
-"""The views over a history: validity times of values, changes, and the state at any moment, from hand-made changes."""
+"""The views over a history table: validity times of values, changes, and the state at any time.
+
+The changes are hand-made.
+"""
 
 import datetime as dt
 

@@ -13,7 +13,8 @@ from typing import Literal
 from holdfast.infra.database.lease_times import SILENT_S
 from tests.parts.postgres import PostgresServer
 
-#: A trigger on each table of the registry. A row of ``history`` is one change of an apply or incident.
+#: A trigger on each table of the registry (Holdfast's database). A row of ``history`` is one change of an apply or
+#: incident.
 _REGISTRY = """
 CREATE TABLE history (
     seq bigserial PRIMARY KEY, at double precision NOT NULL DEFAULT EXTRACT(EPOCH FROM clock_timestamp()),

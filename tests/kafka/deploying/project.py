@@ -1,4 +1,4 @@
-"""A user's project with one processor. Versions of its code count messages, fail, hang, or have other stores."""
+"""A user's project with one processor. The versions of its code count, fail, hang, or have other stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions with other stores (new, dropped, renamed, shared by joined tasks) are deployed while workers are killed."""
+"""Code versions with other stores (new, dropped, renamed, shared by joined tasks) are deployed while workers die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creates what a removed processor leaves on a real broker and on disk, for tests of orphans."""
+"""Creates what a removed processor leaves on a real broker and on disk: orphans (resources without an owner)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """State that was moved aside is deleted although a worker holds the slot.
+    """State that was moved aside is deleted although a worker holds the slot (the worker's place with its lock).
 
     No process opens the state that was moved aside. The state beside it, which the worker uses, is not deleted.
     """

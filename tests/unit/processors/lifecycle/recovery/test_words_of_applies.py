@@ -125,7 +125,7 @@ Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Installation]:
-    """An installation whose registry uses the real database clock, because another process uses this registry, too."""
+    """An installation whose registry (database) uses its real clock, because another process uses the registry, too."""
     made = open_installation(tmp_path)
     yield made
     made.registry.close()
