@@ -62,7 +62,7 @@ class AuditBench:
         self._topic_id = ""
 
     def prepare(self) -> None:
-        """Write all three copies."""
+        """Write all three copies of the store: checkpoint, changelog and table."""
         self._ends = self._data.write_changelog(self._topics, self._topic)
         self._topic_id = self._topics.describe([self._topic])[self._topic].topic_id
         self._paths = self._data.write_checkpoints({number: self._place(number) for number in range(PARTITIONS)})

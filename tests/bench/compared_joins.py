@@ -256,7 +256,10 @@ def groups_of(ours: Rows, theirs: Rows, how: str) -> list[dict[str | None, list[
 
 
 def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:
-    """Drop repeated deletions: Kafka Streams also deletes a missing row if one side exists, Holdfast sends nothing."""
+    """Drop repeated deletions. Kafka Streams also sends a deletion for a row that is missing, if one side exists.
+
+    Holdfast sends nothing in this case.
+    """
     return [each for before, each in pairwise((None, *changes)) if before is not None or each is not None]
 
 

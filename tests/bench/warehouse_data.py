@@ -55,7 +55,7 @@ def value_of(number: int, version: int = 1) -> bytes:
 
 
 def key_of(number: int) -> bytes:
-    """The changelog key of a numbered key."""
+    """The changelog key of the message key with this number."""
     return key_prefix(b"user-%08d" % number) + b"sum"
 
 

@@ -1,4 +1,4 @@
-"""The timeline sensor copies in both directions: commands to the assets' pages, and Dagster's runs to the history.
+"""The timeline sensor copies in both directions: commands to assets' pages, and Dagster's runs to `holdfast history`.
 
 The registry and the Dagster instance are real. The tests write the records that applies and recovery would write.
 """

@@ -150,7 +150,8 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     assert {store: stored(operated, store) for store in before} == before
     send({"k01": None, "k02": row(2, 5)})
 
-    # The workers lose their disk. They restore the stores from the changelogs, and the groups go on.
+    # The workers lose their disk and restore the stores from the changelogs. Then the groups are still updated
+    # correctly.
     operated.do(Stop(group))
     shutil.rmtree(operated.settings.paths.state)
     operated.do(Deploy(group))

@@ -112,7 +112,7 @@ class Actions:
         self.snapshot(Wanted.AUTO, sure=False)
 
     def mend(self, number: int, values: Any) -> None:
-        """Change a value in the database only, twice.
+        """Change a value twice, only in the owner's database.
 
         No changelog record has the changed value, so a snapshot must correct the history.
         """

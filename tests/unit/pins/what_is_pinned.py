@@ -42,7 +42,7 @@ def version_of(topology: Topology) -> dict[str, str]:
     described = asdict(topology)
     for store, spec in zip(described["stores"], topology.stores, strict=True):
         store.pop("uses")  # left out, because the columns of the description are computed from this part
-        store.pop("retracts")  # left out, because it follows from the steps, and no version depends on it
+        store.pop("retracts")  # left out, because it follows from the steps, and no code version depends on it
         store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}

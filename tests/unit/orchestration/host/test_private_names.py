@@ -71,7 +71,7 @@ def words(found: Any) -> set[str]:
 
 
 def both(*shapes: Shape) -> Shape:
-    """All of these shapes together."""
+    """A shape that has all of these shapes together."""
     return lambda found: {each for shape in shapes for each in shape(found)}
 
 

@@ -325,7 +325,10 @@ def test_the_newest_checkpoint_of_each_partition_counts():
 
 
 def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
-    """Compaction may have removed rows from the topic that the store still has, however new the checkpoint is."""
+    """Such a table is read only from checkpoints, however new they are.
+
+    Compaction of its topic may have removed rows that the store still has.
+    """
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)
     assert plan.source.name == "checkpoint"

@@ -387,7 +387,7 @@ def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | No
     "options", [{}, {"dead_letter_topic": "dead"}, {"on_processing_error": lambda error, message, log: True}]
 )
 def test_a_change_of_a_group_that_fails_stops_the_worker_until_a_corrected_version_takes_it(options: Any) -> None:
-    """Such a change cannot be skipped, because the group would stay wrong.
+    """A failed change of a group cannot be skipped, because the group would stay wrong.
 
     The table would not send the row again, but would subtract it later.
     """

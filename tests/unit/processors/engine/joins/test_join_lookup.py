@@ -1,6 +1,6 @@
 """``join_lookup`` reads rows of another system through a bounded cache.
 
-The cache also remembers missing rows, and expires.
+The cache also remembers missing rows, and its entries expire.
 """
 
 from __future__ import annotations

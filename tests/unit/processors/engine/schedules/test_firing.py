@@ -157,7 +157,7 @@ def test_other_slots_begin_with_the_new_version(cluster: InMemoryCluster) -> Non
     began = cluster.clock.time() - BEGAN_MS / 1000 - 16
     # the 3 s schedule fires no slot (scheduled time) from the time before it was declared
     assert all(at > began for at in slots(cluster)[1:])
-    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy for missed slots does not change the slots
+    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # the policy for missed slots does not change the slots
     assert cluster.state(build(), "in-schedules")[OWN_KEY, f"{SCHEDULES}report"]["upto"] // 1000 % 3 == 0
 
 
@@ -175,7 +175,8 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    # the output's call number shows that the state counts exactly these calls
+    # The number in each output counts the calls in the state. It has no gap, so the state has exactly the calls that
+    # were sent.
     assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))
     assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10

@@ -25,7 +25,7 @@ HERE = "from pathlib import Path\nHERE = Path(__file__).resolve().parent\n"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with modules, on the path of imports."""
+    """A folder with modules, on Python's import path."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

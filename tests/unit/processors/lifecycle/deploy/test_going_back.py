@@ -258,7 +258,7 @@ def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any
     deploy(replace(stage.rollout, slots=("0",), environment=deployed), stage.world, timeout_s=30)
     recorded(stage, deployed)
     stage.supervisor.kill_program("fleet-0")
-    # delete the supervisor's file of the program, because it also contains the settings
+    # Delete the supervisor's file of the program. It also contains the settings, and recovery must not need it.
     stage.supervisor.remove("fleet-0")
     incident, _ = stage.registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     machine: Any = SimpleNamespace(

@@ -1,6 +1,6 @@
 """Plans of `backfill`: fill a changelog from local state, or rebuild a store from its topics.
 
-The planner gets facts as data, so the tests need no cluster.
+The planner gets facts (what a command reads before it plans) as data, so the tests need no cluster.
 """
 
 from __future__ import annotations

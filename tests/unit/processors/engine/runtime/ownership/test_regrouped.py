@@ -1,4 +1,4 @@
-"""Two versions run in turn. In one of them, two streams share a new store. No message is lost or counted twice."""
+"""Two code versions run in turn. In one of them, two streams share a new store. No message is lost or counted twice."""
 
 from pathlib import Path
 from typing import Any

@@ -269,7 +269,7 @@ ONE = {"prices": frozenset({"p-0"})}
 
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
-    # the time is unknown before the order has looked at the inputs for the first time
+    # the time is unknown until the reading order has looked at the inputs for the first time
     assert reading.order.in_hand.all_ms < 0
     reading.arrive("prices", 1)
     reading.arrive("orders", 1)

@@ -143,7 +143,10 @@ def test_an_input_that_was_paused_because_its_buffer_was_full_is_at_no_end_until
 
 
 def test_windows_behind_group_by_lose_nothing_over_a_pause(tmp_path: Path) -> None:
-    """If a task reported an end from before the pause, newer messages would close windows too early."""
+    """A task must not report an end offset of its input from before a pause.
+
+    Otherwise newer messages would close windows too early.
+    """
     cluster = world(**{"in": 2})
     app = Application(
         "in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, state_dir=tmp_path, commit_every=5

@@ -129,7 +129,7 @@ def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> No
     """A message that is processed early as the right side of a join does not make older messages late.
 
     The flight at 9 s waits for the weather at 8.5 s. The next message in its topic is the flight at 6.5 s, which the
-    alert at 7 s needs.
+    alert at 7 s needs. So that flight must not be late.
     """
     cluster, app = InMemoryCluster(), application(commit_every=1)
     for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):

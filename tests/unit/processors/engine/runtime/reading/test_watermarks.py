@@ -1,4 +1,4 @@
-"""Watermarks in a repartition topic. The tasks before the topic write them.
+"""Watermarks in a repartition topic. The tasks that write to the topic also write its watermarks.
 
 A task that reads the topic derives its stream time from them.
 """

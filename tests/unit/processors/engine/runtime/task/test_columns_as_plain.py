@@ -267,7 +267,7 @@ def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
 
 
 def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: columns use the worker's clock before the tasks in front of a repartition topic reach its time."""
+    """Plant a bug: columns use the worker's clock before the tasks that write to the topic have reached it."""
     original = ColumnarStream.take
 
     def by_the_clock(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:
