@@ -122,8 +122,8 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     parts = placed(counting)
     where = partitions_of(folded(counting, parts))
     truth = {name: 2 for name in where if name != EXTRA} | {f"key-{number}": 3 for number in range(20)}
-    # If an outsider writes a record that has the value of the store, the audit reports no difference, because only the
-    # newest value of a key counts.
+    # If another program writes a record with the store's value, the audit reports no difference. Only the newest value
+    # of a key counts.
     plant_in_changelog(counting, {**PLANTED, "key-33": 2}, where)
     counting.feed(keys=20, each=1)
     counting.processed(2 * KEYS + 20)

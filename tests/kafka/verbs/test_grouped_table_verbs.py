@@ -123,15 +123,13 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
         send({f"k{number:02}": row(number, turn) for number in range(KEYS)})
     send({"k03": None})
 
-    # A query shows groups as columns, not as JSON. The values from which they are computed (totals, single items) are
-    # not shown.
+    # A query shows groups as columns. Totals and single items are internal records, which it does not show.
     text = asked(capfd, "query", group, "--store", "by-status", "--all")
     assert "{" not in text
     assert [word for word in ("n", "total", "mean", "amounts", "most") if word not in text] == []
     assert '"amount"' in asked(capfd, "query", group, "k01", "--store", "orders")
 
-    # Verbs refuse to change only a part of the stores that must agree with each other. But a key of the table itself
-    # may be cleared.
+    # Verbs refuse to change only a part of these stores, but a key of the table itself may be cleared.
     for request in (
         Clear(group, ("by-status",), Keys(("s1",))),
         Clear(group, ("by-status-rows",), Keys(("k01",))),
@@ -150,8 +148,7 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     assert {store: stored(operated, store) for store in before} == before
     send({"k01": None, "k02": row(2, 5)})
 
-    # The workers lose their disk and restore the stores from the changelogs. Then the groups are still updated
-    # correctly.
+    # The workers lose their disk, and restore the stores from the changelogs. The groups are still updated.
     operated.do(Stop(group))
     shutil.rmtree(operated.settings.paths.state)
     operated.do(Deploy(group))
@@ -159,8 +156,7 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     operated.do(Restore(group, source="changelog"))
     send({"k06": row(6, 9)})
 
-    # Carry out the action that the refusals recommend. It counts all rows again, and the result is as if nothing had
-    # been refused.
+    # The action that the refusals recommend: count all rows again. Values are as if nothing had happened.
     before = {store: stored(operated, store) for store in TOGETHER | {"orders"}}
     operated.do(Stop(group))
     feed(operated, {"k07": row(7, 9)})

@@ -146,8 +146,8 @@ def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) 
     cluster.run(app)
     left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
     assert left_over == (set() if join == "asof" else {(b"k", "l/000000000100000")})
-    # Each value that is left has exactly one index entry, for its expiry, even if a timer sends a row without a match
-    # at that time.
+    # Each value that is left has exactly one index entry, for its expiry. This also holds if a timer sends a row at
+    # that time.
     entries = [name for key, name in cluster.state(app, "j") if key != b"k" and name != "__holdfast/clock"]
     assert len(entries) == len(left_over)
 

@@ -1,6 +1,6 @@
 """Verbs (operator commands) of a processor with groups of a table's rows.
 
-A row is taken out of the group to which it was added, so a verb changes all of these stores together or none of them.
+A row is taken out of the group to which it was added, so a verb changes all of these stores or none.
 """
 
 from __future__ import annotations
