@@ -51,8 +51,8 @@ def version_of(topology: Topology) -> dict[str, str]:
 def drawn() -> list[dict[str, Any]]:
     """Random declarations of processors, with their code versions.
 
-    The source text of each declaration is stored as well, because a later Holdfast may draw other texts for the same
-    seeds.
+    The source text of each declaration is stored as well, because a later version of the random generator may draw
+    other texts for the same seeds.
     """
     found = [draw_topology(seed) for seed in range(DRAWN)]
     codes = [(each.code(), dict(each.settings)) for each in found]
