@@ -1,6 +1,6 @@
 """Helpers for tests of audits.
 
-They plant wrong, missing, extra and duplicate pairs in a store, a changelog and a table.
+The helpers plant wrong, missing, extra and duplicate key-value pairs in a store, its changelog or its table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def placed(operated: Operated) -> list[StorePartition]:
 
 
 def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
-    """Return the live key-value pairs of the store: its changelogs, compacted up to the offset of each partition."""
+    """Return the live key-value pairs of the store, as its changelog has them below the offset of each partition."""
     found: Pairs = []
     for part in parts:
         records = read_range(operated.topics.bootstrap, part.changelog, part.partition, 0, part.offset)
@@ -54,7 +54,7 @@ def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
 
 
 def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> SnapshotManifest:
-    """Return the manifest of a snapshot with these pairs.
+    """Return Holdfast's manifest (description) of a snapshot of the store that contains these key-value pairs.
 
     Each partition ends at the changelog offset that it has in the store.
     """

@@ -1,4 +1,4 @@
-"""Computes fingerprints of key-value pairs in memory: by bucket, or one pair at a time."""
+"""Computes fingerprints of key-value pairs in memory: by bucket (keys grouped by hash), or one pair at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.processors.engine.state.fingerprint import SEED, Fingerprint
 
 
 def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
-    """The fingerprint of each bucket for a set of pairs."""
+    """The fingerprints of a set of key-value pairs, one for each bucket of keys (keys grouped by hash)."""
     found = BucketPrints()
     held = list(pairs)
     found.add_pairs([key for key, _ in held], [value for _, value in held])

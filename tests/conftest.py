@@ -250,9 +250,10 @@ def _last_lines(path: Path) -> deque[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove a developer's own HOLDFAST_ settings, which would change the tests. Settings for cache and mirror stay.
+    """Remove a developer's own HOLDFAST_ settings, which would change the tests.
 
-    Checkpoints go to a temporary folder, even in tests that use the developer's home folder.
+    The settings for the cache of jars and for Ivy stay. Checkpoints go to a temporary folder, even in tests that use
+    the developer's home folder.
     """
     kept = {"HOLDFAST_CACHE", "HOLDFAST_IVY_SETTINGS", NO_SKIPS}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Helpers for tests of the page quix-examples.md. They list the tests that it names, and run its examples."""
+"""Helpers for tests of the page quix-examples.md: they list the tests that it names, and run its examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A clock for the registry's database that a test can set. It is a SQL function in SQLite and in Postgres."""
+"""A clock for the registry (Holdfast's database) that a test can set.
+
+It is a SQL function in SQLite and in Postgres.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 
 class Clock:
-    """The clock that the registry's database reads; the test moves it forward."""
+    """The clock that the registry (Holdfast's database) reads. The test moves it forward."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

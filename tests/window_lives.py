@@ -30,7 +30,8 @@ POINTS = (
     "commit:after",
 )
 
-#: Seconds without a message after which a process stops. The time is too short for a window to close by silence.
+#: Seconds without a message after which a process stops. The process stops before any window closes because its input
+#: is silent.
 SHORT_S = 3.0
 
 
@@ -72,8 +73,9 @@ def live_through(
 ) -> list[tuple[bytes, Any]]:
     """Process all events in several processes, one after the other. Returns keys and values of the output topic.
 
-    The last process ends after ``silence_s`` without a message. With the default ``silence_s``, half of the runs send
-    the second half of the messages late; their last process ends with the last message.
+    The last process ends after ``silence_s`` without a message. With the default ``silence_s``, a random half of the
+    calls sends the second half of the events only before the last process starts. Then this process ends with the last
+    message.
     """
     disk, waiting = SimulatedDisk(), list(events)
     held_back = waiting[len(waiting) // 2 :] if silence_s == SHORT_S and random.random() < 0.5 else []
@@ -137,7 +139,7 @@ def settings_of(home: Path) -> Settings:
 
 
 def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> dict[str, Any]:
-    """The result of a command for the owner, carried out by a paused worker.
+    """Return the result of a command that a paused worker carries out on the stores that it owns.
 
     ``lines`` holds the lines of the export file, if the command writes one.
     """

@@ -1,4 +1,4 @@
-"""Measures what it costs to fingerprint each copy of a store in 256 buckets, and to find a difference.
+"""Measures what it costs to fingerprint each copy of a store in 256 buckets of keys, and to find a difference.
 
     python -m tests.bench.audit                     1,000,000 keys, 3 rounds
     python -m tests.bench.audit --size 100000 --rounds 1
@@ -62,7 +62,7 @@ class AuditBench:
         self._topic_id = ""
 
     def prepare(self) -> None:
-        """Write all three copies."""
+        """Write all three copies of the store: checkpoint, changelog and table."""
         self._ends = self._data.write_changelog(self._topics, self._topic)
         self._topic_id = self._topics.describe([self._topic])[self._topic].topic_id
         self._paths = self._data.write_checkpoints({number: self._place(number) for number in range(PARTITIONS)})

@@ -104,8 +104,8 @@ class Sizes:
 _ALL = ("floor", "ours", "ours-builtin", "quix", "streams")
 _PEERS = ("ours", "ours-builtin", "quix", "streams")
 _OURS = ("ours", "ours-builtin")
-#: The contenders of each case. A peer runs the cases for which a goal compares it with the engine, at both guarantees.
-#: All cases together must take little more than half an hour on two cores.
+#: The contenders of each case. A peer (Quix Streams or Kafka Streams) runs only the cases in which a goal compares it
+#: with the engine. So all cases together take little more than half an hour on two cores.
 _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, tuple[str, ...]], ...] = (
     ("few-eos-1s", "exactly-once", 1.0, _ALL),
     ("few-alo-1s", "at-least-once", 1.0, _ALL),
@@ -127,7 +127,7 @@ _JOINS: tuple[tuple[joins.Joined, tuple[str, ...]], ...] = (
     ("interval", ("ours", "quix", "streams")),
     ("asof", ("ours", "quix")),
     ("group", ("ours", "ours-builtin", "quix", "streams")),
-    # Quix Streams has no tables whose changes are taken out of a group.
+    # Quix Streams has no tables of groups, from which a changed row could be subtracted.
     ("rows", ("ours-builtin", "streams")),
 )
 _MANY_PARTS: Mapping[str, float] = {"streams": 0.6}

@@ -1,9 +1,9 @@
 """Measures what a state codec costs: ``python -m tests.bench.codecs``.
 
 Each row reads and sets one value of each key, after the former commit, as a function does with ``state.get`` and
-``state.set``. The values say the same in each codec. The store is in memory, so the time is that of the codec and of
-the overlay. ``ratio`` is the CPU time relative to ``json``, in one process. The best of several turns counts, because
-other work on the machine only adds time. Afterwards, each key must have counted each turn.
+``state.set``. The values have the same content in each codec. The store is in memory, so the time is that of the codec
+and of the overlay. ``ratio`` is the CPU time relative to ``json``, in one process. The best of several turns counts,
+because other work on the machine only adds time. Afterwards, each key must have counted each turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 KEYS, TURNS = 5_000, 7
 ITEMS = [{"sku": "A-1", "n": 2}, {"sku": "B-2", "n": 1}, {"sku": "C-3", "n": 9}]
-#: The first bytes of a value of the codec ``bytes`` are its count. The other ones are those of the same cart in JSON.
+#: A value of the codec ``bytes`` starts with its count. The other bytes are the JSON of the same cart.
 COUNT_BYTES = 8
 
 
@@ -44,7 +44,11 @@ class Cart(BaseModel):
 
 @dataclass(frozen=True)
 class Case:
-    """A codec: the arguments of ``app.store``, the first value, the next one, and the number of turns in a value."""
+    """A codec: the arguments of ``app.store``, and three functions.
+
+    ``first`` makes the first value of a key, ``after`` makes the next value, and ``turns`` reads the number of turns in
+    a value.
+    """
 
     options: dict[str, Any]
     first: Callable[[], Any]
@@ -126,7 +130,7 @@ class Measured:
         return spent
 
     def result(self) -> str:
-        """A hash of the number of turns in each key."""
+        """A hash over all keys, each with the number of turns in its value."""
         digest = hashlib.sha256()
         for key in self._keys:
             self._state.point_at(key, 1)

@@ -88,7 +88,8 @@ class Kind:
                 table = left.to_table(f"{self.label}-left")
                 if how == "filter":
                     table = table.filter(is_even, f"{self.label}-even").map(tenfold, f"{self.label}-tenfold")
-                # The columns are those of Kafka Streams' program. With one more, a group would change more often.
+                # Use the same columns as Kafka Streams' program. A group is sent each time that one of its columns
+                # changes, so another column would cause more outputs.
                 columns: dict[str, Any] = {"n": Count()} if how == "count" else {"n": Count(), "total": Sum()}
                 by = table.group_by(remainder, name=f"remainder-{how}")
                 return by.aggregate(columns, name=self.label).to_stream()
@@ -255,7 +256,10 @@ def groups_of(ours: Rows, theirs: Rows, how: str) -> list[dict[str | None, list[
 
 
 def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:
-    """Drop repeated deletions: Kafka Streams also deletes a missing row if one side exists, Holdfast sends nothing."""
+    """Drop repeated deletions. Kafka Streams also sends a deletion for a row that is missing, if one side exists.
+
+    Holdfast sends nothing in this case.
+    """
     return [each for before, each in pairwise((None, *changes)) if before is not None or each is not None]
 
 

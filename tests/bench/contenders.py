@@ -27,13 +27,13 @@ class Work:
     linger_ms: int = 50
     #: The number of changelog records that are restored first.
     restore: int = 0
-    #: The topic with these records, for the contender that only reads them.
+    #: The topic with the changelog records, for the contender that only reads them.
     changelog: str = ""
     #: The size of RocksDB's block cache in MiB; 0 keeps the contender's default.
     block_cache_mb: int = 0
-    #: Windows instead of running totals, in the form of ``kafka_streams/Windows.java``.
+    #: Windows instead of running totals, as text that ``kafka_streams/Windows.java`` parses.
     windows: str = ""
-    #: Joins instead of running totals, in the form of ``kafka_streams/Joins.java``.
+    #: Joins instead of running totals, as text that ``kafka_streams/Joins.java`` parses.
     joins: str = ""
     #: The session timeout in milliseconds, after which a killed process leaves its group; 0 keeps the default.
     session_ms: int = 0

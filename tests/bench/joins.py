@@ -157,9 +157,10 @@ def _expected_of_rows(count: int, keys: int) -> tuple[int, str]:
 
 
 def calls_of_streams(count: int, keys: int, kind: Joined) -> int:
-    """How often the program of Kafka Streams calls ``seen``: for each message, and for what its repartition topic has.
+    """How often the program of Kafka Streams calls its function ``seen``.
 
-    A row that has a former one is also taken out of its group.
+    It calls the function once for each message and, with a repartition topic, once for each record in that topic. A
+    changed row has two records there: one takes the row out of its former group, one adds it to the new group.
     """
     if kind != "rows":
         return count * (2 if kind == "group" else 1)

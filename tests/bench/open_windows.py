@@ -45,7 +45,7 @@ def messages(topic: str, size: int) -> Iterator[Row]:
 
 
 class OpenWindows:
-    """One round with a separate group."""
+    """One round of the measurement, with a consumer group of its own."""
 
     def __init__(self, place: Place, topics: Topics, number: int) -> None:
         self._place, self._topics, name = place, topics, f"bench-open-{place.size}-{number}"

@@ -32,7 +32,7 @@ from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, writ
 
 TICKS = 5
 #: Each processor has a topic and a processor asset. Each store has four assets: state, changelog, table and table
-#: upkeep. One more asset lists orphans.
+#: upkeep. One more asset lists orphans (resources without an owner).
 ASSETS = PROCESSORS * (2 + 4 * STORES) + 1
 #: The query that the lineage page sends for all assets.
 LINEAGE = "{ assetNodes { id assetKey { path } groupName kinds dependencyKeys { path } description } }"

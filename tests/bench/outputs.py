@@ -21,7 +21,7 @@ from tests.bench.stream import Totals
 #: Seconds to wait for the commit markers of the last transaction.
 SETTLE_S = 60.0
 SILENCE_S = 60.0
-#: The first share of a run, in which runtimes warm up.
+#: The share of a run (from its start) that does not count as warm, because runtimes still compile their code.
 WARM_AFTER = 0.4
 _decode = msgspec.json.Decoder(Totals).decode
 

@@ -28,7 +28,7 @@ and final totals with the bits that plain Python computes, or the run does not c
 of the same stream where a table says so: rates are rates. Figures are medians unless they say best.
 """
 
-#: Explanations of a scenario for readers, in addition to its title.
+#: For each scenario: text for readers of the page, in addition to the title of the scenario.
 ABOUT = {
     snapshots.SCENARIO.name: """\
 CPU is of the whole tree of processes (Python, the JVM, Python workers), without the broker. Rows are the keys of the
@@ -51,7 +51,7 @@ computes what the audit expects. A full one takes 12.8 s and 10.8 s. The scans t
 
 
 AGAIN = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
-#: Ratios whose tables stand on the pages of what they are about.
+#: Ratios of other benches. Their tables are on other pages, each on the page about the measured feature.
 ELSEWHERE = """\
 Other pages have more ratios, each with its conditions.
 

@@ -4,9 +4,9 @@
     python -m tests.bench.pair --size 200000 --rounds 1
 
 All messages are written before the start in an open transaction, which hides them from the processes. The transaction
-is committed after every process has its partitions. So in both ways all messages become visible at once. Rates are
-those of the ``warm`` part of the outputs. CPU is seconds per million messages of all processes together, including
-their starts. CPU shows the cost even if processes and broker share few cores.
+is committed after every process has its partitions. So all messages become visible at once, with one process and with
+two. Rates are those of the ``warm`` part of the outputs. CPU is seconds per million messages of all processes together,
+including their starts. CPU shows the cost even if processes and broker share few cores.
 """
 
 from __future__ import annotations

@@ -104,7 +104,10 @@ def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
 
 
 def first_of_each_partition(source: str) -> list[Row]:
-    """Return one message per partition. These messages count as processed."""
+    """Return one message for each partition.
+
+    The committed offsets are after these messages, so they count as processed.
+    """
     return [(source, number, key_of(number), b"{}", None) for number in range(PARTITIONS)]
 
 

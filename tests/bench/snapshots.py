@@ -81,7 +81,7 @@ TABLES = {READER: "reader", READER_OF_LOG: "reader_of_log", CHECKPOINT: "checkpo
 
 
 def incremental(changed: int) -> str:
-    """The name of the way with this number of changed keys."""
+    """The name of the measurement (way) with this number of changed keys."""
     return f"incremental, {changed // 1_000} k keys changed"
 
 
@@ -144,7 +144,7 @@ def peak_mib() -> int:
 
 
 class Claims:
-    """A registry that grants every claim and stores nothing."""
+    """Replaces the registry (Holdfast's database). It grants every claim and stores nothing."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Any, now: Any) -> bool:
         return True
@@ -294,9 +294,9 @@ class SnapshotBench:
     # -- measurements: copy a source to a table with typed columns -----------------------------------------------------
 
     def build_state(self, way: str) -> None:
-        """Write Spark's own state store with the same columns by key.
+        """Build, for comparison, a state store of Spark Structured Streaming with the keys and columns of our store.
 
-        A streaming query reads the columns from files.
+        A streaming query fills the store from files.
         """
         folder = self._folder / TABLES[way]
         spark = self._spark
@@ -370,7 +370,7 @@ class SnapshotBench:
         return type_rows(rows, schema_of(Held)).select("user", *COLUMNS)
 
     def audit(self) -> Figures:
-        """Fingerprint the table's buckets with Spark."""
+        """Fingerprint the buckets of the table (rows grouped by a hash of their key) with Spark."""
         table = self._spark.table(f"holdfast.warm1.{STORE}")
 
         def run() -> None:

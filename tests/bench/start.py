@@ -105,7 +105,7 @@ class StartBench:
         self._run()
 
     def again(self) -> Figures:
-        """Start once more.
+        """Start the processor once more on the same disk.
 
         Raises:
             RunWrong: The start replayed too many records, or outputs or state are wrong.

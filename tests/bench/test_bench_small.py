@@ -84,7 +84,7 @@ def test_what_is_expected_of_rows_is_where_each_row_is_now() -> None:
         sent.add(key.encode(), b'{"count":%d}' % many, 0)
     assert joins.expected(20_000, 300, "rows") == (moves, sent.result()[1])
     assert joins.calls_of_streams(20_000, 300, "rows") == 60_000 - 300
-    for value in (b"1", b"1", b"2", b"0"):  # Kafka Streams sends an equal count, too, and 0 for an empty group
+    for value in (b"1", b"1", b"2", b"0"):  # Kafka Streams also sends an unchanged count, and 0 for an empty group
         sent.add(b"new", value, 0)
     assert sent.result() == (len(set(now.values())) + 3, joins.expected(20_000, 300, "rows")[1])
 

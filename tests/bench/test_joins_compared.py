@@ -156,9 +156,10 @@ def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Co
 
 @pytest.mark.parametrize(("partitions", "keys"), [(1, 5), (3, 5)])
 def test_rows_of_a_table_are_grouped_equally(compare: Compare, partitions: int, keys: int) -> None:
-    """A changed row is subtracted from its group and added again, a deleted row is only subtracted.
+    """A changed row is subtracted from its group and added again. A deleted row is only subtracted.
 
-    So both engines end with the same groups. Rows of one partition have an order, in which both change the groups.
+    So both engines end with the same groups. Both also change a group in the same order if its rows are in one
+    partition.
     """
     left, _ = sides(partitions, keys, OUT_OF_ORDER, NUMBERS, VALUES)
     left = [[each for each in side if each.value != "end"] for side in left]
@@ -199,8 +200,9 @@ def of(*messages: tuple[str | None, float, Any]) -> Side:
 
 
 def test_a_message_that_is_later_than_the_grace_and_one_without_a_value(compare: Compare) -> None:
-    """A left message is late. Holdfast drops its partner after 20 s; Kafka Streams keeps the partner for 40 s.
+    """alice's right message is late: when it is read, stream time is 38 s after its left message.
 
+    Holdfast keeps the left message for 20 s, Kafka Streams for 40 s. So only Kafka Streams joins them.
     In Holdfast, None is a valid value of a stream. Kafka Streams drops a message without a value.
     """
     left = of(("alice", 0, 1), ("bob", 38, 2), ("carol", 40, None), ("carol", 41, 3), ("end", 7_200, 4))

@@ -40,7 +40,7 @@ AIRPORTS = ("JFK", "EWR", "LGA", "SFO", "ORD")
 
 
 def value_of(number: int, version: int = 1) -> bytes:
-    """Return the stored value of a key in its n-th version."""
+    """Return the stored value of a key. ``version`` is 1 at first; another number gives another value."""
     return encode_value(
         {
             "count": number % 977 + version,
@@ -55,7 +55,7 @@ def value_of(number: int, version: int = 1) -> bytes:
 
 
 def key_of(number: int) -> bytes:
-    """The changelog key of a numbered key."""
+    """The changelog key of the message key with this number."""
     return key_prefix(b"user-%08d" % number) + b"sum"
 
 

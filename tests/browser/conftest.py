@@ -1,4 +1,4 @@
-"""Fixtures of a real browser for Dagster's UI, and the fixtures of the verbs' tests."""
+"""Fixtures of a real browser for Dagster's UI, and the fixtures of the tests of verbs (operator commands)."""
 
 import os
 from collections.abc import Iterator

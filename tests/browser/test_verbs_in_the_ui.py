@@ -1,4 +1,7 @@
-"""Verbs in Dagster's UI in a real browser: a clear is first a dry run, and its hash then confirms it."""
+"""Verbs (operator commands) in Dagster's UI in a real browser.
+
+A clear is first a dry run, whose hash then confirms it.
+"""
 
 from __future__ import annotations
 

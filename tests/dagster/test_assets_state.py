@@ -1,6 +1,6 @@
 """Processor and state assets in a real installation are deployed, checkpointed and verified.
 
-A foreign record is found.
+A record that another program wrote is found.
 """
 
 import sys

@@ -131,7 +131,8 @@ def test_a_failed_version_is_rolled_back_and_recovery_brings_back_what_is_deploy
         assert (told.check_name, told.passed) == ("healthy", False)
         assert "no licence" in str(told.description), "the check says it in the same words"
 
-        # The project's files still hold the failing version, and are then replaced by invalid Python.
+        # The former version runs from its release (copied code). The project's files hold the failing version, then
+        # invalid Python.
         definitions = build_definitions(settings)
         write(tmp_path, module, "this is no Python\n")
         back = client.status()

@@ -1,4 +1,7 @@
-"""A lost changelog is written again from local state. The store's checkpoints still belong to the former changelog."""
+"""A lost changelog is written again from local state, but the store's checkpoints still belong to the former changelog.
+
+So a snapshot of these checkpoints is refused until a new checkpoint is taken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sensor that keeps assets green after a deploy by a command. Broker, supervisor, worker and registry are real."""
+"""The sensor that keeps assets green after a deploy by a command. Broker, supervisor, worker and database are real."""
 
 import dagster as dg
 import pytest

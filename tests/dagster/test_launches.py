@@ -39,7 +39,7 @@ def postgres() -> Iterator[PostgresServer]:
 def daemons(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[dg.DagsterInstance, dg.DagsterInstance]]:
-    """The same Dagster instance, opened by each of two daemons."""
+    """Two instances of Dagster with the same storage, as two daemons would open them."""
     with ExitStack() as stack:
         if request.param == "postgres":
             server = request.getfixturevalue("postgres")
@@ -55,7 +55,7 @@ def daemons(
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replaces Dagster's own launcher. The list contains the runs that were passed to the launcher."""
+    """The ids of the runs that were passed to Dagster's own launcher. The fixture replaces this launcher."""
     found: list[str] = []
     monkeypatch.setattr(run_launcher, "NAMED_WITHIN_S", 0.0)
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda _, context: found.append(context.dagster_run.run_id))

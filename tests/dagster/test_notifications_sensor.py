@@ -1,4 +1,7 @@
-"""The sensor that sends notifications to the webhook, with a real registry, Dagster instance and HTTP server."""
+"""The sensor that sends notifications to the webhook, with a real registry (Holdfast's database) and HTTP server.
+
+The Dagster instance is real, too.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -230,7 +233,7 @@ def test_the_sensor_is_switched_on_by_the_setting(
 
 
 def broken_off(registry: Registry, processor: str, now: datetime) -> Any:
-    """An interrupted apply of a clear, whose terminal was closed."""
+    """An interrupted clear: the apply (its execution) is open, and the operator's terminal was closed."""
     facts = {"processor": processor, "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
     begun, _ = registry.journal.begin_apply(**facts, now=now)
     assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")

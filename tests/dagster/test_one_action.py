@@ -1,4 +1,4 @@
-"""Status, check, webhook and command line name the same command for an interrupted apply.
+"""Status, check, webhook and command line name the same command for an interrupted apply (execution of a plan).
 
 After the apply has ended, they also agree on the action for the remaining fault.
 """
@@ -35,7 +35,7 @@ STOP = Plan(request=Stop(NAME), verdict=Ready("stop it."), stages=(StopProcessor
 DEPLOY = Plan(
     request=Deploy(NAME, dropped=("gone",)), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),)
 )
-#: A verb whose interrupted apply is resumed with its recorded plan, not planned again.
+#: A verb that goes on with its recorded plan after an interruption. Other verbs are planned again.
 REPOSITION = Plan(
     request=Reposition(NAME),
     verdict=Ready("."),
@@ -154,7 +154,8 @@ def test_each_surface_names_the_command_that_ends_an_apply(
         named = re.findall(r"holdfast apply (?:deploy|resume|abandon)[a-z0-9 -]*", said)
         assert named, said
         assert all(each.startswith(command) for each in named), said
-    # another verb may only replace an interrupted apply that would be planned again
+    # An interrupted deploy would be planned again, so another verb may replace it. A reposition must first be resumed
+    # or abandoned.
     if broken_off.verb == "reposition":
         refused = shell.document("apply", "stop", NAME)["error"]
         abandon = f"holdfast apply abandon {broken_off.id} --reason WHY"

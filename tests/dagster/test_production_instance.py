@@ -134,9 +134,9 @@ def test_a_database_that_is_away_is_told_without_its_password(
 
 
 def test_both_instances_keep_the_same_rules() -> None:
-    """Production has another storage and other limits.
+    """The local and the production configuration of Dagster have the same rules for the run queue.
 
-    The rules of the run queue equal those of the local configuration.
+    They differ only in their storage and in the numbers of their limits.
     """
     ours, other = (
         yaml.safe_load((files("holdfast.infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)

@@ -42,7 +42,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture
 def registry(settings: Settings) -> Iterator[Registry]:
-    """A registry in which ``fleet`` is deployed. No process runs, so ``fleet`` counts as dead."""
+    """A registry (Holdfast's database) in which ``fleet`` is deployed. No process runs, so ``fleet`` counts as dead."""
     opened = open_registry(settings)
     opened.record_deployment("fleet", "v1", ["0"], datetime.now(UTC))
     yield opened
@@ -95,7 +95,7 @@ def test_a_run_on_its_way_is_not_asked_for_twice(registry: Registry, tick: Tick,
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next run follow without a pause."""
+    """Let the sensor request the next recovery run at once, without the pause after a failed run."""
     monkeypatch.setattr(ticks, "NEXT_RUN_AFTER_S", 0.0)
 
 
@@ -186,9 +186,9 @@ def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
 def test_runs_of_an_incident_of_another_registry_are_not_counted(
     registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance
 ) -> None:
-    """Runs of a lost registry are not counted.
+    """Runs that a lost registry (Holdfast's database) requested are not counted.
 
-    A new registry numbers its incidents from 1, but Dagster still has the old runs.
+    A new registry numbers its incidents from 1, but Dagster still has the old runs with the same numbers.
     """
     tags = {INCIDENT_TAG: "1", SINCE_TAG: datetime(2026, 1, 1, tzinfo=UTC).isoformat()}
     config = {"ops": {"recover_one": {"config": {"processor": "fleet", "incident": 1}}}}
@@ -203,9 +203,9 @@ def test_runs_of_an_incident_of_another_registry_are_not_counted(
 
 
 def test_runs_without_a_time_are_counted_by_their_own(registry: Registry) -> None:
-    """Runs of a former version have no tag for the incident's time.
+    """Recovery runs that an older version of Holdfast requested have no tag with the incident's time.
 
-    Their own creation time decides whether they count.
+    Such a run counts for the incident only if the run was not created before the incident was opened.
     """
     incident, _ = registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     assert ticks.is_of(None, incident.opened_at, incident)
@@ -282,7 +282,7 @@ def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.infra.database.locks.BUSY_TIMEOUT_S", 0.2)
-    # The registry already has its schema. The test only needs the lock of the schema's migration.
+    # The registry (Holdfast's database) already has its schema. So skip the migration, which this test does not cover.
     monkeypatch.setattr(Registry, "migrate", lambda self: "")
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -417,7 +417,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
     assert ticker()[0] == []
     (incident,) = registry.open_incidents()
     assert f"Incident {incident.id} waits: an apply of fleet is open." in ticker.said
-    # A recovery run that was already queued claims no incident.
+    # A recovery run that was queued before the apply began must not claim the incident now.
     assert registry.claim_incident(incident.id, begin(requests[0]).run_id, datetime.now(UTC)) is None
     token = registry.journal.apply_of(begun.id)
     assert token is not None

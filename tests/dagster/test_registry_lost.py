@@ -1,4 +1,4 @@
-"""The registry's database is lost.
+"""The registry (Holdfast's database) is lost.
 
 It is rebuilt from the running workers, and a check reports the loss. All parts are real.
 """
@@ -24,7 +24,7 @@ from tests.parts.operated import Operated
 
 
 def lose_registry(operated: Operated) -> None:
-    """Delete only the database file. SQLite's other files stay, as after a careless ``rm``."""
+    """Delete only SQLite's database file. Its other files (`-wal`, `-shm`) stay, as after a careless ``rm``."""
     operated.settings.paths.registry.unlink()
 
 

@@ -1,4 +1,7 @@
-"""If a run's process dies together with its code server, the run is failed and releases its processor."""
+"""If a run's process dies together with its code server, the run is marked as failed.
+
+Then other runs may change its processor again.
+"""
 
 import os
 import signal
@@ -176,8 +179,8 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
         pid = process()
-        # The record is not from the daemon's check of runs, whose next turn is an hour away. It is made when the run
-        # names its process.
+        # The process is recorded when the run names it, not by the daemon's check of runs: the next check is an hour
+        # away.
         eventually(lambda: instance.run_launcher.recorded(first), "the first run's process was not recorded")
         assert instance.run_launcher.recorded(first) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
@@ -218,7 +221,7 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
         below, beside = map(int, started.read_text().split())
         mark = start_mark(beside)
         try:
-            # a run of another processor, so only the pool can hold it back
+            # this run is of another processor, so nothing but the pool can make it wait
             second = launch(settings, jobs, "passing", "routes")
             eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the run that hangs was not ended")
             assert start_mark(pid) is None
@@ -280,7 +283,10 @@ def test_stop_rollback_and_dry_runs_pass_a_full_queue(settings, jobs):
 
 
 class Launched:
-    """A run in a real instance that has named its process, as Dagster's run worker does."""
+    """A run in a real Dagster instance.
+
+    ``named`` reports its process id, as Dagster's run worker does at the start of a run.
+    """
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
@@ -318,7 +324,7 @@ def launched():
 
 def test_a_run_is_judged_by_its_process_and_by_no_clock(launched, monkeypatch):
     assert launched.health is WorkerStatus.RUNNING
-    # the clock was one hour behind when the run named its process: a changed clock must not end a run
+    # the run named its process while the clock was one hour behind; a change of the clock must not end the run
     behind = time.time() - 3600
     with monkeypatch.context() as stepped:
         stepped.setattr(time, "time", lambda: behind)

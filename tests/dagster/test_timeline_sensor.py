@@ -1,4 +1,4 @@
-"""The timeline sensor copies in both directions: commands to the assets' pages, and Dagster's runs to the history.
+"""The timeline sensor copies in both directions: commands to assets' pages, and Dagster's runs to `holdfast history`.
 
 The registry and the Dagster instance are real. The tests write the records that applies and recovery would write.
 """
@@ -73,7 +73,7 @@ def tick(definitions: dg.Definitions, settings: Settings, instance: dg.DagsterIn
 
 
 def apply(registry: Registry, request: Request, who: str, *, ends: bool = True) -> int:
-    """Write the records of an apply. Returns its number."""
+    """Write the database records of an apply (an execution of a plan). Returns its number."""
     now = datetime.now(UTC)
     plan = Plan(request=request, verdict=Ready("It can be done."))
     record, _ = registry.journal.begin_apply(

@@ -155,7 +155,10 @@ def test_a_processor_that_stays_paused_is_told_again_by_the_setting_and_when_it_
 
 
 def apply_of_deploy(telling: Telling) -> Any:
-    """Begin an apply of a deploy. The deployment record then has the state `deploying`."""
+    """Begin a deploy: record an open apply (the execution of its plan).
+
+    The deployment record then has the state `deploying`.
+    """
     registry = telling.installation.registry
     facts = {"processor": NAME, "verb": "deploy", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}
     begun, _ = registry.journal.begin_apply(**facts, now=telling.now)
@@ -184,7 +187,10 @@ def test_an_apply_under_way_is_told_once_it_lasts_too_long(telling: Telling) -> 
 
 @pytest.mark.parametrize("verb", variants(["clean", "put-back", "deploy"]))
 def test_an_interrupted_apply_without_a_deployment_is_told_and_its_end(telling: Telling, verb: str) -> None:
-    """Applies of the whole installation, and the first deploy of a processor, belong to no deployment."""
+    """Applies of the whole installation, and the first deploy of a processor, belong to no deployment.
+
+    They are reported, too.
+    """
     name = "first-deploy" if verb == "deploy" else INSTALLATION
     journal = telling.installation.registry.journal
     facts = {"processor": name, "verb": verb, "plan_hash": "a", "plan": "{}", "who": "ann", "holder": ELSEWHERE}

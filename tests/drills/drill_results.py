@@ -23,8 +23,8 @@ class Result:
     #: Seconds from the repair action until the check passed again. If recovery repaired the fault without an action:
     #: seconds since the check failed.
     mended_s: float = 0.0
-    #: Seconds from the kill of workers until all of their slots have a running process again. 0 if the drill kills no
-    #: worker.
+    #: Seconds from the kill of workers until each of their slots (places) has a running process again. 0 if the drill
+    #: kills no worker.
     back_s: float = 0.0
     #: The number of messages, of which each took effect exactly once.
     messages: int = 0

@@ -1,6 +1,7 @@
-"""The registry of drills.
+"""The list of all drills (planned faults and repairs).
 
-A drill is a function that gets an exercise (a running processor), registered by its number.
+The decorator ``drill`` adds a function to the list, under a number. The function gets an exercise (a running
+processor).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Exercise:
     home: Home
     name: str
     result: Result
-    #: Counts that are expected in addition to the fed messages, by key.
+    #: Expected counts by key that come in addition to the counts of the continuous feed.
     beside: Counter[str] = field(default_factory=Counter)
     _feeder: Feeder | None = None
     _broke_at: float = 0.0
@@ -168,7 +168,7 @@ class Exercise:
         return int(status.pid)
 
     def statuses(self) -> dict[str, ProcessorStatus | None]:
-        """The status of each slot's worker, by slot; None for a worker that does not answer."""
+        """The status of each worker, by slot (the worker's number); None for a worker that does not answer."""
         programs = open_deployer(self.home.settings.paths).programs()
         slots = [name.removeprefix(f"{self.name}-") for name in programs if name.startswith(f"{self.name}-")]
         found = {slot: ProcessorClient(self.name, slot, self.home.settings.paths).status() for slot in sorted(slots)}
@@ -186,7 +186,7 @@ class Exercise:
         return {slot: each.code_version for slot, each in found if each is not None and each.phase == "running"}
 
     def deployment(self) -> Deployment:
-        """The processor's deployment in the registry."""
+        """The deployment record of the processor in the registry (Holdfast's database)."""
         with closing(open_registry(self.home.settings)) as registry:
             found = registry.deployment(self.name)
         assert found is not None
@@ -418,7 +418,10 @@ class Exercise:
         return found
 
     def open_apply(self, stages: int = 0) -> Any:
-        """Return the processor's unfinished apply if at least ``stages`` of its stages are done, otherwise None."""
+        """Return the processor's unfinished apply (execution of a plan).
+
+        None if fewer than ``stages`` of its stages are done.
+        """
         registry = open_registry(self.home.settings)
         try:
             found = registry.journal.applies(1, processor=self.name, open_only=True)

@@ -42,7 +42,7 @@ class Home:
     settings: Settings
     broker: TrackedBroker
     definitions: Path
-    #: Environment variables of its processes, in addition to those of the tests.
+    #: Environment variables of the installation's processes, in addition to those of the tests.
     environment: Mapping[str, str]
     #: The output of `holdfast up`.
     addresses: Mapping[str, str] = field(default_factory=dict)

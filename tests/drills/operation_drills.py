@@ -1,4 +1,4 @@
-"""Drills of operations: full queues, interrupted commands, one slot out of several, and code that changes.
+"""Drills of operations: full queues, interrupted commands, one worker out of several, and code that changes.
 
 During each of these drills, snapshots of another processor are taken.
 """
@@ -175,7 +175,7 @@ def undo_file(it: Exercise) -> None:
     (file,) = it.home.settings.paths.exports(it.name).glob("*.jsonl")
     deleted = number_in(file, CLEARED)
     assert deleted > counted
-    # the count in the file and the newer counts together must equal the number of messages
+    # the count in the exported file and the newer counts together must equal the number of messages
     it.beside[CLEARED] -= deleted
     it.exact(outputs=lambda expected: counted_twice(it, expected, deleted))
 

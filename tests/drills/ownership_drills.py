@@ -1,4 +1,7 @@
-"""Drills of ownership: a second installation, an older copy of the registry, a locked catalog, an abandoned apply."""
+"""Drills of ownership: a second installation, an older copy of Holdfast's database, and a locked catalog.
+
+In another drill, an operator abandons an interrupted command.
+"""
 
 from __future__ import annotations
 

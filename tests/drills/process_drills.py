@@ -40,7 +40,7 @@ def poison(it: Exercise) -> None:
     it.broken()
     it.feeder.send("k0", b"no JSON at all", counted=False)
     it.says(it.processor_asset, WORKING, "can't be processed", "dead_letter_topic")
-    # the owner of the definition adds a dead-letter topic; the deploy of that version is the repair
+    # the user adds a dead-letter topic to the definition; the deploy of that code version is the repair
     text = DEFINITION.format(group=it.name).replace(
         "Application(", f'Application(dead_letter_topic="{it.name}-dead",', 1
     )

@@ -53,7 +53,7 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
         finally:
             home.stop()
     finally:
-        # Checks for private mounts, because otherwise the mount would outlive the test.
+        # Without private mounts, the mount would outlive the test. So unmount it in any case.
         subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
@@ -77,7 +77,7 @@ def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
     for path, mode in ((folder, 0o755), (home.settings.paths.registry, 0o644), (home.settings.paths.logs, 0o755)):
         path.chmod(mode)
     told = home.cli("up").text
-    # the first process that found the open files has closed them: the command or a sensor
+    # the first process that found files open to others has made them private: the command or a sensor
     told += "".join(log.read_text() for log in home.settings.paths.logs.glob("dagster-*.log"))
     assert "other users could reach the home folder" in told
     assert "former_mode=0755" in told.replace("'", "")

@@ -1,4 +1,4 @@
-"""Drills around processors: the broker restarts or is down, the registry is lost, the disk is full."""
+"""Drills around processors: the broker restarts or is down, Holdfast's database is lost, the disk is full."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def registry_lost(it: Exercise) -> None:
     for file in it.home.settings.home.glob("registry.db*"):
         file.unlink()
     it.says(it.processor_asset, REGISTERED, "adopted", it.name)
-    # the registry was rebuilt without an operator; the recovery of a processor in it shows that it is complete
+    # Holdfast's database was rebuilt without an operator. Recovery of a processor that it names shows that it is
+    # complete.
     killed_at = time.time()
     os.kill(it.pid, signal.SIGKILL)
     it.red_since(it.processor_asset, WORKING, killed_at)

@@ -40,7 +40,7 @@ SESSION_MS = 3_000
 
 @pytest.fixture(autouse=True)
 def killed_holders_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the holder of an apply look dead after a simulated kill.
+    """Make the process that holds an apply (an operator's running command) look dead after a simulated kill.
 
     Tests simulate the kill inside their own process, which stays alive.
     """
@@ -132,7 +132,7 @@ class Stream:
         self.feed([(b"k%d" % (number % keys), json.dumps(number).encode()) for number in range(count)])
 
     def folder_id(self, slot: str) -> str:
-        """The id of a slot's state folder; the folder is created if it does not exist."""
+        """The id of the state folder of a slot (a worker's place). The folder is created if it does not exist."""
         file = self.state_dir / self.group / slot / "id"
         if not file.exists():
             StateFolder(self.state_dir, self.group, slot).release()

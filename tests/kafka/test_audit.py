@@ -122,7 +122,8 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
     parts = placed(counting)
     where = partitions_of(folded(counting, parts))
     truth = {name: 2 for name in where if name != EXTRA} | {f"key-{number}": 3 for number in range(20)}
-    # A repeated record with an equal value is no difference, because state is the newest value of each key.
+    # If another program writes a record with the store's value, the audit reports no difference. Only the newest value
+    # of a key counts.
     plant_in_changelog(counting, {**PLANTED, "key-33": 2}, where)
     counting.feed(keys=20, each=1)
     counting.processed(2 * KEYS + 20)
@@ -200,7 +201,7 @@ def test_a_table_older_than_the_state_is_compared_at_its_own_offsets(counting: O
     manifest = audit.tabled.manifest if audit.tabled is not None else None
     publish(counting.settings, counting.group, planted(pairs), manifest)
     assert named(audited(counting)) == dict.fromkeys([*PLANTED, "key-32"], Odd.WAREHOUSE)
-    for _ in range(3):  # new checkpoints replace the checkpoint at the table's offsets
+    for _ in range(3):  # new checkpoints replace the one that was taken at the table's offsets
         counting.client.checkpoint()
     assert named(audited(counting)) == dict.fromkeys([*PLANTED, "key-32"], Odd.CHANGELOG_WAREHOUSE)
 

@@ -22,7 +22,7 @@ KILLS = 2
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server with a backlog that is large enough for all concurrent calls of a worker."""
+    """An HTTP server that can hold enough waiting connections (backlog) for all concurrent calls of a worker."""
 
     request_queue_size = 128
 

@@ -82,7 +82,10 @@ def committed(stream):
 
 
 def is_exact(stream, rounds, keys):
-    """Assert that every key was counted and sent once for each round."""
+    """Assert counts and outputs after ``rounds`` messages of each key.
+
+    Each message must count once and be sent once.
+    """
     expected = {b"k%d" % number: rounds for number in range(keys)}
     assert stream.counts() == expected
     stream.outputs_are_exact(expected)
@@ -227,7 +230,7 @@ def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_noth
     is_exact(stream, 20, 10)
 
 
-# -- tests of workers that compete for one slot ----------------------------------------------------------------------
+# -- tests of workers that compete for one slot (a worker's place with its lock) --------------------------------------
 
 
 def rival(stream, slot):

@@ -1,6 +1,6 @@
 """``Application.clear_state`` on a real broker.
 
-It is refused while a worker runs; afterwards state is empty and rebuilt.
+It is refused while a worker runs. When the worker has stopped, it empties the state. The next runs build state again.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Coded(Scenario):
         fed = 0
         for was, now in zip(self.codecs, self.codecs[1:], strict=False):
             fed = self.feed(fed)
-            # The next worker has another codec and an empty disk. It restores records that were written with each
-            # former codec.
+            # The next worker uses the store "changing" with the next codec, and has an empty disk. So it restores
+            # records that were written with all codecs so far.
             yield Kill(
                 self.has_more_committed(),
                 "some messages to be committed",

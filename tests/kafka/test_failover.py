@@ -217,7 +217,8 @@ def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(st
     apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
     threads = start(apps)
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 1000, "all to be committed")
-    # A standby that began with an empty changelog also counts as current, but it has no old records to test.
+    # A standby that started with an empty changelog also counts as up to date, but it has no records for this test. So
+    # wait for records, too.
     waiting(lambda: all(follows_all(app) and has_records(app) for app in apps), "a standby with records in each")
     for app in apps:
         app.stop()

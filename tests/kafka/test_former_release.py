@@ -1,4 +1,7 @@
-"""Workers of the former and the present release run in one group, as during a rolling deploy and its rollback."""
+"""Workers of the former and the present release of Holdfast run in one group, as during a rolling deploy.
+
+Then the deploy is rolled back.
+"""
 
 from __future__ import annotations
 

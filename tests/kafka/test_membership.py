@@ -101,7 +101,8 @@ def test_cooperative_rebalances_are_refused_where_inputs_share_a_store(tmp_path)
 def test_who_is_no_member_commits_nothing(broker, unique):
     """A consumer that is not a group member commits nothing.
 
-    Kafka accepts offsets without a generation for an empty group. So Kafka would not fence a former member.
+    If a group has no members, Kafka accepts offsets without the group's generation number. So Kafka would not fence a
+    former member.
     """
     consumer = GroupConsumer(broker, unique("stranger"))
     try:

@@ -273,7 +273,8 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         assert ours["holdfast.processor"] == stream.group.encode()
         assert ours["holdfast.code_version"] == version.encode()
         kind, reason = why[int(dict(record.headers)["number"])]
-        # Of the errors in this test, only these errors of Holdfast name an action.
+        # ``ValueUnreadable`` and ``NullKey`` are errors of Holdfast with an action. The other errors of this test come
+        # from the user's functions and have none.
         tells = kind in ("ValueUnreadable", "NullKey")
         assert len(ours) == 9 + tells == 9 + ("holdfast.error.action" in ours)
         assert ours["holdfast.kind"] == b"message"

@@ -1,6 +1,6 @@
-"""A callback moves the position of a partition during a poll.
+"""A callback moves the position of a partition while a poll is running.
 
-Its polled records are dropped, and read again from there.
+The records that this poll has fetched from the partition are dropped. They are read again from the new position.
 """
 
 import pytest

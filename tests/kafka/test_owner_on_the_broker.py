@@ -1,4 +1,7 @@
-"""Commands to a worker over HTTP, on a real broker: count, export, clear, adopt, and change positions."""
+"""Commands to a worker over HTTP, on a real broker: count, export, clear, adopt (take over another store's content).
+
+Another command changes the worker's positions in the input.
+"""
 
 from __future__ import annotations
 

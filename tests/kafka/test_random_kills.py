@@ -103,7 +103,7 @@ class DictState(dict[str, Any]):
 
 
 class Fleet:
-    """The worker processes, one for each slot, started as the supervisor starts them."""
+    """The worker processes, one for each slot (a worker's place), started as the supervisor starts them."""
 
     def __init__(self, home: Path, bootstrap: str, group: str, guarantee: Guarantee, processes: int) -> None:
         home.mkdir()
@@ -442,11 +442,12 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        # A killed restore left this folder marked as incomplete, and no worker has used it since. It need not match.
+        # A killed restore left this folder marked as incomplete, and no worker has used it since. So its content does
+        # not matter.
         return
     for store in STORES:
-        # The folder has no offset, because the worker was killed before the task first ran. The folder was not used
-        # again.
+        # A folder without an offset counts as 0: the worker was killed before the task first ran, and the folder was
+        # not used again.
         at = folder.offsets.get(store, 0)
         records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"

@@ -138,7 +138,7 @@ def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, uniq
 
 @pytest.fixture(autouse=True)
 def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thorough run, small snapshots use the code path of large ones.
+    """In a thorough run, small snapshots use the code that production uses for large ones.
 
     Executors read the records, and Spark generates Java code.
     """
@@ -160,7 +160,7 @@ def generated_code(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 class Claims:
-    """Keeps claimed and finished snapshots in memory, as a stand-in for the registry."""
+    """Keeps claimed and finished snapshots in memory, in place of the registry (Holdfast's database)."""
 
     def __init__(self) -> None:
         self.claimed: list[str] = []
@@ -250,9 +250,10 @@ class Changelog:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait until the markers are written.
+        """Wait until Kafka has written the transaction markers.
 
-        Kafka answers a commit earlier, and readers stop below open transactions.
+        Kafka answers a commit before it writes them. Until then, the transaction is open, and read_committed readers
+        stop at it.
         """
         self.topics.settled_end_offsets(self.topic)
 

@@ -83,7 +83,7 @@ def test_columns_change_for_readers_with_their_values_or_not_at_all(changed: Any
     dead = attempt(changed, plan, SECOND)
     assert read(changed) == (["flights", "airport", "gone"], OLD)
     assert len(side_tables(changed)) == 1
-    steps.publish_history(dead)  # the run publishes its history, and then dies
+    steps.publish_history(dead)  # the run publishes its changes in the history table, and then dies
     assert read(changed) == (["flights", "airport", "gone"], OLD)
     assert changed.snapshot(planned(changed, SECOND), schema=SECOND).manifest.source == "changelog"
     names, rows = read(changed)

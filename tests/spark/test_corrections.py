@@ -1,4 +1,7 @@
-"""Corrections are history rows that a full snapshot appends if changelog records do not result in the store's value."""
+"""Corrections are rows of the history table.
+
+A full snapshot adds them if the changelog does not give the store's value.
+"""
 
 from __future__ import annotations
 

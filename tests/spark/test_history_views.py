@@ -1,4 +1,7 @@
-"""The views over a history: validity times of values, changes, and the state at any moment, from hand-made changes."""
+"""The views over a history table: validity times of values, changes, and the state at any time.
+
+The changes are hand-made.
+"""
 
 import datetime as dt
 
@@ -24,19 +27,20 @@ def at(minute):
     return T0 + dt.timedelta(minutes=minute)
 
 
-#: Columns: partition, generation, offset, minute, op, key, value.
+#: Columns: partition, generation (counts the store's changelogs), offset, minute, op, key, value. A full snapshot adds
+#: rows with ``base`` or ``base_delete``: the value of the store, or that it has none.
 CHANGES = [
     (0, 0, 0, 0, "put", "a", 1),
     (0, 0, 1, 1, "put", "b", 1),
     (0, 0, 2, 3, "put", "a", 2),
     (0, 0, 3, 2, "put", "a", 3),  # an earlier time at a later offset, because the clock was set back
     (0, 0, 4, 5, "delete", "b", None),
-    (0, 0, 4, 4, "base", "a", 3),  # the base repeats a value that was already known
-    (0, 0, 5, 6, "base", "c", 7),  # the base has a value without a changelog record
-    (0, 0, 5, 6, "base_delete", "b", None),  # the base repeats a deletion that was already known
+    (0, 0, 4, 4, "base", "a", 3),  # this base row repeats a value that was already known
+    (0, 0, 5, 6, "base", "c", 7),  # this base row has a value without a changelog record
+    (0, 0, 5, 6, "base_delete", "b", None),  # this base row repeats a known deletion
     (0, 0, 5, 7, "put", "c", 8),
     (0, 0, 6, 8, "delete", "never", None),
-    (0, 1, 0, 9, "base_delete", "a", None),  # another generation of the topic, which lacks this key
+    (0, 1, 0, 9, "base_delete", "a", None),  # the next changelog of the store, which lacks this key
     (0, 1, 0, 9, "base", "c", 8),
     (1, 0, 0, 0, "put", "a", "bad"),  # the same key in another partition is a different key
 ]

@@ -1,4 +1,7 @@
-"""Maintenance keeps the history's progress, every tagged snapshot and live branches, even if other programs run it."""
+"""Maintenance keeps the progress of the history table, every tagged snapshot, and branches of running snapshots.
+
+This also holds if another program runs Iceberg's maintenance.
+"""
 
 import datetime as dt
 import re

@@ -9,7 +9,7 @@ from holdfast.processors.snapshots.names import history_name, quoted, table_name
 
 
 def as_spark_says(spark, table):
-    """The versions of a table according to Spark's queries."""
+    """The versions (Iceberg snapshots) of a table according to Spark's queries."""
     found = spark.sql(
         "SELECT snapshot_id, parent_id, unix_micros(committed_at) AS at, summary, operation "
         f"FROM {quoted(table)}.snapshots"

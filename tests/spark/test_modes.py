@@ -49,9 +49,10 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
 
 
 def changes_columns(driver):
-    """Write values of two types, so that a column is recreated with another type.
+    """Write values of two types to one field, so that its column is replaced by a column of another type.
 
-    The column is exchanged by an update of the table's row in the catalog of the Spark session.
+    Holdfast replaces the column by a direct update in the Iceberg catalog: there it changes the path of the table's
+    metadata file. It must find the catalog that the Spark session uses.
     """
     for value, kind in ((1, "bigint"), ("text", "string")):
         driver.do("write", partition=0, entries=[[str(value), {"n": value}]])

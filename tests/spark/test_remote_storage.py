@@ -80,8 +80,8 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
 def test_columns_change_with_their_values_on_postgres_and_s3(remote, remote_settings):
     """Columns change together with their values on Postgres and S3.
 
-    The exchange updates the table's row in the catalog's database, with the password and the driver of the session's
-    catalog.
+    The change is an update of the table's row in the catalog's database. It uses the password and the driver with which
+    the Spark session reads this catalog.
     """
     remote.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])
     remote.snapshot(planned(remote, FIRST), schema=FIRST)

@@ -30,9 +30,9 @@ from tests.spark.verifying import CHECKS, VERIFIER, Verdict, verify
 
 @dataclass
 class Store:
-    """A store with versions of every kind.
+    """A store with table versions of every kind.
 
-    For each tag: the kind, and whether the version builds on another version.
+    ``tags`` has for each tag the kind of its version. Kinds are ``changelog``, ``incremental`` and ``history``.
     """
 
     changelog: Changelog

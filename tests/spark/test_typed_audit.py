@@ -147,7 +147,7 @@ def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.Mo
 def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base snapshot is from an older version and has no fingerprint of typed columns.
+    """The base snapshot is from an older version of Holdfast and has no fingerprint of typed columns.
 
     In this case, the audit compares all rows once with their own JSON.
     """

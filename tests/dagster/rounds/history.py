@@ -1,7 +1,7 @@
 """Records all changes of the holders of applies and incidents, by database triggers.
 
-The registry keeps only the present holder. The judges of a round need all changes in the order of the database's
-commits, with times of the database's clock.
+The registry (Holdfast's database) keeps only the present holder. To judge a round, the test needs all changes in the
+order of the database's commits, with times of the database's clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Literal
 from holdfast.infra.database.lease_times import SILENT_S
 from tests.parts.postgres import PostgresServer
 
-#: A trigger on each table of the registry. A row of ``history`` is one change of an apply or incident.
+#: A trigger on each table of the registry (Holdfast's database). A row of ``history`` is one change of an apply or
+#: incident.
 _REGISTRY = """
 CREATE TABLE history (
     seq bigserial PRIMARY KEY, at double precision NOT NULL DEFAULT EXTRACT(EPOCH FROM clock_timestamp()),

@@ -46,7 +46,7 @@ def judged(round_: Round) -> list[str]:
 
 
 def clears_of(here: Installation) -> Counter[str]:
-    """How often each key was cleared, according to the registry's applies."""
+    """How often each key was cleared, according to the applies (executed commands) in Holdfast's database."""
     found: Counter[str] = Counter()
     for each in here.registry.journal.applies(10_000, processor=here.operated.group):
         request = plans.decode(each.plan).request

@@ -27,7 +27,7 @@ from tests.dagster.rounds.installation import Daemon, Installation
 ROUND_S = 600.0
 #: Seconds for which the operator waits until the processor is free. After that, the command is repeated anyway.
 FREE_S = 90.0
-#: Pause between two reads of the registry's history, in seconds.
+#: Pause between two reads of the recorded changes, in seconds.
 LOOK_S = 0.02
 #: Maximum number of repetitions of one command.
 TIMES = 15
@@ -143,7 +143,11 @@ class Round:
         return any(each.id > since and each.verb == step.words[0] and each.outcome == "done" for each in applies)
 
     def _until_free(self) -> None:
-        """Wait until an interrupted apply can be resumed, or until the processor has no holder and its worker runs."""
+        """Wait until the operator can run a command.
+
+        This is possible if an interrupted apply can be resumed. Otherwise no process may hold the processor, and its
+        worker must run.
+        """
         free, deadline = self._is_free, Deadline(FREE_S)
         while not free() and not deadline.passed:
             self._look()

@@ -1,4 +1,7 @@
-"""Two Dagster daemons, an operator and recovery share a Postgres. One of them is killed or frozen during an apply."""
+"""Two Dagster daemons, an operator and recovery share a Postgres. One of them is killed or frozen during an apply.
+
+An apply is the execution of an operator's command.
+"""
 
 from __future__ import annotations
 

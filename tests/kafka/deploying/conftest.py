@@ -1,4 +1,4 @@
-"""Fixture of a user's project, whose versions the tests deploy."""
+"""Fixture of a user's project. The tests change its code, and deploy each version of the code."""
 
 from __future__ import annotations
 

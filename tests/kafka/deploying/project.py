@@ -1,4 +1,4 @@
-"""A user's project with one processor. Versions of its code count messages, fail, hang, or have other stores."""
+"""A user's project with one processor. The versions of its code count, fail, hang, or have other stores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ application.dataframe(application.topic("{group}-paid")).apply(both, stateful=Tr
 
 
 class Project:
-    """A user's project with one module. Each verb (command) is opened as a new process would open it."""
+    """A user's project with one module.
+
+    Each operator command is run with a new connection to everything, as if it were run in a new process.
+    """
 
     def __init__(self, stream: Stream, folder: Path, settings: Settings) -> None:
         self.stream, self.folder, self.settings = stream, folder, settings

@@ -80,7 +80,7 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
         (["explain", "stop", name], 2),
         (["stop", name, "--yes"], 0),
         (["apply", "list"], 0),
-        (["rehearse", name], 64),  # this command must print an error as JSON, because no worker runs
+        (["rehearse", name], 64),  # `rehearse` needs a running worker; its error must also be JSON
     ):
         assert main([*words, "--json"]) == code
         compare(words, json.loads(capfd.readouterr().out))

@@ -1,4 +1,4 @@
-"""Versions of a processor are deployed with a real broker, supervisor and worker.
+"""Code versions of a processor are deployed with a real broker, supervisor and worker.
 
 A version that fails is rolled back.
 """
@@ -40,7 +40,8 @@ def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) ->
     assert isinstance(project.plan().verdict, NothingToDo)
     project.counted({b"k0": 10, b"k1": 10})
 
-    # The project's files are deleted and the processor is killed. The supervisor restarts it from the release's copy.
+    # The project's files are deleted and the processor is killed. The supervisor restarts it from the release (the
+    # deployed copy of the code).
     registry = open_registry(project.settings)
     (known,) = registry.releases.newest(project.stream.group)
     registry.close()
@@ -153,7 +154,7 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
     assert now is not None
     assert (now.pid, now.code_version) == (before.pid, version)
 
-    # The corrected version is proven and runs.
+    # The corrected version passes its proof (trial run) and runs.
     project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(repr)\nframe.to_topic"))
     mended = project.deploy()
     assert project.running_version() == mended != version

@@ -1,4 +1,4 @@
-"""Versions with other stores (new, dropped, renamed, shared by joined tasks) are deployed while workers are killed."""
+"""Code versions with other stores (new, dropped, renamed, shared by joined tasks) are deployed while workers die."""
 
 from __future__ import annotations
 
@@ -161,5 +161,6 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     change(COUNTS)
     change(JOINED)
     change(COUNTS)
-    # Both slots still have an old state folder of the joined tasks, whose store is dropped now.
+    # The store `both` is dropped now. But both slots still have an old state folder of the tasks that shared this
+    # store.
     change(JOINED, dropped=("both",))

@@ -33,7 +33,8 @@ class ProxiedBroker(TrackedBroker):
         properties = self._folder / "server.properties"
         lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
         lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"
-        # The plain listener is last in the list, because a restart reads the broker's port from there.
+        # The plain listener must be the last one, because a restart of the broker reads the port from the end of the
+        # list.
         lines["advertised.listeners"] = f"PROXIED://127.0.0.1:{self.proxy.port},{lines['advertised.listeners']}"
         lines["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
         properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))

@@ -54,7 +54,10 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
         for kill in range(1, KILLS + 1):
 
             def met_open() -> bool:
-                """Whether a transaction is open. If all input is already committed, feed more messages."""
+                """Whether the worker has an open transaction.
+
+                If all input is already committed, also feed more messages.
+                """
                 nonlocal fed
                 if committed_so_far(stream) == fed * EACH:
                     stream.feed_numbers(EACH, KEYS)

@@ -63,9 +63,9 @@ def held(stream, waiting):
 
 @pytest.fixture
 def told_ends(monkeypatch):
-    """Return by partition the end offsets after which the restore polled again.
+    """Return by partition the end offsets that the restore saw and did not stop at.
 
-    A second poll shows that the restore did not stop at these end offsets.
+    The restore polled again after it had seen such an end offset.
     """
     seen, polled_on = {}, {}
     poll = ChangelogConsumer.poll
@@ -135,7 +135,8 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     changelog = changelog_topic(stream.group, "counts")
     stable = stream.topics.end_offsets(changelog, committed=True)
     ends = stream.topics.end_offsets(changelog, committed=False)
-    # The unread records begin with the marker of the last commit before the open transaction.
+    # Above the last stable offset, only one record can still be read: the marker of the last commit before the open
+    # transaction.
     left = [ends[number] - stable[number] + 1 for number in sorted(ends)]
     one = worker("0").start()
     waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")
@@ -199,7 +200,7 @@ def noted(worker):
 
 
 def restores(worker, what):
-    """Return one figure (``what``) of each running restore, by partition."""
+    """Return the number ``what`` from the worker's status for each running restore, in the order of partitions."""
     status = worker.client.status()
     ours = status is not None and status.pid == worker.process.pid
     tasks = sorted(status.tasks, key=lambda task: task.task) if ours else []

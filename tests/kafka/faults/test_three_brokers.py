@@ -25,7 +25,7 @@ def three(tmp_path_factory, java, broker_jars):
 
 
 class Striking(EngineProducer):
-    """A producer that calls the test before a chosen step of its n-th commit."""
+    """A producer that calls a function of the test before a chosen step of its n-th commit."""
 
     strike: dict
 

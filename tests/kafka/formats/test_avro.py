@@ -1,4 +1,4 @@
-"""The Avro formats on a real broker and registry are compatible with confluent-kafka's (de)serializers."""
+"""The Avro formats on a real broker and schema registry are compatible with confluent-kafka's (de)serializers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Schema and Protobuf on a real broker and registry are compatible with confluent-kafka's (de)serializers."""
+"""JSON Schema and Protobuf on a real broker and schema registry are compatible with confluent-kafka's serializers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creates what a removed processor leaves on a real broker and on disk, for tests of orphans."""
+"""Creates what a removed processor leaves on a real broker and on disk: orphans (resources without an owner)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ ALL = ["checkpoint", "group", "state", "topic"]
 def signed_by(processor: str) -> bytes:
     """Return a meta record (the engine's own record in a changelog) that names the processor.
 
-    An empty name gives the form that older versions wrote.
+    An empty name gives the form that older versions of Holdfast wrote.
     """
     fields = {} if not processor else {"processor": processor}
     return msgspec.json.encode({"version": 1, "inputs": {"in": 1}, "transaction": 1, "code_version": "v", **fields})

@@ -1,4 +1,4 @@
-"""Orphans on a real broker are archived, kept for a grace period, and deleted.
+"""Orphans (resources without an owner) on a real broker are archived, kept for a grace period, and deleted.
 
 An archived topic can be written back.
 """
@@ -168,7 +168,10 @@ def test_what_got_an_owner_meanwhile_is_not_deleted(left: Left, monkeypatch: pyt
 
 
 def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic, offsets or a folder disappeared after the plan for another reason. The apply still succeeds."""
+    """The apply (the execution of a plan) succeeds although a resource was already gone.
+
+    After the plan was made, another process deleted a topic, offsets or a folder that the plan would delete.
+    """
     left.apply()
     left.now += timedelta(days=8)
     plan = left.plan()

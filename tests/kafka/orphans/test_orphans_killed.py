@@ -1,4 +1,7 @@
-"""Archiving and deleting orphans is killed at each step. The same command then resumes, and no record is lost."""
+"""Archiving and deleting orphans (resources without an owner) is killed at each step.
+
+The same command then resumes, and no record is lost.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ from tests.parts.operated import Killed
 def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
     left: Left, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """The apply is killed right after each write of a small file and after each completed copy, one kill per run."""
+    """A killed `holdfast apply` command is repeated, and completes its work.
+
+    It is killed right after each write of a small file and after each completed copy, one kill per run.
+    """
     for name in ("archive", "delete"):
         plan = left.plan()
         places = 0
@@ -150,7 +156,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
 
 @pytest.mark.thorough
 def test_a_deletion_that_takes_effect_after_the_plan_is_finished(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed apply has requested the topic's deletion.
+    """A killed command has requested the deletion of a topic. The repeated command must notice that it took effect.
 
     The brokers delete the topic only after the next plan is made.
     """

@@ -1,4 +1,7 @@
-"""Other orphans: tables, checkpoints in an object store, and state that was set aside in a slot still in use."""
+"""Other orphans (resources without an owner): tables, checkpoints in an object store, and state that was moved aside.
+
+The slot from which the state was moved aside is still in use.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """State that was moved aside is deleted although a worker holds the slot.
+    """State that was moved aside is deleted although a worker holds the slot (the worker's place with its lock).
 
     No process opens the state that was moved aside. The state beside it, which the worker uses, is not deleted.
     """

@@ -1,4 +1,4 @@
-"""Topics that are put back from the archive of orphans."""
+"""Deleted orphans (topics without an owner) are restored from the archive that was made before their deletion."""
 
 from __future__ import annotations
 

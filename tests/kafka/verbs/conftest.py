@@ -1,4 +1,4 @@
-"""Makes the fixture of a processor under a supervisor available to the tests of the verbs."""
+"""Makes the fixture of a processor under a supervisor available to the tests of verbs (operator commands)."""
 
 from tests.parts.operated import operated
 

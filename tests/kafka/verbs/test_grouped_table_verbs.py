@@ -123,13 +123,13 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
         send({f"k{number:02}": row(number, turn) for number in range(KEYS)})
     send({"k03": None})
 
-    # The groups are columns. Totals and single items are internal records.
+    # A query shows groups as columns. Totals and single items are internal records, which it does not show.
     text = asked(capfd, "query", group, "--store", "by-status", "--all")
     assert "{" not in text
     assert [word for word in ("n", "total", "mean", "amounts", "most") if word not in text] == []
     assert '"amount"' in asked(capfd, "query", group, "k01", "--store", "orders")
 
-    # A part of these stores is not changed. A key of the table itself may be cleared.
+    # Verbs refuse to change only a part of these stores, but a key of the table itself may be cleared.
     for request in (
         Clear(group, ("by-status",), Keys(("s1",))),
         Clear(group, ("by-status-rows",), Keys(("k01",))),
@@ -148,7 +148,7 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     assert {store: stored(operated, store) for store in before} == before
     send({"k01": None, "k02": row(2, 5)})
 
-    # The workers lose their disk. They restore the stores from the changelogs, and the groups go on.
+    # The workers lose their disk, and restore the stores from the changelogs. The groups are still updated.
     operated.do(Stop(group))
     shutil.rmtree(operated.settings.paths.state)
     operated.do(Deploy(group))
@@ -156,7 +156,7 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     operated.do(Restore(group, source="changelog"))
     send({"k06": row(6, 9)})
 
-    # The action that the refusals name: all rows are counted again, with the values of an undisturbed run.
+    # The action that the refusals recommend: count all rows again. Values are as if nothing had happened.
     before = {store: stored(operated, store) for store in TOGETHER | {"orders"}}
     operated.do(Stop(group))
     feed(operated, {"k07": row(7, 9)})
@@ -167,7 +167,7 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     operated.wait_for(lambda: seen(operated) == groups_of(rows), "the groups to be counted again")
     send({"k07": row(7, 1)})
     send({"k08": row(8, 4)})
-    # All state is cleared, and input stays: only rows that come later are counted.
+    # Clear all state, but do not read the input again. So only rows that are sent later count.
     operated.do(Stop(group))
     done = operated.do(Clear(group, (), Everything()))
     assert not any("Undo: " in note.text for note in done.notes), "the file can't be put back, so no command says it"

@@ -1,4 +1,7 @@
-"""Ownership of a processor: another installation uses its group, or the local registry is an older copy of itself."""
+"""Ownership of a processor: another installation uses its consumer group.
+
+Or this installation's registry (Holdfast's database) is an older copy of itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def test_a_second_installation_may_not_deploy_a_group_that_lives_in_the_first(op
 
 
 def put_back(operated: Operated, copy: Path) -> None:
-    """Replace the registry by the copy, and delete the other files that SQLite has kept."""
+    """Replace the database file by the copy, and delete the other files that SQLite has kept."""
     for file in operated.settings.home.glob("registry.db*"):
         file.unlink()
     shutil.copy(copy, operated.settings.paths.registry)
@@ -45,7 +48,7 @@ def copied(operated: Operated) -> Path:
 
 
 def planned(operated: Operated, request: Request) -> Plan:
-    """Return a plan made by a new process, because an open process would keep the deleted registry file."""
+    """Return a plan made by a new process, because the present process still has the deleted database file open."""
     with open_verbs(operated.settings, who="a test") as verbs:
         return verbs.plan(request)
 

@@ -138,7 +138,10 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
 
 
 def of_the_history(manifest: SnapshotManifest) -> SnapshotManifest:
-    """The manifest of a past version. It has no input offsets, because the history table does not record them."""
+    """The manifest of a table version with past state.
+
+    It has no input offsets, because the history table does not record them.
+    """
     parts = tuple(replace(part, inputs={}, sources={}) for part in manifest.partitions)
     return replace(manifest, source=HISTORY, partitions=parts)
 

@@ -1,4 +1,7 @@
-"""A processor with two streams of different partition counts. Verbs ask each store only for its own partitions."""
+"""A processor with two streams of different partition counts.
+
+Verbs (operator commands) ask each store only for its own partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The verbs on a real processor have the effects that `explain` has shown. Deleted state does not come back."""
+"""The verbs (operator commands) on a real processor have the effects that `explain` has shown.
+
+Deleted state does not come back.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted
     undo = exported_by(said)  # this file of the killed run contains the keys that the run deleted
     assert '"key-1"' in undo.read_text()
     assert operated.logged() == {"key-0": 6, "key-1": 2, "key-2": 6}
-    again = operated.do(plan.request)  # a second apply of the same request clears again
+    again = operated.do(plan.request)  # a second apply (not a resume) of the request clears again
     assert operated.logged() == {"key-0": 6, "key-2": 6}, again.text
 
 

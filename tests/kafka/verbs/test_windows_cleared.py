@@ -101,7 +101,7 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     assert stored(operated) == before
     assert operated.verbs.audit(group, ())[0].differences == ()
 
-    # Clear the window of one key at one moment, by command. This window is still open.
+    # Clear one window of one key, chosen by a time in the window, by command. This window is still open.
     capfd.readouterr()
     moment = ["--window", "2023-07-22T04:28:10"]
     assert main(["apply", "clear", group, "--store", "minutes", *moment, "--key", "key-3", "--yes"]) == 0

@@ -34,7 +34,7 @@ def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(ope
     at_snapshot = stream_time_s(operated)
     assert at_snapshot is not None
     assert (T + 2 * MINUTE) / 1000 <= at_snapshot < (T + 3 * MINUTE) / 1000
-    # Stream time is in the third minute: the message of minute 0 is late, the message of minute 2 is not.
+    # Stream time is in the third minute. So the message of minute 0 is late, but the message of minute 2 is not.
     feed(operated, 0, 2, 5)
     live = {0: KEYS, 1: KEYS, 2: 2 * KEYS}
     operated.wait_for(lambda: sent(operated) == live, "the third minute to be closed")

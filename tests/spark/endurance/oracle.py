@@ -29,8 +29,8 @@ _RECORDS = pa.schema(
         ("gone", pa.bool_()),
     ]
 )
-#: Sums the records of each key up to the version's end. It starts at the key's floor (first counted offset), or the
-#: partition's.
+#: For each key, sums the records from its floor (the first input offset that counts) to the end of the version. A key
+#: without a floor has that of its partition.
 _FOLD = """
 WITH counted AS (
     SELECT r.* FROM source r JOIN ends e USING (part) LEFT JOIN floors f USING (part, key)

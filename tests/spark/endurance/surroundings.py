@@ -32,7 +32,8 @@ PATIENCE_S = 240.0
 KEYS = 600
 #: Messages per second, and the share of messages that reset their key.
 PACE, GONE_SHARE = 120.0, 0.12
-#: Keep every tagged version, so that all can be verified at the end. Otherwise maintenance deletes as early as allowed.
+#: Keep every tagged version, so that all can be verified at the end. All other data is deleted as early as the settings
+#: allow.
 KEPT = {"KEEP_SNAPSHOTS": "100000", "KEEP_VERSIONS_HOURS": "1", "COMPACT_EVERY": "6", "LEFTOVERS_HOURS": "24"}
 
 

@@ -22,7 +22,7 @@ DOUBTS = ("which is gone", "has expired", "may be compacted")
 
 
 class Verdicts:
-    """All versions so far, each with the result of its checks. The first difference ends the test."""
+    """All published table versions so far, each with the result of its checks. The first difference ends the test."""
 
     def __init__(self, run: Run, rng: random.Random) -> None:
         self.run = run

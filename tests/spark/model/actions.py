@@ -52,7 +52,7 @@ class Actions:
         self.life.owner.commit(1, second)
 
     def happen(self, event: str) -> None:
-        """Apply an event to the changelog or the owner."""
+        """Apply an event to the changelog or to the owner (the worker of the store's tasks)."""
         life = self.life
         match event:
             case "clean":
@@ -71,7 +71,10 @@ class Actions:
                 life.owner.commit(0, [(0, {"a": "aborted"}, 0), (1, {"a": "aborted"}, 0)], commit=False)
 
     def checkpoints(self, apart: float, between: Any) -> None:
-        """Take a checkpoint of each partition. With a time between the two, both partitions change meanwhile."""
+        """Take a checkpoint of each partition.
+
+        If ``apart`` is not 0, this time passes between the two checkpoints, and both partitions change (``between``).
+        """
         life, self.published = self.life, False
         life.checkpoint(0)
         if apart:
@@ -91,7 +94,10 @@ class Actions:
             self.life.tag_time()
 
     def stale(self, changes: Any, event: str, pause: float, between: bool) -> None:
-        """Take a snapshot of old checkpoints. The changelog has changed since, or ``between`` the two checkpoints."""
+        """Take a snapshot of checkpoints that are older than the newest records in the changelog.
+
+        With ``between``, the second checkpoint is taken after the changes, so only the first one is old.
+        """
         life, self.published = self.life, False
         life.owner.commit(1, changes)
         life.checkpoint(0)
@@ -106,7 +112,7 @@ class Actions:
         self.snapshot(Wanted.AUTO, sure=False)
 
     def mend(self, number: int, values: Any) -> None:
-        """Change a value in the database only, twice.
+        """Change a value twice, only in the owner's database.
 
         No changelog record has the changed value, so a snapshot must correct the history.
         """

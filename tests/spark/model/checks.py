@@ -65,7 +65,7 @@ def check(life: Life, *, every_tag: bool) -> None:
 
 
 def check_main(life: Life, seen: Seen) -> None:
-    """Check that the branch main shows the complete content of a snapshot that may be the newest."""
+    """Check that the branch main shows one complete snapshot: the newest, or that of a run with an unclear outcome."""
     found = seen.published()
     shown = life.tables.main(STORE)
     if found is None:
@@ -82,7 +82,7 @@ def check_main(life: Life, seen: Seen) -> None:
 
 
 def check_order(seen: Seen) -> None:
-    """Check that the branch main never moves to an older generation, nor to an earlier offset within a generation."""
+    """Check that the branch main never goes back to an older changelog (generation), or to an earlier offset in one."""
     line, at = [], seen.head
     while at is not None and at in seen.versions:
         manifest = seen.manifest(at)
@@ -107,7 +107,7 @@ def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
 
 
 def check_history(rows: Iterable[Row]) -> None:
-    """Check that the history has each change of the changelog at most once."""
+    """Check that the history table has each change of the changelog at most once."""
     logged = [(row["generation"], row["store_partition"], row["offset"]) for row in rows if row["op"] in _LOGGED]
     twice = sorted(each for each in set(logged) if logged.count(each) > 1)
     require("history", not twice, f"there twice: {twice[:5]}")
@@ -145,7 +145,7 @@ def expected(life: Life, tag: str, manifest: SnapshotManifest) -> Content:
 
 
 def fold(life: Life, rows: list[Row], manifest: SnapshotManifest) -> Content:
-    """Return the store's content at a version's offsets, or at its moment, computed from the history."""
+    """Return the store's content at a version's offsets, or at its moment, computed from the history table."""
     found: dict[tuple[int, bytes], tuple[tuple[Any, ...], Row]] = {}
     for row in rows:
         if _is_of(life, row, manifest):

@@ -29,7 +29,7 @@ FULL_EVERY_S = 3 * 86_400.0
 
 
 class Claims:
-    """Keeps claimed and finished snapshots in memory, as a stand-in for the registry."""
+    """Keeps claimed and finished snapshots in memory, in place of the registry (Holdfast's database)."""
 
     def __init__(self) -> None:
         self.claimed: set[str] = set()
@@ -86,7 +86,8 @@ class Life:
     unsure: set[str] = field(default_factory=set)
     #: By the tag of a time partition: the moment whose state the tag shows, or the id of the tagged snapshot.
     times: dict[str, float | str] = field(default_factory=dict)
-    #: Whether main's columns are those of its newest snapshot, because no other run has changed them since.
+    #: Whether the columns of the branch main are those of its newest snapshot, because no other run has changed them
+    #: since.
     shape_known: bool = True
     #: The versions that an unfinished restore reads.
     needed: set[int] = field(default_factory=set)
@@ -151,7 +152,7 @@ class Life:
         self.note(f"{manifest.source} snapshot {manifest.snapshot_id} gen {manifest.generation}: {manifest.why}")
 
     def published(self) -> str | None:
-        """The id of the snapshot that main shows."""
+        """The id of the snapshot that the branch main shows."""
         seen = self.tables.seen(STORE)
         found = seen.published() if seen is not None else None
         return None if found is None else found[1].snapshot_id
@@ -163,7 +164,7 @@ class Life:
         return {name for name in found if not but or not name.startswith(branch_name(but))}
 
     def settle(self) -> None:
-        """Accept main's snapshot as the newest, because no run is unfinished."""
+        """Accept the snapshot of the branch main as the newest one, because no run is unfinished."""
         found = self.published()
         if found in {self.newest, *self.unsure}:
             self.newest = found

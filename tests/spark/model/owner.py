@@ -64,7 +64,7 @@ class Owner:
         self._note(partition, content, now.input + (1 if commit else 0))
 
     def mend(self, partition: int, number: int, value: Any, event_ms: int) -> None:
-        """Change a key in the database only, without a changelog record."""
+        """Change a key only in the owner's database, without a changelog record."""
         self.clock.advance(0.002)
         now = self.past[partition][-1]
         content = {key: held for key, held in now.content.items() if key != changelog_key(number)}

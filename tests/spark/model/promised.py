@@ -1,7 +1,7 @@
 """Switches for promises (invariants) that the model checks. A promise that the product does not keep yet is False."""
 
-#: Readers of main never see columns of an unpublished version. Its run may have died, may have lost against another
-#: run, or may still be running.
+#: Readers of the branch main never see columns of an unpublished version. The run that wrote it may have died, may have
+#: lost against another run, or may still be running.
 COLUMNS_CHANGE_WITH_THE_PUBLISH = True
 #: The typed columns of a past version equal its JSON, even if its base (the version that it extends) had other columns.
 PAST_VERSIONS_HAVE_THE_SHAPE_OF_THEIR_SCHEMA = True

@@ -32,7 +32,7 @@ class Seen:
         return None if text is None else SnapshotManifest.decode(text)
 
     def published(self) -> tuple[int, SnapshotManifest] | None:
-        """The newest snapshot among main and its ancestors, with its manifest."""
+        """The newest snapshot among the head of the branch main and its ancestors, with its manifest."""
         at = self.head
         while at is not None and at in self.versions:
             manifest = self.manifest(at)
@@ -82,7 +82,7 @@ class Tables:
         return self._rows[name, version]
 
     def main(self, name: str) -> list[Row]:
-        """Return all rows of main with the table's current columns, as a reader gets them."""
+        """Return all rows of the branch main with the table's current columns, as a reader gets them."""
         return self._load(name).scan().to_arrow().to_pylist()  # type: ignore[no-any-return]
 
     def _load(self, name: str) -> Any:

@@ -20,7 +20,8 @@ from tests.spark.model.life import STORE, Life
 from tests.spark.model.owner import INPUT, PARTITIONS, Content
 from tests.unit.processors.lifecycle.worlds import world_of
 
-#: The input positions after a restore: those of the snapshot, those of the snapshot in copied topics, or unchanged.
+#: Where input continues after a restore: at the offsets of the snapshot, at these offsets in copied topics, or where it
+#: was.
 Inputs = Literal["snapshot", "copied", "stay"]
 #: The number of records in the input topics.
 _INPUT_END = 1_000_000

@@ -27,7 +27,7 @@ KEYS = 40
 
 
 class Claims:
-    """A registry that grants every claim, because no other run takes snapshots here."""
+    """Replaces the registry (Holdfast's database). It grants every claim, because no other run takes snapshots here."""
 
     def claim_snapshot(self, *told: Any) -> bool:
         return True
@@ -67,7 +67,10 @@ def wipe(operated: Operated) -> None:
 
 
 def counted(each: int, but: int = 0) -> dict[str, int]:
-    """Each key with this count. The first ``but`` keys have 15 less, because they were cleared at 15."""
+    """The expected counts: ``each`` for every key.
+
+    The first ``but`` keys count 15 less, because they were cleared at 15.
+    """
     return {f"key-{number}": each - (15 if number < but else 0) for number in range(KEYS)}
 
 

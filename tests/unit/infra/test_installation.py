@@ -39,7 +39,10 @@ installation.SET_UP = "python -m holdfast.infra.machine"
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The names of the distributions. Only ``confluent-kafka`` keeps its extras: they bring further libraries."""
+    """The names of the distributions, without their extras.
+
+    ``confluent-kafka`` keeps its extras in the name, because they install further libraries.
+    """
     kept = {re.split("[<>=]", line)[0] for line in requirements}
     return {name if name.startswith("confluent-kafka[") else name.split("[")[0] for name in kept}
 

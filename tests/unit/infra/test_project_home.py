@@ -26,7 +26,7 @@ def test_a_second_project_on_a_home_is_refused_with_both_names(tmp_path: Path) -
         refused.value
     )
     assert refused.value.exit_code == EXIT_BAD_CONFIGURATION
-    claim_home(project(tmp_path / "one", home))  # the owner may claim its home again
+    claim_home(project(tmp_path / "one", home))  # the project that owns the home may claim it again
     claim_home(load_settings(home=home, project=None))  # a command without a project may use any home
 
 

@@ -1,4 +1,4 @@
-"""A refactoring must not change versions of deployed processors, hashes of plans, or JSON for programs."""
+"""A refactoring must not change code versions of deployed processors, hashes of plans, or JSON that programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins values that a refactoring must not change: versions of deployed processors, hashes of plans, JSON output.
+"""Pins values that a refactoring must not change: code versions of deployed processors, hashes of plans, JSON output.
 
 If a processor's ``code_version`` changed although its code is the same, an operator would deploy it again without need.
 ``test_pins.py`` compares these values with the JSON files in this folder. After an intended change, write the files
@@ -35,23 +35,24 @@ GROUP = "pinned"
 
 
 def version_of(topology: Topology) -> dict[str, str]:
-    """The version of a processor, and a hash of its description.
+    """The code version of a processor, and a hash of the topology's description.
 
-    The description has parts that are not in the version.
+    The hash also covers parts of the description that do not change the code version.
     """
     described = asdict(topology)
     for store, spec in zip(described["stores"], topology.stores, strict=True):
         store.pop("uses")  # left out, because the columns of the description are computed from this part
-        store.pop("retracts")  # left out, because it follows from the steps, and no version depends on it
+        store.pop("retracts")  # left out, because it follows from the steps, and no code version depends on it
         store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
 def drawn() -> list[dict[str, Any]]:
-    """Random declarations with their versions.
+    """Random declarations of processors, with their code versions.
 
-    Their code is stored as well, because later versions may draw other code for the same seeds.
+    The source text of each declaration is stored as well, because a later version of the random generator may draw
+    other texts for the same seeds.
     """
     found = [draw_topology(seed) for seed in range(DRAWN)]
     codes = [(each.code(), dict(each.settings)) for each in found]
@@ -59,12 +60,12 @@ def drawn() -> list[dict[str, Any]]:
 
 
 def version_of_code(code: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The version of a processor whose declaration is given as code."""
+    """The code version of a processor whose declaration is given as code."""
     return version_of(built(code, {**settings, "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology())
 
 
 def examples() -> dict[str, dict[str, str]]:
-    """The versions of the processors of the demo."""
+    """The code versions of the processors of the demo."""
     return {name: version_of(_example(name).topology()) for name in RESULTS}
 
 
@@ -76,7 +77,10 @@ def _example(name: str) -> Application:
 
 @cache
 def plans() -> dict[str, str]:
-    """By request: the hash of its plan for fixed facts. Equal facts must always lead to the same hash."""
+    """By request: the hash of the plan that is made from fixed facts (what a verb reads before it plans).
+
+    Equal facts must always lead to the same hash.
+    """
     topology = orders_topology()
     return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
 

@@ -34,8 +34,8 @@ def has_room() -> bool:
 def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
     """A folder in memory for this test process, or None if there is not enough memory.
 
-    Its path ends with the path of the run's folder on disk. So a process that a test leaves behind is found by that
-    path.
+    Its path ends with the path of the run's folder on disk. The search for processes that a test left behind uses this
+    path, so it finds them in both places.
     """
     if not has_room():
         yield None

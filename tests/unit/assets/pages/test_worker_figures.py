@@ -85,7 +85,10 @@ def test_each_worker_has_a_row_and_its_log(tmp_path: Path) -> None:
 
 
 def grouped(slot: str, lag: int | None) -> ProcessorStatus:
-    """A worker with two tasks: one reads the sources, and one is behind a ``group_by`` and has this lag."""
+    """A worker with two tasks: one reads the source topic, and one reads the repartition topic of a ``group_by``.
+
+    ``lag`` is the lag of the second task. None means that this task is still restoring.
+    """
     there = worker(slot, 5)
     phase = "restoring" if lag is None else "running"
     behind = TaskStatus(

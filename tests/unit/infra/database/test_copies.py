@@ -1,4 +1,7 @@
-"""The registry is copied and put back while others use it; a damaged one is named, set aside, and replaced."""
+"""The registry (Holdfast's database) is copied and put back while processes use it.
+
+A damaged registry is reported by name, moved aside, and replaced.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def test_a_copy_is_put_back_under_connections_that_stay_open(registry: Registry,
 
 @pytest.mark.slow
 def test_writers_lose_no_transaction_while_copies_are_put_back(registry: Registry, url: str, tmp_path: Path) -> None:
-    """Each writer sees its record, or the copy's content, and never an error or a damaged file."""
+    """Threads write to the registry while a copy replaces it ten times.
+
+    Each write succeeds, and the file is never damaged.
+    """
     copy, failed, stop = tmp_path / "copy.db", list[BaseException](), threading.Event()
     back_up(url, copy)
 

@@ -1,4 +1,4 @@
-"""Old records of the registry are deleted, unless another record still needs them."""
+"""Old records of the registry (Holdfast's database) are deleted, unless another record still needs them."""
 
 from __future__ import annotations
 

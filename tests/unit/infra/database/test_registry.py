@@ -1,4 +1,4 @@
-"""The registry on a real SQLite file: incidents, deployments, snapshots, actions and migrations."""
+"""The registry (Holdfast's database) on a real SQLite file: incidents, deployments, snapshots and migrations."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_second_migration_changes_nothing_and_the_log_is_on(registry: Registry
 
 @pytest.mark.slow
 def test_a_schema_of_the_newest_version_is_opened_beside_a_writer(registry: Registry, url: str) -> None:
-    """A command that only reads the registry waits for no lock, and loads no library for migrations."""
+    """A command that only reads the registry waits for no writer's lock, and imports no library for migrations."""
     program = f"import sys; {MIGRATE}; print('alembic' in sys.modules, 'sqlalchemy.dialects.postgresql' in sys.modules)"
     writer = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")

@@ -267,7 +267,7 @@ def calls_of(supervisor: Supervisord, paths: Paths) -> list[Callable[[], object]
 def test_each_call_of_a_deployer_is_asked_of_a_frozen_supervisor(supervisor: Supervisord, paths: Paths) -> None:
     """Fails if `Supervisord` gets a method that `calls_of` does not test against a frozen supervisor.
 
-    The four exceptions wait for no answer, or have a test of their own.
+    Four methods are left out: they wait for no answer, or have a test of their own.
     """
     names = {name for name in vars(Supervisord) if not name.startswith("_")}
     asked = {word for ask in calls_of(supervisor, paths) for word in [*ask.__code__.co_names, ask.__name__]}

@@ -1,6 +1,6 @@
 """The file that announces a change of the number of workers.
 
-The file is valid while its operator lives and its time limit is not reached.
+The file is valid as long as the operator's process that wrote it is alive, and its time limit is not reached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Holdfast reads generation and member id from private bytes of librdkafka.
+"""Holdfast reads a consumer group's generation and member id from private bytes of librdkafka.
 
 If librdkafka changes the format of these bytes, Holdfast must refuse them.
 """

@@ -1,4 +1,7 @@
-"""A guarded call that does not return is abandoned after a timeout. Other calls behave like direct calls."""
+"""A guarded call (a call with a time limit, on its own thread) is abandoned if it does not return in time.
+
+Other guarded calls behave like direct calls.
+"""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Errors that the second client library raises while a broker starts are not reported as a refusal by the broker."""
+"""While a broker starts, kafka-python (the second client library) raises errors. They are not reported as refusals."""
 
 from __future__ import annotations
 

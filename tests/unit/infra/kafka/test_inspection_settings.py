@@ -1,4 +1,7 @@
-"""librdkafka's settings are translated for the second client library. Settings that it does not know are refused."""
+"""librdkafka's settings are translated for kafka-python, the second client library.
+
+Settings that kafka-python does not know are refused.
+"""
 
 import logging
 import ssl

@@ -25,7 +25,10 @@ TEXT = Schema('"string"', "AVRO")
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Asks for a user, lets only ``writer`` register, and refuses a second schema unless the compatibility is NONE."""
+    """A schema registry that requires a user, lets only ``writer`` register, and checks the compatibility of schemas.
+
+    It refuses a second schema unless the compatibility is NONE.
+    """
 
     compatibility = "BACKWARD"
 

@@ -40,7 +40,7 @@ token = "a-secret-of-this-file"
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a file. Its subfolder `shop/deep` is the working folder."""
+    """A project folder with a project file. Its subfolder `shop/deep` is the working folder."""
     folder = tmp_path / "shop"
     (folder / "deep").mkdir(parents=True)
     (folder / "holdfast.toml").write_text(FILE.replace("'''\nERROR'''", '"ERROR"'))

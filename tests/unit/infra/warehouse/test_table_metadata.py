@@ -68,7 +68,7 @@ def test_versions_references_and_properties(place, file, pack):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"refs": {}}, {"main": 2}),  # format version 1 has no names of branches
+        ({"refs": {}}, {"main": 2}),  # Iceberg's format version 1 stores no branch names
         ({"refs": {}, "current-snapshot-id": None}, {}),
         ({"refs": {}, "current-snapshot-id": -1, "snapshots": []}, {}),
     ],

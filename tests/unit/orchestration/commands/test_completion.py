@@ -1,4 +1,4 @@
-"""Shell completion of processor and store names reads only the registry's file."""
+"""Shell completion of processor and store names reads only the file of the registry (Holdfast's database)."""
 
 from __future__ import annotations
 

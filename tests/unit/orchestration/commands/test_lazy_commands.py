@@ -36,12 +36,13 @@ SETTINGS = ("pydantic_settings", "msgspec")
 NEVER = (
     *("alembic", "mako", "sqlalchemy.dialects.postgresql", "rocksdict", "numpy", "pandas", "pyarrow"),
     *("pyiceberg", "pyspark", "dagster", "watchfiles", "prometheus_client", "holdfast.processors.proof"),
-    # Each has a substitute in Python's library, or is needed only for a message that is shown.
+    # Python's own library can replace each of these libraries, or only the output of a message needs it.
     *("httpx", "httpcore", "supervisor", "structlog", "greenlet"),
 )
-#: `query` and `plan` stand on the adapters of all verbs, so they also load the stores and the proof of a version.
+#: `query` and `plan` use the code of all verbs (operator commands). So they also load RocksDB, and the module that
+#: proves (tests) a version before its deploy.
 OF_QUERY = tuple(each for each in NEVER if each not in ("rocksdict", "holdfast.processors.proof"))
-#: Command lines that end with an error here, and its exit code: there is no log, and no broker.
+#: Command line -> exit code, for commands that fail in this test because no log file and no broker exist.
 ENDS_WITH = {
     "logs fleet": EXIT_BAD_CONFIGURATION,
     "plan restart fleet": EXIT_BROKER_UNAVAILABLE,
@@ -193,7 +194,7 @@ print(main(), gc.get_threshold(), len(gc.callbacks), gc.get_freeze_count() > 100
 
 @pytest.mark.slow
 def test_the_end_of_a_process_searches_no_garbage() -> None:
-    """Python's search at the end of a process takes a fifth of a daily command's CPU time."""
+    """A process ends without Python's last garbage collection, which takes a fifth of a daily command's CPU time."""
     ran = subprocess.run([sys.executable, "-c", OWN_PROCESS], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == f"0 {gc.get_threshold()} {len(gc.callbacks)} True"
 

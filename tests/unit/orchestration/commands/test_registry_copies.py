@@ -1,4 +1,4 @@
-"""`holdfast registry backup` and `restore`: by the command line, on a registry that may be damaged."""
+"""`holdfast registry backup` and `restore` on the command line. The registry (Holdfast's database) may be damaged."""
 
 from __future__ import annotations
 

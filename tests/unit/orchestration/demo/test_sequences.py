@@ -28,7 +28,7 @@ def test_what_is_found(updates: list[tuple[str, int]], found: SequenceCheck) -> 
 
 
 def plainly(updates: list[tuple[str, int]], expected: dict[str, int]) -> SequenceCheck:
-    """The same counts, computed in the simplest way from their definitions."""
+    """The counts that the check must return, computed in the simplest way from their definitions."""
     keys = {key for key, _ in updates}
     of = {key: [number for each, number in updates if each == key] for key in keys | set(expected)}
     distinct = sum(len(set(numbers)) for numbers in of.values())

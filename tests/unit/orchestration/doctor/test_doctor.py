@@ -1,4 +1,4 @@
-"""`holdfast doctor` judges facts. Tests the verdict, and the text of each finding."""
+"""`holdfast doctor` judges facts that it has read from the cluster. Tests the verdict, and the text of each finding."""
 
 from __future__ import annotations
 

@@ -102,7 +102,10 @@ FORMER_PLACES = ("holdfast.orchestration", "holdfast.orchestration.host")
 
 @pytest.mark.parametrize("place", variants(FORMER_PLACES))
 def test_a_configuration_with_the_names_of_a_former_version_opens(home: Path, place: str) -> None:
-    """An edited dagster.yaml is not replaced at a start. It may name Holdfast's own storage of a former version."""
+    """A start does not replace a dagster.yaml that a user has edited.
+
+    So the file may still name a storage class of Holdfast that an older version of Holdfast had.
+    """
     config = home / "dagster.yaml"
     former = config.read_text().replace("holdfast.orchestration.host", place).replace("workers: 4", "workers: 5")
     instance = f"instance_class: {{module: {place}.local_instance, class: LocalInstance}}"

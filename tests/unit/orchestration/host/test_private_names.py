@@ -29,7 +29,7 @@ from holdfast.orchestration.host.front import signed_requests
 
 HOST = Path(run_launcher.__file__).parent
 
-#: Checks a private name. Returns the parts that the name lacks.
+#: A function that checks the object behind a private name. Returns the parts that this object lacks.
 Shape = Callable[[Any], set[str]]
 
 
@@ -71,7 +71,7 @@ def words(found: Any) -> set[str]:
 
 
 def both(*shapes: Shape) -> Shape:
-    """All of these shapes together."""
+    """A shape that has all of these shapes together."""
     return lambda found: {each for shape in shapes for each in shape(found)}
 
 

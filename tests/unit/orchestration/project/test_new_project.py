@@ -106,7 +106,10 @@ def test_its_own_asset_follows_the_processor_that_replaces_the_example(tmp_path:
 
 @pytest.mark.slow
 def test_dagster_loads_its_module_by_name_as_the_workspace_of_up_does(tmp_path: Path) -> None:
-    """Dagster refuses a module with two ``Definitions`` objects. A plain import would not show this error."""
+    """Dagster refuses a module with two ``Definitions`` objects. A plain import would not show this error.
+
+    So the test loads the module as Dagster does.
+    """
     make_project(tmp_path / "late_orders")
     done = subprocess.run(
         [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "late_orders.definitions"],

@@ -1,4 +1,4 @@
-"""Dagster's runs for `holdfast history`, as the webserver answers them."""
+"""Dagster's runs in `holdfast history`, as Dagster's webserver reports them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ S, C, W = Side.STORE, Side.CHANGELOG, Side.WAREHOUSE
 
 
 class Held:
-    """A copy of the state in memory. It records which buckets were read."""
+    """A copy of the state in memory.
+
+    It records of which buckets (keys grouped by hash) the comparison read the entries.
+    """
 
     def __init__(self, pairs: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> None:
         self.pairs = list(pairs.items()) if isinstance(pairs, Mapping) else pairs

@@ -1,4 +1,7 @@
-"""Repair plans. For each way in which copies can differ, a plan has verbs in an order that loses no data."""
+"""Repair plans.
+
+For each way in which copies can differ, a plan has verbs (operator commands) in an order that loses no data.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provisioning decision, as a table: facts about topics, and the plan or refusal that must follow from them."""
+"""Cases for provisioning: facts (what Holdfast has read about topics), and the plan or refusal that must follow."""
 
 import pytest
 import structlog

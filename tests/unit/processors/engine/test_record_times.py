@@ -145,7 +145,10 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
 
 
 def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages after a message that ran twice are read again. By then, the schema registry may be unreachable."""
+    """A message is processed twice, and the messages behind it are read from Kafka again. None of them may be skipped.
+
+    By the second read, the schema registry may be unreachable. Here a message cannot be decoded the second time.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("in")
     with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
@@ -191,7 +194,10 @@ def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest
 
 
 def test_a_clock_that_is_set_right_counts_at_once() -> None:
-    """If the worker still added the former delay of its clock, it would refuse messages that the topic accepts."""
+    """If a wrong clock is corrected, the engine stops correcting for it at once.
+
+    If the engine still added the former error of the clock, it would refuse messages that the topic accepts.
+    """
     clock = VirtualClock()
     clock.skew_s = -2 * HOUR_MS / 1000
     real_ms = int((clock.time() - clock.skew_s) * 1000)
@@ -209,7 +215,10 @@ def test_a_clock_that_is_set_right_counts_at_once() -> None:
 
 
 def test_an_input_whose_limit_was_lowered_is_believed_until_a_broker_refuses() -> None:
-    """The topic once accepted a record that it would refuse now. So the record does not reveal the brokers' time."""
+    """The limit for timestamps of the input topic was lowered after a record was accepted.
+
+    So the engine draws a wrong conclusion about the brokers' time from this record, until a broker refuses an output.
+    """
     cluster, _ = fed(0, 5 * HOUR_MS, 0)
     cluster._broker.topics["in"].config[AFTER_KEY] = str(HOUR_MS)
     cluster.run(build(dead_letter_topic="dead"))

@@ -1,4 +1,4 @@
-"""A real supervisor, a real registry, and a small real program in place of a processor.
+"""A real supervisor, a real registry (Holdfast's database), and a small real program in place of a processor.
 
 The program is a package named ``processors`` in a separate folder, and is started like a processor in production. It
 serves its status over HTTP. The file ``acts.json`` has one act (what the program does) for each start. The last act is
@@ -86,7 +86,7 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Stage:
-    """The ports, supervisor, registry and rollout that a lifecycle test works with."""
+    """What a lifecycle test works with: ports to the world outside, supervisor, registry (database) and rollout."""
 
     world: World
     supervisor: Supervisord

@@ -1,4 +1,7 @@
-"""A processor with simulated workers. Supervisor and answers are in memory; the registry is a real SQLite file."""
+"""A processor with simulated workers. The registry (Holdfast's database) is a real SQLite file.
+
+The supervisor and the workers' answers are in memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from holdfast.processors.lifecycle.ports import World
 
 NAME = "orders"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-#: The holder of an apply that runs on another machine.
+#: The holder of an apply (the process that executes a plan), on another machine.
 ELSEWHERE = "another-host/boot/namespace/1/1/random"
 
 
@@ -81,7 +84,7 @@ class Installation:
         return Rollout(NAME, "v1", self.slots, {"placed": len(self.slots)}, {}, self.paths.home)
 
     def worker(self, slot: str = "0") -> Worker:
-        """The worker of a slot."""
+        """The worker in this slot (place)."""
         return self.workers[self.paths.program(NAME, slot)]
 
     def pass_time(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Topologies and facts for tests of plans.
+"""Topologies for tests of plans, and facts (what a command reads of Kafka, supervisor and database before it plans).
 
 The facts describe a processor without faults, unless a test changes them.
 """

@@ -84,7 +84,7 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
 
 
 def prover_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> Prover:
-    """A prover for releases with these definitions. It reads one message, and no state."""
+    """A prover (it runs trial runs of versions) for releases with this code. It reads one message, and no state."""
     message = Message(1, b"ann", b'"SECRET"', 1_700_000_000_000)
     read = lambda topics, topic, number, start, end: [message] if end else []  # noqa: E731
     monkeypatch.setattr(gathering, "messages_of", read)
@@ -192,7 +192,7 @@ def test_a_killed_proof_leaves_no_process_and_its_files_are_private_and_removed(
     assert mode == "700"
     assert wait_until(lambda: start_mark(int(pid)) != mark, 30.0), "the version's process lives on"
     assert (scratch / "kept" / "mine").read_text() == "SECRET", "nobody was there to remove it"
-    # run the next proof, as a repeated apply does
+    # run the next trial run, as a repeated command does
     said = prover_in(tmp_path, monkeypatch, new=WORKS, former=WORKS)("bank", STAGE, lambda text: None).text
     assert "none failed" in said
     assert not scratch.exists()

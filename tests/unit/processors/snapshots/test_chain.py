@@ -1,4 +1,7 @@
-"""The link of a version contains its own fingerprints, its vector of offsets, and the fingerprints of its base."""
+"""Each table version (Iceberg snapshot) has a link (a JSON property) that shows on which version it was built.
+
+The link contains the fingerprints of the version, its changelog offsets, and the fingerprints of its base version.
+"""
 
 import dataclasses
 import json

@@ -82,7 +82,7 @@ def test_the_commit_time_bounds_the_checkpoints_of_former_manifests():
     assert [each.covers_from for each in (early, middle, late)] == [150, 150, 340]
     assert spans([late, middle, early]) == [(150, 200)]
     assert base_for([late, middle, early], 219, late) == early
-    # maintenance removed the first snapshot, so the covered time starts at the next certain snapshot
+    # Maintenance has removed the first snapshot, so the time that the history table covers starts at a later snapshot.
     assert with_ends([(second, 220)])[0].covers_from == 220
     assert with_ends([(former("a", 100, 100, partitions=1), 150)])[0].latest_at == 100
     known = snapshot("d", 150, 400, latest_at=420)

@@ -1,4 +1,7 @@
-"""The manifest of a snapshot is read back as it was written. Unknown or wrong contents are refused by name."""
+"""The manifest of a snapshot (Holdfast's own JSON in a table version) is read back as it was written.
+
+Unknown or wrong contents are refused by name.
+"""
 
 import dataclasses
 import json
@@ -51,7 +54,7 @@ def test_a_manifest_comes_back_as_it_was_written():
     assert (MANIFEST.rows, MANIFEST.records, MANIFEST.quarantined, MANIFEST.ends) == (4, 8, 2, {0: 9, 1: 9})
 
 
-#: ``MANIFEST`` as the first version of the code wrote it: without the time of the latest checkpoint.
+#: ``MANIFEST`` as the first version of Holdfast wrote it: without the time of the latest checkpoint.
 WRITTEN_BEFORE = (
     '{"version":1,"snapshot_id":"1234","processor":"p","store":"s","table":"holdfast.p.s","source":"incremental",'
     '"base":null,"why":"Because it\'s so.","taken_at":1763000000.25,"code_version":"abc","state_format":"1.1.1",'

@@ -122,7 +122,11 @@ def test_the_same_facts_give_the_same_snapshot_and_others_another():
 
 
 def test_without_a_history_a_full_snapshot_begins_another_generation():
-    """A generation never decreases, because offsets of two generations cannot be compared."""
+    """The history table is empty, so a full snapshot starts a new generation.
+
+    A generation counts the changelogs that the store has had. The number never decreases, because changelog offsets of
+    two generations cannot be compared.
+    """
     table = TableNow(base_at(100, 200, generation=3), NOW - DAY, None)
     plan = plan_snapshot(replace(FACTS, table=table))
     assert (plan.source.name, plan.generation) == ("checkpoint", 4)
@@ -321,7 +325,10 @@ def test_the_newest_checkpoint_of_each_partition_counts():
 
 
 def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
-    """Compaction may have removed rows from the topic that the store still has, however new the checkpoint is."""
+    """Such a table is read only from checkpoints, however new they are.
+
+    Compaction of its topic may have removed rows that the store still has.
+    """
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)
     assert plan.source.name == "checkpoint"

@@ -50,7 +50,7 @@ def test_other_references_have_their_own_time(name, days, gone):
 
 
 def test_the_tag_of_a_time_is_as_old_as_its_time_where_the_store_was_quiet():
-    """The age of a tag for a past time is counted from that time, not from the version to which the tag points.
+    """The age of a tag for a past time is counted from that time, not from the table version to which the tag points.
 
     Nothing was committed for a year, so today's tag points to a version that is a year old.
     """

@@ -1,6 +1,7 @@
 """The command of each verb (operation of the lifecycle) is generated.
 
-The command has the options of the verb and of an apply, and passes each option to its function.
+The command has the options of the verb and those of every apply (execution of a plan). It passes each option to the
+right function.
 """
 
 import inspect

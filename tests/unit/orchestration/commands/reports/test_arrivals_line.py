@@ -1,4 +1,7 @@
-"""`holdfast status` prints the number of unprocessed messages, the reason of the newest one, and the command to run."""
+"""`holdfast status` prints how many messages were not processed, and why the newest was not.
+
+It names a command to run.
+"""
 
 from __future__ import annotations
 

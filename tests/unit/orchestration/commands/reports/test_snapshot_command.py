@@ -1,4 +1,7 @@
-"""`holdfast snapshot`: the version that it chooses, its output, and rows of a real table read without a JVM."""
+"""`holdfast snapshot`: the table version (Iceberg snapshot) that it chooses, and its output.
+
+The rows of a real table are read without a JVM.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_each_processor_that_cannot_be_read_is_one_red_line(
 def test_a_record_that_cannot_be_read_is_an_error_with_an_action(
     registry: Registry, status: Callable[..., tuple[int, Any]], column: str, value: str
 ) -> None:
-    """A record of the registry is invalid, for example after a manual edit or a disk fault."""
+    """A record of the registry (Holdfast's database) is invalid, for example after a manual edit or a disk fault."""
     with registry.database.engine.begin() as connection:
         text = sa.text(f"UPDATE deployments SET {column} = :value WHERE processor = :name")
         connection.execute(text, {"value": value, "name": WORKS})

@@ -157,7 +157,10 @@ def test_a_post_has_to_be_json(content_type: str | list[str], path: str) -> None
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_query_in_a_url_is_refused(method: str) -> None:
-    """Dagster executes mutations in a GraphQL URL. A browser that loads this URL as an image sends no origin."""
+    """Dagster executes mutations in a GraphQL URL. A browser that loads this URL as an image sends no origin.
+
+    So a request with a query in its URL is refused.
+    """
     assert refusal(asked(method, "/graphql", accept="image/*")).status == 405
     below = rules_of(WebserverSettings(), prefix="/dagster")
     assert refusal(asked(method, "/dagster/graphql"), below).status == 405

@@ -1,4 +1,7 @@
-"""Messages are grouped by row number with a sort of small integers. Large row numbers must not be confused."""
+"""Messages are grouped by row number with a sort of small integers.
+
+Row numbers that are larger must not be confused.
+"""
 
 import numpy as np
 import pytest

@@ -63,9 +63,9 @@ def number(value: dict[str, Any]) -> Any:
 
 
 def sized(value: dict[str, Any]) -> Any:
-    """The number of a message, for functions that compare.
+    """Return the number of a message, for functions that compare numbers.
 
-    Another type than a number would make later messages fail, so it is refused.
+    A value of another type raises an error. Otherwise it would be stored, and later messages would fail.
     """
     made = number(value)
     if type(made) not in (int, float):

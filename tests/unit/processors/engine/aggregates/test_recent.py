@@ -248,7 +248,10 @@ def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> N
 
 
 def test_state_of_the_time_before_keys_had_their_own_is_read(cluster: InMemoryCluster) -> None:
-    """Older versions let values expire by stream time. They stored the expiry, but not the newest message of a key."""
+    """Older versions of Holdfast let values expire by stream time.
+
+    They stored the expiry, but not the newest message of a key.
+    """
 
     def former(value: Any, state: Any) -> bool:
         if state.exists(f"seen/{value['id']}"):

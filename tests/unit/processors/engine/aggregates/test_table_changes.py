@@ -387,7 +387,7 @@ def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | No
     "options", [{}, {"dead_letter_topic": "dead"}, {"on_processing_error": lambda error, message, log: True}]
 )
 def test_a_change_of_a_group_that_fails_stops_the_worker_until_a_corrected_version_takes_it(options: Any) -> None:
-    """Such a change cannot be skipped, because the group would stay wrong.
+    """A failed change of a group cannot be skipped, because the group would stay wrong.
 
     The table would not send the row again, but would subtract it later.
     """
@@ -438,6 +438,7 @@ def test_a_total_that_no_float_can_hold_stops_the_worker() -> None:
         world(key, order("open", 1.5e308))
     with pytest.raises(ProcessingFailed, match="the total of its group is one that no float can hold") as stopped:
         world.cluster.run(counted(application(dead_letter_topic="dead")))
-    # Neither a corrected function nor a dead letter solves this case.
+    # No corrected function and no dead letter can repair a total that is too large. So the action names neither of
+    # them.
     assert "build all state again" in stopped.value.action
     assert "dead_letter_topic" not in stopped.value.action

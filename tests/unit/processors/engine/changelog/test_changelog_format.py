@@ -62,7 +62,7 @@ def test_the_sample_of_version_one_stays_readable():
 
 def test_a_meta_record_names_its_processor_and_older_and_newer_code_read_each_others():
     class Older(msgspec.Struct, frozen=True):
-        """The meta record as older versions decode it, without the name of the processor."""
+        """The meta record as older versions of Holdfast decode it, without the name of the processor."""
 
         inputs: Mapping[str, int]
         transaction: int

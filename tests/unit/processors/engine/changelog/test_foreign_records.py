@@ -1,4 +1,7 @@
-"""Every reader of a changelog stops at a foreign record, names its offset, and changes nothing."""
+"""Every reader of a changelog stops at a foreign record (written by another program), and names its offset.
+
+The reader changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ FOREIGN = {
 
 @pytest.fixture(params=FOREIGN)
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
-    """A changelog with four records. The record at offset 2 is foreign."""
+    """A changelog with four records. Another program wrote the record at offset 2."""
     made = InMemoryCluster()
     made.create_topic(PLACE.topic)
     for key, value in ((KEY, VALUE), (META_KEY, ChangelogMeta({}, 1, "v1").encode()), FOREIGN[request.param]):

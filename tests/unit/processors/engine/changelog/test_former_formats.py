@@ -1,4 +1,4 @@
-"""This release and the former one read each other's data. Data that a release must not read is refused."""
+"""This release of Holdfast and the former one read each other's data. Data that a release must not read is refused."""
 
 from __future__ import annotations
 

@@ -31,9 +31,10 @@ class Broken(Exception):
 
 
 class BreakingObjects:
-    """A real store whose operation number ``at`` fails. If the process dies, every later operation fails as well.
+    """A real object store for checkpoints whose operation number ``at`` fails.
 
-    If ``after`` is set, the failed operation is carried out, and only its answer is lost.
+    If the process dies, every later operation fails as well. If ``after`` is set, the failed operation is carried out,
+    and only its answer is lost.
     """
 
     def __init__(self, objects: FsspecObjects) -> None:

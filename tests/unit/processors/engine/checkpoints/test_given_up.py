@@ -1,4 +1,4 @@
-"""A download of a checkpoint that was abandoned does not change the task's folder."""
+"""An abandoned download of a checkpoint does not change the task's folder."""
 
 from types import SimpleNamespace
 

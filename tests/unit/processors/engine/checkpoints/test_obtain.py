@@ -1,4 +1,7 @@
-"""A reader fetches a checkpoint to this machine. It is complete and verified, or refused with all reasons."""
+"""A reader fetches a checkpoint to this machine.
+
+The checkpoint is complete and verified, or it is refused, with all reasons.
+"""
 
 from __future__ import annotations
 

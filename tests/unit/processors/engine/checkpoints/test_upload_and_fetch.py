@@ -388,7 +388,7 @@ def test_a_download_that_nobody_wants_any_more_leaves_nothing_on_the_disk(bench,
 
 
 class DriverCancelled(BaseException):
-    """A ``BaseException``, like asyncio's CancelledError."""
+    """An error of a storage driver that is not an ``Exception``, like asyncio's CancelledError."""
 
 
 def test_what_a_driver_raises_ends_the_job_whatever_it_is():

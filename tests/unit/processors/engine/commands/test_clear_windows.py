@@ -1,4 +1,7 @@
-"""A clear by window deletes exactly the records of these windows. When they are put back, the store is as before."""
+"""A clear by window deletes exactly the records of these windows.
+
+When these records are put back, the store is as before.
+"""
 
 from __future__ import annotations
 

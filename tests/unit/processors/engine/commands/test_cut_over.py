@@ -103,9 +103,10 @@ def test_what_is_due_at_the_cut_over_is_sent_once(
 def test_a_time_that_the_clock_reaches_during_the_cut_over_sends_each_result_once(
     tmp_path: Path, reached_by: str
 ) -> None:
-    """The worker that owns the store stays paused while the store is rebuilt.
+    """A result is sent once, although the rebuilt store may already have sent it before it replaces the owner's store.
 
-    The rebuild ends before or after the worker's clock reaches the time of the second message.
+    The worker that owns the store stays paused while the store is rebuilt. Either only this worker's clock reaches the
+    time of the second message, or also the clock of the program that rebuilds the store.
     """
     cluster = InMemoryCluster()
     for topic in ("in", "out"):

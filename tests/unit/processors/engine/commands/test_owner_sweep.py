@@ -1,4 +1,4 @@
-"""The keys that a selection finds, their order, and the content of an export."""
+"""The keys that the selection of a command finds in a store, their order, and the content of an export."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ KINDS: dict[str, Callable[[], Application]] = {
     "tumbling by count": windowed(lambda frame: frame.tumbling_count_window(4, name="w").sum().final()),
     "sliding by count": windowed(lambda frame: frame.sliding_count_window(4, name="w").sum().final()),
 }
-#: Keys that are shorter than the message key of a store's own records, as long, and longer.
+#: Message keys that are shorter than the key of the store's internal records, as long as this key, and longer.
 KEYS = (b"a", b"nine-byte", b"longer-than-these")
 #: Event times in seconds of the messages before a command and after it.
 BEFORE, AFTER = (0, 3, 12, 13, 16, 17, 21), (22, 29, 33, 34, 50, 60)
@@ -141,10 +141,10 @@ def test_a_window_that_is_put_back_behind_its_end_is_sent_once(kind: str) -> Non
     seen = results(made)
     before = stored(made, app(), "w")
     cleared = carry_out(made, app(), Clear(store="w", export=True, keys=("a",)))
-    feed(made, (40, 60), KEYS[1:])  # meanwhile, the open windows of the cleared key would have ended
+    feed(made, (40, 60), KEYS[1:])  # meanwhile stream time passes the end of the windows that the clear removed
     made.run(app())
     assert [key for key, *_ in results(made)[len(seen) :] if key == b"a"] == []
-    for _ in range(2):  # repeat it, as if the first attempt had died before it was recorded
+    for _ in range(2):  # put the file back twice, as if the first command had died before it was recorded
         put_back(made, app(), "w", cleared["lines"])
         made.run(app(), quiet_s=20)
     twin = world()

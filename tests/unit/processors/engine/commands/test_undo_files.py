@@ -83,7 +83,10 @@ def other(cluster: InMemoryCluster, *keys: str) -> dict[int, int]:
 
 
 def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
-    """Send a command twice to a paused worker. Returns the results, with the ``lines`` of the first result's file."""
+    """Send a command twice to a paused worker. Returns both results.
+
+    To the first result, ``lines`` is added: the lines of the undo file that it names.
+    """
     app, told = counting(), list[dict[str, Any]]()
 
     def errand(worker: Owner, ticket: Ticket) -> Work:

@@ -163,9 +163,9 @@ class Later:
 def test_a_worker_that_is_paused_leaves_its_store_as_it_was_restored_and_sends_nothing(
     cluster: InMemoryCluster, tmp_path: Path, place: Any
 ) -> None:
-    """During the pause, a restore compares the store with its snapshot.
+    """A paused worker must not change its store.
 
-    So the paused worker must not change the store.
+    During such a pause, a restore from the warehouse compares the store with the snapshot from which it was restored.
     """
     now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
     # the second message is processed when the worker's clock has reached its event time

@@ -165,7 +165,7 @@ LABELS = (_labelled, _labelled, _bad_labels)
 
 
 N = Item((VALUE, Constant((), "n")))
-#: Column expressions. Most of them fail for a value that ``_made`` did not create.
+#: Column expressions for the values that ``_made`` creates. Most of them fail for any other value.
 COLUMNS: tuple[tuple[Any, Any], ...] = (
     ("update", Assigned("m", Operation((N, Constant((), 2)), "*"))),
     ("update", Assigned("l", Item((VALUE, Constant((), "m"))))),

@@ -134,7 +134,7 @@ def hours(
 
 
 def is_closed(window: tuple[str, int], hours: int = 2) -> bool:
-    """Whether the newest message that `hours` sent has passed the end of the window."""
+    """Whether the newest message that `hours` sent (in this number of hours) has passed the end of the window."""
     return window[1] + WINDOW <= BEGIN + (hours * 60 - 1) * MINUTE
 
 
@@ -168,9 +168,9 @@ def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(par
         return app
 
     fed = hours(cluster, [0, 1])
-    cluster.run(windows())  # both tasks before the topic have written the watermarks of their ends
+    cluster.run(windows())  # both writers of the repartition topic have written a watermark at their input's end
     fed += hours(cluster, [1], first=2)
-    cluster.run(windows(), count=120)  # the task of partition 1 runs ahead of the tasks behind the topic
+    cluster.run(windows(), count=120)  # the task of source partition 1 is ahead of the readers of the repartition topic
     fed += hours(cluster, [0], first=2)
     cluster.run(windows(1.5))
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 4)}

@@ -15,13 +15,16 @@ from holdfast.processors.engine.dataframe import plain_loop
 from holdfast.processors.engine.runtime.task import task as task_module
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 
-#: A second in the past that all windows of these tests divide.
+#: A time in the past, in milliseconds, at which windows of every size in these tests start.
 BEGIN = 1_700_000_000_000 // 600_000 * 600_000
 Build = Callable[[Any, Any], Any]
 
 
 class Fragile(Aggregator):
-    """The numbers of a window's messages. The result of the window with the numbers ``bad`` can't be computed."""
+    """Collects the numbers of a window's messages.
+
+    For a window with exactly the numbers ``bad``, `result` raises an error.
+    """
 
     def __init__(self, bad: list[int]) -> None:
         self.bad = bad
@@ -77,7 +80,8 @@ def sent_early(sdf: Any, of: Any) -> Any:
     )
 
 
-#: For each kind: the event times of messages 0, 1, and so on, and the numbers of those results that a later step gets.
+#: For each kind of window: the event times of messages 0, 1, and so on. Then the results that later steps get, each as
+#: the numbers of its messages.
 KINDS: Mapping[Build, tuple[tuple[int, ...], list[list[int]]]] = {
     tumbling: ((0, 11_000, 22_000, 33_000, 44_000), [[0], [1], [2], [3]]),
     hopping: ((0, 11_000, 22_000, 33_000, 44_000), [[0], [1], [2], [3]]),
@@ -97,7 +101,11 @@ def world() -> InMemoryCluster:
 
 
 def make(kind: Build, fails: Callable[[Any], bool], of: Any = None, **options: Any) -> Application:
-    """Behind the window, a step writes state and two outputs; another step between them raises for some results."""
+    """An application with a window of this kind, and steps behind it that raise an error for some results.
+
+    A result first changes state and is sent to a first topic. Then a step may raise. Behind this step is a second
+    topic.
+    """
     given = {"auto_offset_reset": "earliest", "loglevel": None, "dead_letter_topic": "dead"} | options
     app = Application("in-memory", consumer_group="g", **given)
     orders = app.dataframe(app.topic("orders"))
@@ -136,7 +144,10 @@ def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_result_that_fails_is_put_aside_alone(kind: Build) -> None:
-    """The second result fails: its state and outputs are undone, its window is closed, and no message fails."""
+    """The second result fails in a step behind the window.
+
+    Its state and outputs are undone, and its window stays closed. No message fails.
+    """
     times, results = KINDS[kind]
     cluster, bad = world(), results[1]
     produce(cluster, times)
@@ -156,7 +167,8 @@ def test_a_result_that_fails_is_put_aside_alone(kind: Build) -> None:
     assert headers["holdfast.topic"] == b"orders"
 
 
-#: ``before_update`` gets the result, so its message fails where the result can't be computed.
+#: Without the kind that has ``before_update``: this function gets the result, so an error in the result fails the
+#: message.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not sent_early], ids=lambda kind: kind.__name__)
 def test_a_result_that_can_not_be_computed_is_put_aside_alone(kind: Build) -> None:
     times, results = KINDS[kind]
@@ -171,7 +183,11 @@ def test_a_result_that_can_not_be_computed_is_put_aside_alone(kind: Build) -> No
 
 
 def test_a_result_that_was_held_back_is_put_aside_alone() -> None:
-    """Message 2 brings the held result of message 1, and its own result is held back, as if nothing had failed."""
+    """`suppress` holds a result back until a later message.
+
+    A held result that fails does not affect the next held result. Message 2 causes the result of message 1 to be sent,
+    and this result fails. The result of message 2 is still held back.
+    """
     cluster = world()
     produce(cluster, (0, 1, 7_000, 14_000))
     cluster.run(make(held_back, lambda value: value["of"] == [0, 1]))
@@ -216,7 +232,10 @@ def test_a_callback_skips_the_result_alone() -> None:
 
 
 def test_a_message_that_fails_itself_leaves_the_window_open() -> None:
-    """The failed result is not put aside with the failed message, but once, with the next message of the key."""
+    """Message 2 closes a window whose result fails, but then message 2 itself fails. So the window stays open.
+
+    The next message of the key closes the window again, and the failed result becomes a dead letter once.
+    """
     cluster, times = world(), KINDS[tumbling][0]
     produce(cluster, times)
     given = {"auto_offset_reset": "earliest", "loglevel": None, "dead_letter_topic": "dead"}
@@ -231,7 +250,11 @@ def test_a_message_that_fails_itself_leaves_the_window_open() -> None:
 
 
 def test_if_the_policy_stops_at_the_second_result_the_first_is_not_put_aside_twice() -> None:
-    """One message closes two windows. The callback knows an answer for the second result only after a correction."""
+    """One message closes two windows, and both results fail. The first result must become a dead letter only once.
+
+    For the second result, the callback ``on_processing_error`` raises and so stops the worker. After the restart, it
+    returns.
+    """
     cluster = world()
     produce(cluster, (0, 11_000, 60_000))
     produce(cluster, (0,), key=b"bob")

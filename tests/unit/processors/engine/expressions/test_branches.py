@@ -115,7 +115,8 @@ def declared(trees: list[Tree], frame: Any, paths: list[list[str]], path: list[s
         paths.append(path)
         frame.to_topic(Topic(f"out-{next(numbers)}"))
         return
-    # A step in place moves the stream's end. Reset the end, so that each branch starts at the same step.
+    # A step that changes values in place is added to the end of the stream object itself. Reset this end, so that each
+    # branch starts at the same step.
     tails = frame._tails
     for name, behind in trees:
         frame._tails = tails

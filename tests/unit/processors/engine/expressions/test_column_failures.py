@@ -36,7 +36,7 @@ def assign(column: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 def failed(declare: Callable[[Any], Any], value: Any) -> BaseException:
-    """The error for a value. Both kinds of loops must raise the same error."""
+    """The error that a value causes. The generated loop and the plain loop must raise the same error."""
     errors = []
     for loop in (compile_run, loop_over):
         sdf = frame()
@@ -156,7 +156,7 @@ def test_a_users_function_is_called_once_by_a_message_that_fails() -> None:
         return given
 
     failed(assign(lambda sdf: sdf["n"].apply(note) + sdf["a"]), dict(VALUE))
-    assert seen == [2, 2]  # the function is called once in each kind of loop
+    assert seen == [2, 2]  # the function is called once in the generated loop and once in the plain loop
 
 
 def test_a_list_fails_alone_and_goes_to_the_dead_letters_with_its_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Programs with columns, as users of Quix Streams write them, and their effect on the processor's version."""
+"""Programs with columns, as users of Quix Streams write them, and their effect on the processor's code version."""
 
 from __future__ import annotations
 

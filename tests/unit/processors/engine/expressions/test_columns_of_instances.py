@@ -1,4 +1,4 @@
-"""Columns of typed messages. Both kinds of loops read attributes of instances in the same way as fields of objects."""
+"""Columns of typed messages. The generated loop and the plain loop read attributes of instances like object fields."""
 
 from __future__ import annotations
 

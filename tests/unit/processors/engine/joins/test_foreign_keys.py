@@ -235,7 +235,8 @@ def test_a_table_with_a_history_is_joined_by_its_newest_rows() -> None:
     assert changes(cluster) == [(b"o1", [{"product": "tea"}, 2])]
 
 
-# The row is sent to two subscribers at a time. The last part has two subscribers or one.
+# A change of a row is sent to the rows that refer to it (its subscribers), two at a time. The last part has two
+# subscribers or one.
 @pytest.mark.parametrize("subscribers", variants([11, 1, 2, 3, 10]))
 def test_very_many_subscribers_are_answered_in_parts(subscribers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_keys, "ANSWERED_AT_ONCE", 2)

@@ -1,6 +1,6 @@
 """``join_lookup`` reads rows of another system through a bounded cache.
 
-The cache also remembers missing rows, and expires.
+The cache also remembers missing rows, and its entries expire.
 """
 
 from __future__ import annotations
@@ -333,5 +333,5 @@ def test_another_rule_or_function_is_another_version() -> None:
         version(find, default=1),
     ]
     assert len(set(versions)) == len(versions)
-    # the setting of the cache does not change the version, because it changes no result
+    # the setting of the cache changes no result, so it does not change the processor's code version
     assert version(find, ttl=5) == version(find)

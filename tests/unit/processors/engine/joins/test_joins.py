@@ -120,8 +120,8 @@ def test_a_late_message_finds_what_is_older_than_the_times_in_memory() -> None:
 
     feed(cluster, "r", (1_000, 1), (2_000, 2))
     run()
-    # This worker first reads at 500 s. So it has the key's times from 499 s on in memory, because it keeps an
-    # additional second. Later it drops times that are too old for new reads.
+    # The first message that this worker joins has the time 500 s. So the worker loads the key's times from 499 s on
+    # into memory (one second more than it needs). Later it drops the oldest times from memory.
     feed(cluster, "r", *((500_000 + each * 1_000, 0) for each in range(dated_values.TRIM_FROM + 9)), (502_000, 3))
     feed(cluster, "l", (600_000, 0), (2_000, 4), (502_000, 5), (1_000, 6))
     run()
@@ -146,7 +146,8 @@ def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) 
     cluster.run(app)
     left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
     assert left_over == (set() if join == "asof" else {(b"k", "l/000000000100000")})
-    # One index entry has the expiry of a value, even if a row is sent at that time.
+    # Each value that is left has exactly one index entry, for its expiry. This also holds if a timer sends a row at
+    # that time.
     entries = [name for key, name in cluster.state(app, "j") if key != b"k" and name != "__holdfast/clock"]
     assert len(entries) == len(left_over)
 

@@ -117,16 +117,17 @@ def lived(
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
-        # Small limits, so that one time has several records, and that times are dropped from memory. Depending on the
-        # draw, the dropped times are those before the floor, all except the last, or all except those of one key.
+        # Small limits, so that messages of one time need several records, and that times are dropped from memory.
+        # Depending on the draw, memory drops the oldest times of a key, all times except the last one, or all other
+        # keys.
         patch.setattr(joins, "TOGETHER_BYTES", random.choice([1, 40, 1_024]))
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
-        # small limits, so that a few messages are moved to sealed records, which are split again when late messages
-        # come
+        # small limits, so that the store soon moves messages to sealed (older) records, and splits these records again
+        # when late messages come
         patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
         patch.setattr(as_of, "OPEN_KEPT", random.choice([1, 2]))
         patch.setattr(as_of, "OPEN_BYTES_MAX", random.choice([40, 80, 4_096]))
@@ -164,7 +165,7 @@ def check_interval(seed: int, tmp_path: Path) -> None:
         if name[:2] in ("l/", "r/"):
             is_sent = how in ("left" if name[0] == "l" else "right", "outer")
             assert len(made) == 1 or not is_sent or all(has for _, has in made)
-            # collect all values of one time in the order of their numbers
+            # the values of one time may be in several numbered records, so join them in the order of these numbers
             held.setdefault((key, name[:17]), []).extend(made)
     for (left, key), kept in model.kept.items():
         # In these joins, the store must record which messages of this side were matched.

@@ -253,7 +253,10 @@ def check_interval(seed: int, tmp_path: Path) -> None:
 
 
 def now(shape: Shape, given: list[Sent], at: Sent) -> int:
-    """The final stream time of the message's task. For a grouped side, the times of all its partitions count."""
+    """The final stream time of the task that processes the message ``at``.
+
+    A grouped side counts with the times of all partitions, because a message may come from any partition.
+    """
     return max(
         each.time_ms
         for each in given

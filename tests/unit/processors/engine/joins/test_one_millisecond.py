@@ -90,7 +90,10 @@ def time_passes(cluster: InMemoryCluster, app: Application) -> None:
 def test_records_and_cost_do_not_grow_with_the_messages_of_a_time(
     cluster: InMemoryCluster, how: str, backend: str
 ) -> None:
-    """Each run restores the store of the former run from the changelog. Records and their cost must not grow."""
+    """When more messages have the same time, neither the records nor the bytes written for each message become more.
+
+    Each run restores the store of the run before from the changelog.
+    """
     app, costs, values = built(how, backend=backend), list[int](), list[str]()
     for part in range(6):
         made = [f"{part} {number} ".ljust(SIZE, "x") for number in range(20)]
@@ -157,7 +160,10 @@ def test_a_merge_function_that_changes_its_arguments_changes_no_other_match(clus
 
 
 def written_by_former(cluster: InMemoryCluster) -> None:
-    """Rewrite the changelog as older versions wrote it: all values of one time in one record, with one index entry."""
+    """Rewrite the changelog as older versions of Holdfast wrote it: one record has all values of one time.
+
+    The record has one index entry.
+    """
     content: dict[bytes, bytes] = {}
     for _, record in cluster.read(CHANGELOG):
         if record.key is not None and record.value is not None and record.key != META_KEY:
@@ -170,7 +176,7 @@ def written_by_former(cluster: InMemoryCluster) -> None:
             cluster.produce(CHANGELOG, None, key)
     clock = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
     record = decode_value(content[clock])
-    assert record["format"] == 2  # older versions refuse format 2
+    assert record["format"] == 2  # older versions of Holdfast refuse format 2
     cluster.produce(CHANGELOG, encode_value({**record, "format": 1}, event_time_ms(content[clock])), clock)
     for key, values in together.items():
         cluster.produce(CHANGELOG, encode_value(values, event_time_ms(content[key])), key)
@@ -192,7 +198,7 @@ def test_a_store_of_former_versions_is_read_joined_and_expires(
     assert (former, len(entries)) == ({place: [[left, False] for left in lefts[:4]]}, 1)
     feed(cluster, "l", *lefts[4:])
     cluster.run(app)
-    # the stored format changes even if no time has passed
+    # the store changes to format 2 at once, even if stream time has not moved
     assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2
     new = {f"{place}/000000001": [[left, False] for left in lefts[4:]]}
     if how == "outer":

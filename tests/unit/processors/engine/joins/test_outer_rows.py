@@ -26,7 +26,7 @@ def outer_rows_in_windows(*, grouped: bool) -> Application:
 def test_a_row_that_a_timer_sends_counts_in_the_window_that_was_open_at_the_timers_time(
     grouped: bool, cuts: tuple[int, ...]
 ) -> None:
-    """A row that a timer sends counts in the window of the timer's time.
+    """An unmatched row that a timer sends counts in the window of the time for which the timer was set.
 
     The timer may fire hours later, when the next message makes it due. By then, the window and its grace are over.
     """
@@ -58,7 +58,7 @@ class Later:
 @pytest.mark.parametrize("how", ["inner", "outer"])
 @pytest.mark.parametrize("others", [(1_000,), (120, 1_000), (300, 1_000), (301, 1_000)])
 def test_a_row_of_a_timer_matches_what_was_there_at_the_timers_time(how: Any, others: tuple[int, ...]) -> None:
-    """A timer's row matches the message that was not expired at the timer's time.
+    """A row that a timer sends matches a message that had not expired at the time for which the timer was set.
 
     The match expires 300 ms after its message, including the grace. Another key's message makes the timer due. The time
     of this message does not matter.

@@ -208,9 +208,10 @@ def test_a_topic_that_loses_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_delete_that_is_gone_from_the_topic_brings_no_row_back(tmp_path: Path) -> None:
-    """The local state is recent.
+    """Old local state must not keep a row that was deleted in the topic.
 
-    But the deletes that it lacks are older than `delete.retention.ms`, so they may be gone.
+    The local state was committed recently. But the deletes that it has not read yet are older than
+    `delete.retention.ms`. Compaction may have removed them, so the table is read from the start of the topic.
     """
     cluster = filled(config={"delete.retention.ms": "1000000"})
     now = int(cluster.clock.time() * 1000)

@@ -17,7 +17,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import CheckpointSettings
 from tests.simulation.disk import SimulatedDisk
 
-#: The time is shorter than the time after which the broker aborts an open transaction.
+#: Seconds of silence after which windows close. They are fewer than the seconds after which the broker aborts an open
+#: transaction.
 IDLE_S = 6
 
 

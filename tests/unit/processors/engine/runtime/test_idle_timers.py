@@ -18,7 +18,7 @@ from holdfast.processors.engine.runtime.options import Start
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 
-#: The time is shorter than the time after which the broker aborts an open transaction.
+#: Seconds until the timers fire. They are fewer than the seconds after which the broker aborts an open transaction.
 AFTER_S = 6
 
 

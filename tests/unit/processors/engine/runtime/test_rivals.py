@@ -76,7 +76,7 @@ def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMe
 def test_a_former_membership_of_the_worker_itself_is_no_rival(cluster: InMemoryCluster) -> None:
     """After a crash, the broker keeps the worker's former membership until the session expires.
 
-    It is no second worker.
+    The restarted worker must not take this former member for a second worker.
     """
     one = Side(cluster, "here")
     one.begin()

@@ -155,9 +155,9 @@ def test_other_slots_begin_with_the_new_version(cluster: InMemoryCluster) -> Non
     cluster.run(build(every_s=3, missed="all"), quiet_s=9)
     assert slots(cluster)[0] == 10
     began = cluster.clock.time() - BEGAN_MS / 1000 - 16
-    # no slot of the 3 s schedule from the time before it was declared
+    # the 3 s schedule fires no slot (scheduled time) from the time before it was declared
     assert all(at > began for at in slots(cluster)[1:])
-    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # another policy for missed slots does not change the slots
+    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # the policy for missed slots does not change the slots
     assert cluster.state(build(), "in-schedules")[OWN_KEY, f"{SCHEDULES}report"]["upto"] // 1000 % 3 == 0
 
 
@@ -169,13 +169,14 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     cluster, disk, make = started(InMemoryCluster()), SimulatedDisk(), lambda: build(tmp_path)
     live(cluster, disk, make, InlineProcess(cluster.clock), 5.0)
     with pytest.raises(Killed):
-        # the first commit of this process is the commit of the slot
+        # this process's first commit is the one in which the slot (scheduled time) fires, so the kill hits that commit
         live(cluster, disk, make, Doomed(cluster, point), 15.0)
     away(cluster, 60)
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    # the output's call number shows that the state counts exactly these calls
+    # The number in each output counts the calls in the state. It has no gap, so the state has exactly the calls that
+    # were sent.
     assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))
     assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10
@@ -271,4 +272,4 @@ def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster) -> 
     cluster.run(build(missed="all"), quiet_s=25)
     found = slots(cluster)
     assert found[:2] == [10, 20]
-    assert found[2] > 100  # slots since the clear do not count as missed, because no last slot is stored
+    assert found[2] > 100  # slots since the clear are not missed: the clear also removed the record of the last slot

@@ -22,7 +22,7 @@ TURNS = 2_000
 def seen_of(
     cluster: InMemoryCluster, app: Application, until: Callable[[ProcessorStatus], bool] = lambda status: False
 ) -> ProcessorStatus:
-    """The status of a worker after ``TURNS`` turns, or as soon as ``until`` is true for it."""
+    """The status of a worker after ``TURNS`` turns of its loop, or earlier, as soon as ``until(status)`` is true."""
     told: list[ProcessorStatus] = []
 
     def look(worker: Any, ticket: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Fingerprints by bucket add up to the fingerprint of the whole set. They show in which bucket two sets differ."""
+"""Fingerprints of buckets (keys grouped by hash) add up to the fingerprint of the whole set.
+
+They show in which bucket two sets differ.
+"""
 
 from __future__ import annotations
 

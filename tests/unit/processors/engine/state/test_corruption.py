@@ -187,7 +187,10 @@ def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Pa
 
 @pytest.mark.parametrize("flushed", [0, 1, 120])
 def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
-    """The result is the same as with a write-ahead log. Lost batches are replayed from the offset that is left."""
+    """Bulk writes use no write-ahead log, but after a kill the result is the same as with one.
+
+    Lost batches are replayed from the offset that is left in the database.
+    """
     store = opened(tmp_path / "task")
     store.begin_bulk(100_000)
     for transaction in range(1, 201):

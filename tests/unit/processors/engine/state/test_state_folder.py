@@ -34,7 +34,7 @@ def test_a_folder_of_a_former_version_keeps_the_transactional_id_of_its_host(tmp
     path.mkdir(parents=True)
     (path / "identity.json").write_text(json.dumps({"version": 1, "application": "p"}))
     assert folder_id(tmp_path) == socket.gethostname()
-    # An older version reads only the identity file, and accepts it.
+    # An older version of Holdfast reads only the identity file, and accepts it.
     assert json.loads((path / "identity.json").read_text()) == {"version": 1, "application": "p"}
 
 
@@ -58,8 +58,8 @@ def test_another_process_with_the_id_of_an_ended_holder_does_not_use_its_slot(tm
     assert StateFolder.in_use(slot)  # this process holds the folder and is running
     write_identity(slot / HOLDER, replace(ours, mark="1"))
     assert not StateFolder.in_use(slot)
-    # An older version recorded no identity of the holder. Then any process with the recorded process id counts as
-    # holder.
+    # An older version of Holdfast recorded no identity of the holder. Then any process with the recorded process id
+    # counts as holder.
     (slot / HOLDER).unlink()
     assert StateFolder.in_use(slot)
 

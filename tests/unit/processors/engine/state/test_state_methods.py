@@ -99,7 +99,7 @@ def test_a_failed_message_takes_all_of_it_back(state: StoreState) -> None:
     assert len(state.items("x")) == CELLS_MAX + 3
     state.undo_message()
     assert state.items() == [("l", [1]), ("n", 2)]
-    for number in range(CELLS_MAX + 3):  # set more keys than there are cells, with other names than before
+    for number in range(CELLS_MAX + 3):  # more state keys than the store has cells (dicts of one key's values)
         state.set(f"y{number}", number)
     assert len(state.items()) == CELLS_MAX + 5
 

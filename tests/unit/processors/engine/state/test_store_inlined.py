@@ -31,7 +31,7 @@ class Called(StoreState):
 
 PARTS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=3)
 VALUES = st.recursive(PARTS, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each))
-#: More state keys than cells, so that some keys share a cell.
+#: More state keys than the store has cells (dicts for the values of one state key), so that not all keys have a cell.
 STATE_KEYS = st.sampled_from(("n", "total", "é")) | st.integers(0, CELLS_MAX + 2).map(str) | st.just(7)
 STEPS = st.lists(
     st.one_of(

@@ -134,7 +134,7 @@ def test_values_of_older_versions_are_upgraded_when_they_are_read(cluster: InMem
     def put(value: Any, state: Any) -> Any:
         state.set("cart", value)
 
-    run(cluster, build(put), {"skus": ["pen"]})  # values of version 1 are stored without a version
+    run(cluster, build(put), {"skus": ["pen"]})  # values of the model's version 1 are stored without a version
     app = build(add, model=Cart, upgrades=UPGRADES)
     results, errors = run(cluster, app, {"sku": "ink", "price": "2"}, {"sku": "cap", "price": "3"})
     assert (results, errors) == ([{"total": "3"}, {"total": "6"}], [])

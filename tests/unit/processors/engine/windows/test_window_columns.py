@@ -33,7 +33,7 @@ BUILT_IN = {"n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v"
 
 
 def _longer(held: Any, value: Any) -> Any:
-    # raises for a value of another type, after other columns have changed their values in place
+    # for a value of another type, this function raises an error after it has already changed ``held`` in place
     held["total"] += value["v"]
     held["seen"] = [*held["seen"], value["u"]][-3:]
     return held

@@ -86,7 +86,7 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
 def check(seed: int, tmp_path: Path) -> None:
     # small limits, so that windows that end at once are closed in several commits
     with pytest.MonkeyPatch.context() as patch:
-        # with 48, small batches are computed message by message, not on columns
+        # with a minimum batch of 48 messages, smaller batches are computed message by message, not on columns
         patch.setattr(columns, "RUN_MIN", (1, 48)[seed // 2 % 2])
         for module, name, value in portions_of_time(seed):
             patch.setattr(module, name, value)

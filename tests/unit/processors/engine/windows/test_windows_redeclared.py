@@ -1,4 +1,4 @@
-"""A later version declares the windows of a store differently. A window that is closed stays closed."""
+"""A later version of a processor declares the windows of a store differently. A window that is closed stays closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan lists the imports and files that the release copy may lack, because their names are computed at run time.
+"""A plan lists imports and files that the release (the copied code) may lack: their names are computed at run time.
 
 Modules and files with fixed names are copied.
 """
@@ -25,7 +25,7 @@ HERE = "from pathlib import Path\nHERE = Path(__file__).resolve().parent\n"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with modules, on the path of imports."""
+    """A folder with modules, on Python's import path."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

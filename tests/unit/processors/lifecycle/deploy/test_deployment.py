@@ -107,7 +107,7 @@ def test_a_program_that_ends_fails_the_deployment_with_its_last_lines(stage: Any
     stage.acts({"exit": 64})
     with pytest.raises(DeploymentFailed, match=r"slot [01] ended \(exit status 64\)") as failed:
         deploy(stage.rollout, stage.world, timeout_s=30)
-    slot = failed.value.fields["slot"]  # the error names the slot whose failure was seen first
+    slot = failed.value.fields["slot"]  # the error names the slot (a worker's place) whose failure was seen first
     assert failed.value.fields["exit_status"] == 64
     assert failed.value.fields["log"] == (f"start 0 of slot {slot}", "giving up")
     assert "giving up" in str(failed.value)

@@ -61,13 +61,13 @@ def test_another_release_of_one_version_rolls_worker_by_worker(stage: Any, monke
 
 
 def runner_of(stage: Any, was: Rollout, failing: Rollout) -> DeployedProcessors:
-    """A runner with two releases: `good` starts, `bad` does not start."""
+    """A runner that knows two releases (copies of code): the workers of `good` start, the workers of `bad` do not."""
     book, now = stage.registry.releases, datetime.now(UTC)
     for name, each in (("good", was), ("bad", failing)):
         book.record("fleet", name, code_version=each.code_version, target="a:b", folder=None, shape={}, now=now)
 
     def rollout(processor: str, release: str | None) -> Rollout:
-        slots = stage.registry.deployment("fleet").slots  # the recorded slots, as in production
+        slots = stage.registry.deployment("fleet").slots  # the recorded slots (one for each worker), as in production
         return replace(failing if release == "bad" else was, slots=slots)
 
     return DeployedProcessors(stage.world, rollout, "ada", lambda name: None, NoTopics())  # type: ignore[arg-type, return-value]
@@ -123,7 +123,7 @@ def test_a_failed_change_of_workers_goes_back_and_touches_no_other_worker(stage:
 
 
 def environment_in(stage: Any, slot: str) -> dict[str, str]:
-    """The environment variables that the supervisor has for a slot's program."""
+    """The environment variables of a slot's program (a worker), as the supervisor would start it."""
     return asked_for(stage.world.paths.supervisor / "programs")[f"fleet-{slot}"][1]
 
 
@@ -212,7 +212,10 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
 def test_a_worker_has_the_settings_that_its_process_was_started_with(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deploy was killed after it wrote the supervisor's files, and before a process was started with them."""
+    """A deploy was killed after it wrote the supervisor's files, and before a process was started with them.
+
+    Holdfast must report the settings of the process that still runs, not those in the files.
+    """
     stage.acts({"version": "v1", "partitions": ONE})
     was, now = (settings_with(stage, HOLDFAST_MEMORY_MAX_MB=size) for size in ("512", "2048"))
     one = replace(stage.rollout, slots=("0",), environment=was)
@@ -255,7 +258,7 @@ def test_recovery_starts_a_worker_with_the_settings_of_the_deployment(stage: Any
     deploy(replace(stage.rollout, slots=("0",), environment=deployed), stage.world, timeout_s=30)
     recorded(stage, deployed)
     stage.supervisor.kill_program("fleet-0")
-    # delete the supervisor's file of the program, because it also contains the settings
+    # Delete the supervisor's file of the program. It also contains the settings, and recovery must not need it.
     stage.supervisor.remove("fleet-0")
     incident, _ = stage.registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
     machine: Any = SimpleNamespace(

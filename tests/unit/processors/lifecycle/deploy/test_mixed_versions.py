@@ -1,6 +1,6 @@
-"""Workers of two versions run after an interrupted rollout.
+"""Workers of two code versions run after an interrupted rollout.
 
-Each report shows both; the named action leaves one version.
+Each report shows both versions. The command that it names leaves only one version.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: An
 
 
 def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
-    """Two releases of one version are deployed in turn. A worker of the first release is red.
+    """Two releases (copies of code) with one code version are deployed in turn. A worker of the first release is red.
 
     Both have the same version, so the workers' own statuses do not show the difference.
     """

@@ -1,4 +1,4 @@
-"""Workers that run but are not in the deployment record, with a real supervisor and a small real program."""
+"""Workers that run although the deployment record does not name them. Supervisor and programs are real."""
 
 from __future__ import annotations
 

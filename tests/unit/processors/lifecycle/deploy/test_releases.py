@@ -1,4 +1,7 @@
-"""Releases: which code is copied, that a copy is complete and never changes, and which copies are kept."""
+"""Releases (copies of the code of deployed versions): which code is copied, and which copies are kept.
+
+A copy is complete and never changes.
+"""
 
 from __future__ import annotations
 
@@ -325,7 +328,7 @@ def test_each_rollback_goes_back_in_time_and_never_to_what_was_rolled_back(regis
 def test_a_refused_deploy_of_former_files_does_not_make_them_the_newest(registry: Registry) -> None:
     for number in (1, 2):
         record(registry, f"v{number}", number, worked=True)
-    record(registry, "v1", 3)  # the files of v1 are deployed again, and the proof refuses them
+    record(registry, "v1", 3)  # the files of v1 are deployed again, and the proof (trial run) refuses them
     before = registry.releases.before("orders")
     assert before is not None
     assert before.release_id == "v1"
@@ -421,7 +424,7 @@ def test_each_deploy_prunes_before_it_copies_so_that_refused_ones_do_not_add_up(
     runner = DeployedProcessors(world, cast(Any, None), "me", code, cast(Any, None), releases_kept=2)
     record(registry, "v0", 1, worked=True)
     record(registry, "vx", 2)
-    registry.record_deployment("orders", "vx", ("0",), NOW)  # vx never worked, but its workers import its copy
+    registry.record_deployment("orders", "vx", ("0",), NOW)  # vx never worked, but is the deployed version, so it stays
     for number in range(5):
         (package / "rates.json").write_text(str(number))
         planned = release_id("v1", code_of(target).digest)

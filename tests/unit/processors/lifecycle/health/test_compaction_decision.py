@@ -1,4 +1,7 @@
-"""The verdict on a changelog's compaction. It gets facts as data, so the tests need no cluster."""
+"""The verdict on a changelog's compaction.
+
+It is decided from given facts (what was read of Kafka), without a cluster.
+"""
 
 from __future__ import annotations
 
@@ -122,8 +125,8 @@ def test_overwritten_records_that_should_be_gone_point_at_the_cleaner_unless_som
 
 @pytest.mark.parametrize(("records", "kinds_told"), [(3_000_000, []), (8_000_000, ["bound"])])
 def test_more_records_than_keys_segment_and_lag_explain_are_told(records: int, kinds_told: list[str]) -> None:
-    # For records of 100 bytes, a check of the changelog allows these numbers of records: 1,342,177 in the open segment,
-    # 1,000,000 for the keys, 1,000,000 dirty records, and 500,000 for the lag.
+    # With records of 100 bytes, the check still accepts this sum: 1,342,177 records in the open segment, one for each
+    # of 1,000,000 keys, 1,000,000 dirty (not compacted) records, and 500,000 younger than the compaction lag.
     part = PartitionSpan(
         0, 0, records, records, size_bytes=100 * records, records=records, keys=1_000_000, young=500_000
     )

@@ -1,4 +1,4 @@
-"""Each file in a home folder has one owner, which reports how its folders grow.
+"""Each file in a home folder belongs to one owner (a part of Holdfast). The growth of folders is reported by owner.
 
 A check reports when the disk is nearly full.
 """
@@ -59,7 +59,10 @@ def test_each_place_of_a_home_counts_for_one_owner(settings: Settings) -> None:
 
 
 def test_every_folder_below_a_home_is_named_by_an_owner(settings: Settings) -> None:
-    """Each folder in `Paths` needs an owner that reports its size, except those listed in ``small``."""
+    """Each folder in `Paths` needs an owner (a part of Holdfast) under which its size is reported.
+
+    Only the entries in ``small`` need none.
+    """
     small = {"run", "home", "broker_address", "catalog", "project_note"}
     named = [place for owner in owners(settings) if owner.name != OTHER for place in owner.places]
     for name, member in vars(Paths).items():

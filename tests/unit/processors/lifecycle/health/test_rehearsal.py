@@ -104,9 +104,9 @@ def test_nothing_is_replayed_from_the_end_on(end: int, left: list[int]) -> None:
 
 
 def test_the_tasks_of_a_worker_beyond_the_record_are_rehearsed_too(tmp_path: Path) -> None:
-    """An interrupted change of workers left a worker that the deployment record does not name.
+    """An interrupted change of the number of workers left a worker that the deployment record does not name.
 
-    This worker owns partitions like any other worker, so they are rehearsed.
+    This worker owns partitions like any other worker, so restores of its partitions are rehearsed, too.
     """
     installed = open_installation(tmp_path, slots=2)
     installed.registry.record_deployment(NAME, "v1", ["0"], NOW)

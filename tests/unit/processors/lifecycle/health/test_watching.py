@@ -68,7 +68,7 @@ def topics(**changes: TopicFacts | None) -> dict[str, TopicFacts]:
 
 
 class Watch:
-    """Inspects topics repeatedly. Each inspection gets the facts that the inspection before has remembered."""
+    """Inspects topics repeatedly. Each inspection gets the memory that the inspection before has returned."""
 
     def __init__(self, *watched: Topology) -> None:
         self.watched = watched or (FLEET,)

@@ -1,4 +1,7 @@
-"""Names in manifests, in listings and in the archive never lead a read or a deletion to a path outside its folder."""
+"""Hostile names in manifests, in listings and in the archive of orphans (deleted resources that had no owner).
+
+Such a name never leads a read or a deletion to a path outside its folder.
+"""
 
 from __future__ import annotations
 

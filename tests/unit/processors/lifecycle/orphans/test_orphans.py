@@ -146,9 +146,10 @@ TOTALS = "orders-eu-totals-changelog"
     ],
 )
 def test_the_records_of_a_changelog_say_whose_it_is(writers: tuple[str, ...], expected: list[tuple[str, bool]]) -> None:
-    """Another installation runs ``orders-eu``.
+    """The records of a changelog name the processor that wrote them. This name decides who owns the topic.
 
-    This installation had a processor ``orders``, and does not know ``orders-eu``.
+    Another installation runs ``orders-eu``. This installation had a processor ``orders``, and does not know
+    ``orders-eu``.
     """
     found = Found(topics=(TOTALS,), signed={TOTALS: Signed(frozenset(writers))})
     orphans = find_orphans(known(owners=(), names=frozenset({"orders"})), found)

@@ -72,7 +72,11 @@ def installed(tmp_path: Path) -> Iterator[Installation]:
 
 
 class OfProcessorWorld:
-    """A processor whose facts (the planner's input) are in memory. Each stage that is executed changes these facts."""
+    """A simulated processor.
+
+    It keeps in memory the facts that a planner would read from Kafka, supervisor and database. Each stage that is
+    executed changes these facts.
+    """
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -165,7 +169,7 @@ def rewound() -> OfProcessorWorld:
 
 
 def with_orphans() -> OfInstallationWorld:
-    """Of three topics without an owner, two have a copy that is old enough."""
+    """Of three topics without an owner, two have an archived copy that is old enough to delete the topic."""
     return OfInstallationWorld((orphan("a", copied("a")), orphan("b", copied("b")), orphan("c")))
 
 
@@ -233,7 +237,7 @@ def test_the_command_that_is_named_ends_the_apply_and_the_work(
         world = made()
         record = broken_off_at(moment, request_, world, installed)
         assert record is not None
-        refused = Holder("another")  # a second holder for which the killed operator seems to be alive
+        refused = Holder("another")  # to this second holder, the killed operator seems to be alive
         with pytest.raises(ApplyInProgress) as told:
             Applier(lambda *_: Done(""), installed.registry.journal, "eve", refused).resume(record)
         assert f"`{way_on(record)}`" in told.value.action

@@ -1,4 +1,7 @@
-"""A plan is applied on a real registry: stages in order, recorded, resumed after a kill, and by one run at a time."""
+"""A plan is applied on a real registry (Holdfast's database): in order, recorded, and resumed after a kill.
+
+Only one run at a time may apply it.
+"""
 
 from __future__ import annotations
 
@@ -197,9 +200,9 @@ def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> N
 
 
 def abandoned(plan: Plan, journal: ApplyJournal, *, dies_in: int) -> tuple[list[str], str]:
-    """Abandon an apply that died in this stage.
+    """Kill an apply (an execution of a plan) in this stage, and then abandon it.
 
-    Return the stages that the abandon carries out, and the progress lines.
+    Return the stages that are carried out to abandon it, and the progress lines.
     """
     with pytest.raises(Killed):
         apply(plan, Doing(dies_in=dies_in), journal, who="ada", holder=ME)
@@ -280,7 +283,7 @@ def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(
         )
     nothing = decide(STOP, stopped(TOPOLOGY), TOPOLOGY)
     apply(nothing, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW)
-    assert journal.applies(open_only=True)  # the first run may still be alive, so its apply stays open
+    assert journal.applies(open_only=True)  # the first run may still be alive, so its execution stays open
     apply(nothing, Doing(), journal, who="bob", holder=Holder("other", is_gone=lambda name: True), clock=lambda: NOW)
     (record,) = journal.applies()
     assert (record.outcome, record.reason) == ("done", "The processor is already stopped.")
@@ -345,7 +348,7 @@ def test_a_long_stage_that_tells_nothing_keeps_its_hold(
 def test_a_lost_hold_stops_the_stage_at_its_next_step(
     registry: Registry, journal: ApplyJournal, database_clock: DatabaseClock
 ) -> None:
-    """A stage stops at its next step if another run has taken over its apply.
+    """A stage stops at its next step if another run has taken over the apply (the execution of the plan).
 
     The stage reports no progress. Its ports and its registry detect the other run.
     """

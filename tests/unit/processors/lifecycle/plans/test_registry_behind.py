@@ -1,4 +1,7 @@
-"""The registry was replaced by an older copy. Tests the detection, the refused changes, and the correction."""
+"""The registry (Holdfast's database) was replaced by an older copy. Holdfast detects this and refuses changes.
+
+One command corrects the registry.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def replaced(world: World, copy: Path) -> World:
-    """Replace the registry's file by an older copy. The registry opens the file again."""
+    """Replace the file of the registry (Holdfast's database) by an older copy, and open it again."""
     world.registry.close()
     shutil.copy(copy, world.paths.home / "registry.db")
     return world
@@ -177,7 +180,7 @@ def test_what_is_adopted_is_what_the_newest_registry_had(world: World) -> None:
     assert isinstance(stage, AdoptDeployment)
     later = replace(older, clock=lambda: NOW + timedelta(hours=1))
     runner = DeployedProcessors(later, cast(Any, None), "me", cast(Any, None), cast(Any, None))
-    for _ in range(2):  # a resumed apply repeats its stage
+    for _ in range(2):  # the second turn is like a resumed apply, which repeats its stage
         runner.adopt("orders", stage)
     now = older.registry.deployment("orders")
     assert now is not None

@@ -36,10 +36,10 @@ UNNAMED = Member("3", "rdkafka", "10.0.0.3")
     ("members", "alive", "strangers"),
     [
         ([WORKER], 1, []),
-        ([WORKER, WORKER], 1, []),  # the second member is the slot's former process, whose session has not expired yet
+        ([WORKER, WORKER], 1, []),  # the second member is the worker's former process; its session has not expired yet
         ([WORKER, OTHER], 1, [OTHER]),
         ([OTHER], 0, [OTHER]),
-        ([UNNAMED], 1, []),  # a worker whose settings set the client id, or of a version that set no client id
+        ([UNNAMED], 1, []),  # our worker, with a client id of its settings or of an old Holdfast that set none
         ([UNNAMED], 0, [UNNAMED]),
         ([WORKER, UNNAMED], 1, [UNNAMED]),
         ([], 0, []),
@@ -70,6 +70,6 @@ def test_what_starts_no_worker_is_not_refused(request_: OfProcessor) -> None:
 def test_the_client_ids_of_an_installation_are_those_of_its_slots_also_of_dead_ones(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, "orders", "0")
     folder.release()
-    (tmp_path / "orders" / "1").mkdir()  # create a folder that no worker has used
+    (tmp_path / "orders" / "1").mkdir()  # a folder without an id, because no worker has used it
     folders = LocalFolders(RocksDatabases(), tmp_path, "orders", ())
     assert folders.client_ids() == {f"holdfast-orders-{folder.id}-0"}

@@ -18,7 +18,10 @@ def stores() -> list[StoreSpec]:
 
 
 def read(line: str) -> str | None:
-    """Return the windows, timers or TTL of a line of a definition in words, computed as an older version did."""
+    """Translate one line of a pinned definition into words about a window, timers or a TTL, as an older version did.
+
+    Returns None for a line about something else.
+    """
     text = re.sub(r"(\d+) ms\b", lambda found: in_duration(int(found[1])), line)
     if line.startswith("window = "):
         kind, _, rest = text.removeprefix("window = ").partition(" ")

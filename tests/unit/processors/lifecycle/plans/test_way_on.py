@@ -106,7 +106,7 @@ def test_a_request_is_printed_as_it_is_typed(asked: Request) -> None:
 
 
 def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
-    """The tests cover each verb. A verb whose killed apply is planned again must have a request in ``REQUESTS``.
+    """Each verb (operator command) whose killed apply is planned again must have a request in ``REQUESTS``.
 
     All other verbs continue their recorded plan with `holdfast apply resume N`.
     """
@@ -115,7 +115,7 @@ def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
 
 
 def broken_off(plan: Plan, installed: Installation, stage: int) -> ApplyRecord:
-    """The open apply of a plan whose run was killed in this stage."""
+    """The open (unfinished) apply of a plan whose run was killed in this stage."""
     done: list[object] = []
 
     def execute(processor: str, each: object, tell: object) -> Done:
@@ -143,7 +143,10 @@ def applied(plan: Plan, installed: Installation) -> list[object]:
 
 
 def with_a_changelog_more() -> Facts:
-    """A running version, and the changelog of a store that a former version had. A deploy deletes this topic last."""
+    """The facts of a running version, and the changelog of a store that only the version before had.
+
+    A deploy deletes this topic last.
+    """
     former = ReleaseFacts("r1", TOPOLOGY.code_version, True, shape_of(TOPOLOGY, {"placed": PARTITIONS}))
     facts = world_of(TOPOLOGY, released=former)
     topics = {**facts.topics, "orders-gone-changelog": facts.topics["orders-seen-changelog"]}
@@ -184,7 +187,10 @@ def test_a_change_of_workers_is_ended_by_the_command_that_is_named(installed: In
 
 
 def of_another_version(installed: Installation) -> ApplyRecord:
-    """An open apply whose plan has a stage that this version does not know."""
+    """An open (unfinished) apply that another version of Holdfast began.
+
+    Its plan has a stage that this version does not know.
+    """
     record, _ = installed.registry.journal.begin_apply(
         processor=NAME,
         verb="clear",
@@ -298,9 +304,10 @@ def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installatio
 
 
 def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: Installation) -> None:
-    """The first command is the correction of an outdated registry, not the end of its open apply.
+    """If the registry (Holdfast's database) is an older copy, the first command corrects it.
 
-    Until then, each verb is refused. The apply that the old registry lists may also have ended long ago.
+    Only then its open apply is ended. Until then, each verb is refused. The apply that the old registry lists may also
+    have ended long ago.
     """
     record = interrupted(Restart("orders"), installed)
     old = Behind("orders", None, Recorded(3, "v2"))
@@ -360,7 +367,11 @@ def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_
 
 
 def test_a_clear_that_changed_nothing_yet_may_be_abandoned_if_its_workers_do_not_start(installed: Installation) -> None:
-    """Found by a course: the changelog had another configuration, so each resume ended at the start of the workers."""
+    """A clear whose workers do not start may be abandoned, because it has not cleared any key yet.
+
+    The simulation found this case: the changelog had another configuration, so each resume failed at the start of the
+    workers.
+    """
     dead = stopped(TOPOLOGY, deployment=DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3))
     plan = decide(Clear("orders"), dead, TOPOLOGY)
     starts = next(number for number, stage in enumerate(plan.stages) if isinstance(stage, RunProcessor))

@@ -1,4 +1,7 @@
-"""The result of an exchange has the commands that put the former entries back."""
+"""An exchange replaces a store's entries by other entries.
+
+Its result names the commands that restore the former entries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of tests: facts about a slot, and the diagnosis that must follow from them."""
+"""Cases for the diagnosis: facts about a slot (a worker's place), and the diagnosis that must follow from them."""
 
 from __future__ import annotations
 

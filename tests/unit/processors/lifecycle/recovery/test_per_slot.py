@@ -1,4 +1,4 @@
-"""Recovery decides for each slot separately.
+"""Recovery decides for each slot (a worker's place) separately.
 
 A slot that waits, or that needs a person, does not stop the recovery of other slots.
 """

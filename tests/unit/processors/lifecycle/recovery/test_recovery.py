@@ -1,4 +1,4 @@
-"""Recovery with a real supervisor, a real registry and a small real program."""
+"""Recovery with a real supervisor, a real registry (Holdfast's database) and a small real program."""
 
 from __future__ import annotations
 

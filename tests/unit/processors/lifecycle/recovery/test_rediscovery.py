@@ -1,4 +1,7 @@
-"""A lost registry is filled again from the supervisor's programs and the workers' answers. Tests only the decisions."""
+"""A lost registry (Holdfast's database) is filled again from the supervisor's programs and the workers' answers.
+
+Tests only the decisions.
+"""
 
 from __future__ import annotations
 

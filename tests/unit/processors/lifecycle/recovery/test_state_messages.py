@@ -158,8 +158,8 @@ def test_each_state_passes_or_is_told_once_within_its_limit() -> None:
         answer = judge(found, known, begun, begun or last, NOW)
         told = check_told(answer, known, slots, begun)
         if told in ENDS_BY_ITSELF:
-            # These states end without a person: a start has a time limit, an apply has a lease, and an incident has
-            # limited attempts. The sensor opens an incident within one tick.
+            # These states end without a person: a start has a time limit, an apply (a running plan) has a lease, and an
+            # incident has limited attempts. The sensor opens an incident within one tick.
             is_open = known is not None and known.is_open
             moving = answer.kind == "starting" or is_open or any(each.needs_recovery for each in slots)
             assert moving or told == BROKER_AWAY, (answer, known, slots, begun)
@@ -185,7 +185,8 @@ def worker(**facts: Any) -> ProcessorStatus:
     return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
 
 
-#: The state of a slot, as the supervisor reports the program and as the worker reports itself.
+#: The state of a slot: how the supervisor describes the program, and how the worker describes itself. None if there is
+#: no program or no answer.
 Machine = tuple[ProgramStatus | None, ProcessorStatus | None]
 WORKS: Machine = (program("RUNNING"), worker())
 MACHINES: tuple[Machine, ...] = (

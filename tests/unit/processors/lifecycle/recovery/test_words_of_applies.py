@@ -1,4 +1,7 @@
-"""The recorded state ``deploying`` counts only while an apply is live, and affects no other decision."""
+"""The recorded state ``deploying`` counts only while an apply (the execution of a plan) is alive.
+
+It affects no other decision.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ DOWN = StopProcessor("stop", for_good=False)
 
 
 class Steady:
-    """The clock of the registry's database in seconds, moved by the test."""
+    """The clock of the registry (Holdfast's database) in seconds, moved by the test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -66,7 +69,10 @@ def killed_holder() -> str:
 
 
 def begun(installed: Installation, holder: str, request: OfProcessor | None = None, *stages: Stage) -> ApplyRecord:
-    """Record an open apply and kill the worker. The apply is a rollout unless another request is given."""
+    """Record an open apply (a plan in execution), and kill the worker.
+
+    The plan is a deploy unless another request is given.
+    """
     asked = request or Deploy(NAME)
     after = "go on" if isinstance(asked, Restore) else "plan anew"
     plan = Plan(request=asked, verdict=Ready("."), stages=stages or (RUN,), after_kill=after)  # type: ignore[arg-type]
@@ -119,7 +125,7 @@ Applier(execute, registry.journal, "ada", Holder(new_holder())).apply(plan)
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Installation]:
-    """An installation whose registry uses the real database clock, because another process uses this registry, too."""
+    """An installation whose registry (database) uses its real clock, because another process uses the registry, too."""
     made = open_installation(tmp_path)
     yield made
     made.registry.close()
@@ -186,7 +192,10 @@ def test_an_apply_that_ends_leaves_other_words(installed: Installation) -> None:
 
 
 def abandoned(installed: Installation, record: ApplyRecord) -> str:
-    """Abandon an apply with the production code that stops workers. Returns the progress lines."""
+    """Abandon an open apply. Stages are not simulated: the production code stops the workers.
+
+    Returns the progress lines.
+    """
     runner = DeployedProcessors(installed.world, None, "bob", None, None)  # type: ignore[arg-type]
 
     def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:

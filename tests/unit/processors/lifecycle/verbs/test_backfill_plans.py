@@ -1,6 +1,6 @@
 """Plans of `backfill`: fill a changelog from local state, or rebuild a store from its topics.
 
-The planner gets facts as data, so the tests need no cluster.
+The planner gets facts (what a command reads before it plans) as data, so the tests need no cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.verbs.test_verb_plans import AGAIN, CHANGELOG, TOPOLOGY, kinds
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
-#: A function that returns facts in which the changelog cannot be used for a restore.
+#: A function that returns the facts for a plan, in which the changelog cannot be used for a restore.
 Spoilt = Callable[..., Facts]
 
 
@@ -185,7 +185,7 @@ def test_a_changelog_is_not_filled_from_what_is_not_whole_or_not_here() -> None:
         assert isinstance(verdict, Refused)
         assert words in verdict.sentence
         assert "clear orders --all --rewind earliest" in verdict.action or "apply stop orders" in verdict.action
-    copies = (*behind, *whole.local, *broken)  # a task that moved to another slot left an older copy behind
+    copies = (*behind, *whole.local, *broken)  # a task that moved to another slot (worker) left an older copy behind
     assert isinstance(decide(request, stopped(TOPOLOGY, local=copies), TOPOLOGY).verdict, NothingToDo | Ready)
 
 

@@ -1,6 +1,6 @@
 """Plans of clears: the workers that delete keys, the offsets that are set, and refusals.
 
-The planner gets facts as data, so the tests need no cluster.
+The planner gets facts (what a command reads before it plans) as data, so the tests need no cluster.
 """
 
 from __future__ import annotations

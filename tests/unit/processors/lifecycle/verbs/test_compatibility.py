@@ -1,4 +1,4 @@
-"""Whether a version can use the state of another version.
+"""Whether a code version can use the state of another code version.
 
 Every verdict is decided from descriptions of stores alone.
 """
@@ -238,12 +238,12 @@ def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> N
 
 
 def test_a_store_spec_is_described_whole() -> None:
-    """This test fails when `StoreSpec` gets a new field, because the comparison of versions must cover each field."""
+    """This test fails when `StoreSpec` gets a new field, because the comparison must cover each field."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # a change of the schema changes only the warehouse's table, not the state
-    known |= {"meaning"}  # `meaning` is compared line by line: test_meaning_plans.py has a case for each line
-    known |= {"uses"}  # the lines of `columns` are computed from this field
-    known |= {"retracts"}  # follows from the steps: a new grouping is refused by its lines of `meaning`
+    known |= {"meaning"}  # its lines (texts) are compared one by one: test_meaning_plans.py has a case for each
+    known |= {"uses"}  # the text lines in `columns` are computed from this field, and `columns` is compared
+    known |= {"retracts"}  # follows from the steps: if they group differently, the lines of `meaning` differ
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 

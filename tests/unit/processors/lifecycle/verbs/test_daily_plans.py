@@ -1,4 +1,4 @@
-"""Plans of restarts and rollbacks, decided from facts alone."""
+"""Plans of restarts and rollbacks, decided only from given facts (what a command reads before it plans)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPOLOGY = orders_topology()
 SHAPE = shape_of(TOPOLOGY, {"placed": PARTITIONS})
 NOW = ReleaseFacts(f"{TOPOLOGY.code_version}-bbbb", TOPOLOGY.code_version, True, SHAPE)
 FORMER = ReleaseFacts("v0-aaaa", "v0", True, msgspec.structs.replace(SHAPE, code_version="v0"))
-#: An interrupted deploy recorded this deployment. The last version that worked is v0.
+#: An interrupted deploy recorded this deployment. The last code version that worked is v0.
 UNPROVEN = DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3, "v0")
 BROKEN = ReleaseFacts("v9-cccc", "v9", True, SHAPE, worked=False)
 
@@ -86,7 +86,7 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     bare = msgspec.structs.replace(FORMER, copied=False)
     verdict = refused(plan_of(Restart("orders"), deployment=deployed, releases=(bare,)))
     assert "whose code was not copied" in verdict.sentence
-    # the release was copied, so the present files of the user do not matter
+    # a restart uses the copied code (the release), so it does not matter that the user's files have another version
     plan = plan_of(Restart("orders"), deployment=deployed)
     assert [type(each) for each in plan.stages] == [StopProcessor, RunProcessor]
     assert any("which only a deployment starts" in each for each in plan.findings)

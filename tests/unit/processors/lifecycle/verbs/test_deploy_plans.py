@@ -1,4 +1,4 @@
-"""Plans of deployments, decided from facts alone."""
+"""Plans of deployments, decided only from given facts (what a command reads before it plans)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_version_is_proven_before_anything_changes_unless_there_is_nothing_to_
 def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
     same = CodeFacts(COPIED.release_id, "orders:application")
     assert isinstance(plan_of(FORMER, code=same).verdict, NothingToDo)
-    # recorded by a rollback that was interrupted before it started
+    # a rollback recorded another release as deployed, and was interrupted before it started that release
     recorded = DeploymentFacts("another", ("0",), "deployed", 3)
     assert isinstance(plan_of(FORMER, code=same, deployment=recorded).verdict, Ready)
     other = plan_of(FORMER, code=CodeFacts("other", "orders:application"))

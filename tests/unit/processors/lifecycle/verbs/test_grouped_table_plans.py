@@ -1,6 +1,6 @@
-"""Verbs of a processor with groups of a table's rows.
+"""Verbs (operator commands) of a processor with groups of a table's rows.
 
-A row is taken out of the group to which it was added, so a verb changes all of these stores together or none of them.
+A row is taken out of the group to which it was added, so a verb changes all of these stores or none.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def test_one_group_is_not_rebuilt_from_its_topic() -> None:
 
 
 def test_a_clear_of_all_of_them_leaves_out_what_would_take_rows_out_of_cleared_groups() -> None:
-    """A record between the tasks may still take out a row. A cleared group does not have it."""
+    """A clear of all these stores also skips the records that wait in the repartition topic between the tasks.
+
+    Such a record may subtract a row from its group, but a cleared group no longer has the row.
+    """
     plan = decide(Clear("shop", tuple(sorted(TOGETHER))), stopped(TOPOLOGY), TOPOLOGY)
     assert isinstance(plan.verdict, Ready)
     assert [type(stage) for stage in plan.stages] == [RunProcessor, ClearGroups, ClearGroups, StopProcessor]

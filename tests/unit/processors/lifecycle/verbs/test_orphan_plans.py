@@ -1,4 +1,7 @@
-"""The next step for an orphan, case by case and as properties: decisions only."""
+"""The next step for an orphan (a resource without an owner), case by case and as properties.
+
+Tests only the decisions.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ ENDED = Deletion(begun_at=YESTERDAY, who="me", ended_at=YESTERDAY)
         (subject(None, copied(deletion=BEGUN)), "finish"),
         (subject(OTHER, copied(deletion=BEGUN)), "finish"),
         (subject(archived=copied(deletion=BEGUN), blocked="a process has it."), "blocked"),
-        # the resource exists again after its deletion, even if it looks the same
+        # The deletion has ended, so this is a new resource, even if it looks the same as the deleted one.
         (subject(archived=copied(deletion=ENDED)), "archive again"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Plans that send dead letters again, and the contents of a dead letter, decided from facts alone."""
+"""Plans that send dead letters again, decided only from given facts (what a command reads before it plans).
+
+Also tests the contents of a dead letter.
+"""
 
 from __future__ import annotations
 

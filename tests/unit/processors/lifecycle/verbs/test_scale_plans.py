@@ -140,5 +140,5 @@ def test_the_first_deployment_has_one_worker_unless_the_settings_name_another_nu
 def test_a_worker_is_waited_for_until_it_tells_that_it_is_prepared() -> None:
     statuses = {"0": status_of(prepared=True), "1": status_of(prepared=False), "2": None, "3": status_of()}
     assert unprepared(statuses, 0.0) == ("1", "2", "3")
-    # a worker of an older version never reports whether it is prepared
+    # the worker of slot 3 has an older Holdfast, which never reports whether a worker is prepared
     assert unprepared(statuses, UNTOLD_S) == ("1", "2")

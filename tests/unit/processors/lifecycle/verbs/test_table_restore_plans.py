@@ -73,7 +73,10 @@ def manifest_of(store: str, snapshot_id: str, inputs: int = 60, **changes: Any) 
 
 
 def table_of(store: str, *manifests: SnapshotManifest | str) -> StoreTable:
-    """A store's table with these versions, newest first. A string is the reason why a version has no manifest."""
+    """A store's table with these versions (Iceberg snapshots), newest first.
+
+    A version is given as its manifest, or as a string: the reason why the version has no manifest.
+    """
     versions = []
     for at, each in enumerate(manifests):
         number = 100 - at
@@ -180,13 +183,16 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
 
 
 def past_of(store: str, snapshot_id: str, at: float = 1_799_000_500.0) -> SnapshotManifest:
-    """A version with the state of a past time. It was made from the history table, so it has no offsets of inputs."""
+    """The manifest of a table version that has the state of a past time.
+
+    This version was made from the history table, so its manifest has no offsets of inputs.
+    """
     made = manifest_of(store, snapshot_id, source=HISTORY, taken_at=at, latest_at=at, covers_from=at)
     return replace(made, partitions=tuple(replace(each, inputs={}, sources={}) for each in made.partitions))
 
 
 def with_past() -> dict[str, StoreTable]:
-    """The tables of both stores. The newest version of each by commit time was made from the history."""
+    """The tables of both stores. The version that was committed last to each table was made from its history table."""
     return {
         "totals": table_of(
             "totals", past_of("totals", "tp"), manifest_of("totals", "t2"), manifest_of("totals", "t1", 30)

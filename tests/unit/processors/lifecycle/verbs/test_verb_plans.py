@@ -1,4 +1,7 @@
-"""The plans of all verbs, decided from facts alone: stages, texts and refusals."""
+"""The plans of all verbs (operator commands), decided only from given facts: stages, texts and refusals.
+
+Facts are what a command reads before it plans.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that clear single windows: their texts, the commands for owners, and what is refused."""
+"""Plans that clear single windows: their texts, the commands for the workers that own the store, and refusals."""
 
 from __future__ import annotations
 

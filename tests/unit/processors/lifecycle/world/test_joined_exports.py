@@ -1,4 +1,7 @@
-"""The export files of one apply are joined into one file that has all entries and can be restored."""
+"""One apply (the execution of a plan) may export several files. They are joined into one file with all entries.
+
+The joined file can be restored.
+"""
 
 from __future__ import annotations
 

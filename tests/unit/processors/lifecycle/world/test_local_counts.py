@@ -26,7 +26,10 @@ TASKS = TOPOLOGY.tasks({"placed": 2})
 
 
 class Machine:
-    """A disk with the state folders of several slots, which no worker uses, and the facts about topics and groups."""
+    """A disk with the state folders of several slots (workers' places), which no worker uses.
+
+    Also has the facts about topics and groups that a count needs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -20,7 +20,8 @@ from tests.unit.processors.lifecycle.worlds import orders_topology, two_widths_t
 
 TOPOLOGY = two_widths_topology()
 NARROW, WIDE = (sub.name for sub in TOPOLOGY.subtopologies)
-#: By slot and subtopology, the owned partitions. Partition 1 of the two subtopologies has different owners.
+#: By slot (a worker's place) and subtopology, the owned partitions. Partition 1 of the two subtopologies has different
+#: owners.
 OWNED = {"0": {NARROW: (0,), WIDE: (0, 1, 2)}, "1": {NARROW: (1,), WIDE: (3, 4)}}
 
 

@@ -38,8 +38,8 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
     for turn in range(60):
         keys = [b"%d-%d" % (turn, number) for number in range(1_100)]
         store.load(keys, [os.urandom(1_000) for _ in keys])
-        # Flush after each turn, so that each turn writes its own file. A delayed flush would put several turns into one
-        # file.
+        # Flush after each round, so that each round writes a file of its own. RocksDB may delay flushes, and would then
+        # put several rounds into one file.
         store._database.flush()
     assert int(store._database._rdict.property_value("rocksdb.num-files-at-level0")) > 40
     store.end_bulk()

@@ -1,4 +1,7 @@
-"""Old copies of tasks in a slot's folder, after their changelogs were created again. Some are kept for a while."""
+"""Old copies of tasks' state in the folder of a slot (a worker's place), after their changelogs were created again.
+
+Some of these copies are kept for a while.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,11 @@ def test_an_old_copy_is_kept_also_where_another_store_was_dropped(world: World) 
 
 
 def test_a_checkpoint_does_not_take_the_place_of_an_old_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker dies after the checkpoint is unpacked. At this moment, the new changelogs may still be incomplete."""
+    """An old copy of a task's state stays on disk although a checkpoint was unpacked.
+
+    The worker dies directly after it has unpacked the checkpoint. The new changelogs may still be incomplete at this
+    time, so the old copy may still be needed.
+    """
     monkeypatch.setattr(decision, "SPARES_AT_LEAST", 1)
     settings = load_settings(home=world.root / "home", checkpoints=CheckpointSettings(stop_wait_s=10.0))
     monkeypatch.setattr(

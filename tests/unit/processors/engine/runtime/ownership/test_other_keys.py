@@ -1,6 +1,6 @@
-"""A worker that is started by hand refuses state that was made with other keys.
+"""A version stores its state under other keys than the version before.
 
-Each action that the error names works.
+A worker that is started by hand refuses this state. Each action that the error names works.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Markers and aborted records at the end of an input are no records.
+"""Markers and aborted records at the end of an input do not count as records.
 
 If the log is emptied, no record counts as lost.
 """

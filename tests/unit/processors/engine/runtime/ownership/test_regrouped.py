@@ -1,4 +1,4 @@
-"""Two versions run in turn. In one of them, two streams share a new store. No message is lost or counted twice."""
+"""Two code versions run in turn. In one of them, two streams share a new store. No message is lost or counted twice."""
 
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     feed(cluster, "placed", 2)
     cluster.run(build(joined=False))
     assert cluster.state(build(joined=False), "of-placed") == {(b"k", "n"): 5}
-    # The joined version runs again. Its new store starts empty. The store of-placed needs no offsets of the topic
-    # `paid`.
+    # The joined version runs again, and its new store starts empty. To continue, the store of-placed needs no offsets
+    # of the topic `paid`.
     cluster.delete_topic("p-both-changelog")
     cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
     feed(cluster, "placed", 1)

@@ -1,4 +1,4 @@
-"""A new changelog is written from local state, or this is refused."""
+"""Decides whether a store's changelog is written again from local state, or whether this is refused."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_running_tasks_changelog_has_the_id_that_its_state_says(tasks, seen, f
 
 
 class Kafka:
-    """A cluster whose answers the test sets, and a clock."""
+    """A simulated cluster and a clock. The test sets how the cluster describes its topics."""
 
     def __init__(self):
         self.now, self.looks = 0.0, 0

@@ -258,7 +258,7 @@ def test_a_coordinator_that_never_finishes_is_told_in_time(world):
 
 
 class Uncarried(Refusing):
-    """A client with settings that have no counterpart in the second client library."""
+    """A client with settings that cannot be translated for kafka-python, the second client library."""
 
     def producer_state(self, transactional_id: str) -> None:
         raise ClientSettingsInvalid("sasl.mechanisms=OAUTHBEARER has no counterpart.", action="Use kafka-log-dirs.sh.")

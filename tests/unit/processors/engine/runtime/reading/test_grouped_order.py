@@ -158,7 +158,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         if chance.random() < 0.05:  # simulate an abort: messages that have already arrived are read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        # all records that can arrive, or else watermarks of idle tasks, must lead to progress
+        # if the order did not move, it must move after all records have arrived, or at the latest after watermarks of
+        # idle tasks
         elif not moved:
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them
@@ -178,8 +179,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
 
 
-#: Maximum number of idle watermarks for each task in a test. Each time that all records are read, idle watermarks for
-#: more than ``IDLE_S`` are needed.
+#: Maximum number of idle watermarks for each task in a test. If all records were read and a message still waits, the
+#: test sends idle watermarks until they cover more than ``IDLE_S``.
 SILENCES_MAX = 200
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, {"orders": frozenset({"prices"})}
 
@@ -268,7 +269,7 @@ ONE = {"prices": frozenset({"p-0"})}
 
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
-    # the time is unknown before the order has looked at the inputs for the first time
+    # the time is unknown until the reading order has looked at the inputs for the first time
     assert reading.order.in_hand.all_ms < 0
     reading.arrive("prices", 1)
     reading.arrive("orders", 1)
@@ -300,9 +301,9 @@ def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
 
 
 def silent(*words: Record) -> Reading:
-    """An order of reading in which a message of ``orders`` waits for a task of ``prices``.
+    """An order of reading in which a message of the topic ``orders`` waits for the only task that writes to ``prices``.
 
-    The task writes these watermarks.
+    ``words`` are the watermarks that this task writes.
     """
     made = Reading({"prices": list(words), "orders": [message(50)]}, ONE, PRICES)
     made.arrive("orders", 1)
@@ -316,7 +317,7 @@ def test_a_task_at_its_end_holds_until_it_has_been_there_for_a_while() -> None:
         reading.logs["prices"].append(told("p-0", 40, idle_ms=idle_ms))
         reading.arrive("prices", 1)
         reading.step()
-        # The wait is counted from the second watermark, because the first one may describe the time before the message.
+        # The wait starts at the second watermark. The first one may have been computed before the message was written.
         assert (("orders", 50) in reading.done) is (idle_ms >= IDLE[1] + IDLE_S * 1000)
     assert reading.done == [("orders", 50)]
 
@@ -358,9 +359,10 @@ def test_a_task_that_never_told_anything_holds() -> None:
 
 
 def test_with_a_backlog_the_words_from_before_a_message_do_not_count_for_it() -> None:
-    """The first idle watermarks of a backlog were written before the message at 45.
+    """Watermarks of an idle task that are older than a message in the same backlog must not count as silence after it.
 
-    They must not end the wait of the order at 50, which needs this message.
+    The first watermarks in ``prices`` were written before its message at 45. The message of ``orders`` at 50 must be
+    joined with that message, so the watermarks must not end its wait.
     """
     log = [told("p-0", 20, idle_ms=idle_ms) for idle_ms in IDLE] + [told("p-0", 20), message(45), told("p-0", 60)]
     reading = silent(*log)

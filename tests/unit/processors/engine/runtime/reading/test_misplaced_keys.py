@@ -124,7 +124,7 @@ def test_only_inputs_that_share_a_store_are_judged() -> None:
 
 
 def feed(cluster: InMemoryCluster, topic: str, by: str, numbers: range) -> None:
-    """Write the records of a producer whose partitioner is ``by``."""
+    """Write records to the partitions that this partitioner (``by``) chooses for their keys."""
     cluster.create_topic(topic, COUNT)
     for number in numbers:
         key = f"c{number}".encode()
@@ -146,7 +146,7 @@ def test_orders_of_a_producer_with_another_partitioner_are_counted_and_named() -
     assert [counts_of(cluster, number).total for number in range(COUNT)] == [0] * COUNT
     feed(cluster, "customers", MURMUR2, wrong)
     feed(cluster, "orders", CRC32, wrong)
-    # send right messages last, so that the next worker detects the partitioner again
+    # send correctly placed messages last, so that the next worker detects the topic's partitioner again
     feed(cluster, "orders", MURMUR2, first)
     keys = [f"c{number}".encode() for number in wrong]
     apart = zip(partitions_of(MURMUR2, keys, COUNT), partitions_of(CRC32, keys, COUNT), strict=True)

@@ -28,7 +28,7 @@ def test_only_an_answer_behind_the_start_makes_an_end_count() -> None:
     ends.begin([PLACE])
     assert not ends.is_ended(PLACE, 5, 5)
     ends.told(PLACE, 5)
-    assert ends.is_ended(PLACE, 4, 5)  # the offset between position and end holds no record
+    assert ends.is_ended(PLACE, 4, 5)  # the offset between the position and the end offset holds no record
     ends.begin([PLACE])
     ends.came(PLACE)
     assert not ends.is_ended(PLACE, 4, 5)
@@ -63,7 +63,7 @@ def joined(state_dir: Path, left: str, right: str, how: str, **options: Any) -> 
 
 def until(worker: Any, reached: Callable[[], Any]) -> Any:
     """Let the worker run, with simulated time, until the condition holds."""
-    worker.maintenance.errand = None  # remove the command, because it must run only once
+    worker.maintenance.errand = None  # this generator is the worker's command; it must run only once
     worker.maintenance.waits = True
     while not reached():
         yield
@@ -143,7 +143,10 @@ def test_an_input_that_was_paused_because_its_buffer_was_full_is_at_no_end_until
 
 
 def test_windows_behind_group_by_lose_nothing_over_a_pause(tmp_path: Path) -> None:
-    """If a task reported an end from before the pause, newer messages would close windows too early."""
+    """A task must not report an end offset of its input from before a pause.
+
+    Otherwise newer messages would close windows too early.
+    """
     cluster = world(**{"in": 2})
     app = Application(
         "in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, state_dir=tmp_path, commit_every=5

@@ -133,7 +133,7 @@ def test_an_input_that_is_far_ahead_is_paused_until_its_buffer_is_nearly_empty(
     assert reading.order.change_of_pauses() == ([], [])
     reading.arrive("right", 1)
     reading.step(most=7)
-    reading.step(most=1)  # the order drops the seven processed messages from its buffer
+    reading.step(most=1)  # the reading order drops the seven processed messages from its buffer
     assert reading.order.change_of_pauses() == ([], [])
     reading.step(most=1)
     assert reading.order.change_of_pauses() == ([], ["left"])

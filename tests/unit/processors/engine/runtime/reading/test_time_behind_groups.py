@@ -84,7 +84,7 @@ def test_a_silent_partition_delays_windows_by_the_idleness_and_not_for_ever() ->
     for tenth in range(700):
         cluster.clock.call_at(tenth / 10, look)
     cluster.run(app, quiet_s=15)
-    # without the first results, which belong to the start of the worker
+    # without the first five results, which were late because the worker was starting
     late = [at - (start + 1_000) for start, at in sent.items()][5:]
     assert len(late) > 50
     assert IDLE_S * 1000 <= max(late) <= 4 * IDLE_S * 1000
@@ -129,7 +129,7 @@ def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> No
     """A message that is processed early as the right side of a join does not make older messages late.
 
     The flight at 9 s waits for the weather at 8.5 s. The next message in its topic is the flight at 6.5 s, which the
-    alert at 7 s needs.
+    alert at 7 s needs. So that flight must not be late.
     """
     cluster, app = InMemoryCluster(), application(commit_every=1)
     for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):
@@ -352,7 +352,7 @@ def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
 def test_a_run_leaves_nothing_that_words_bring() -> None:
     """A run in memory ends only after the last message has passed a join and three groupings.
 
-    The watermarks of this message take longer than the silence after which a run usually ends.
+    The watermarks that move this message on take longer than the silence after which a run in memory usually ends.
     """
     cluster, app = InMemoryCluster(), application()
     for topic in ("left", "right"):

@@ -269,7 +269,8 @@ def test_calls_that_are_begun_together_are_over_in_time_though_each_takes_its_ow
 ) -> None:
     """Many calls that start together end within the time limit, for many keys and for many messages of one key.
 
-    If only rounds or only messages were limited, the calls would take twice as long.
+    The engine limits the rounds of calls (calls of one key run in turn) and the messages. With one limit alone,
+    the calls would take twice as long.
     """
     loop = Jumping()
     monkeypatch.setattr(awaited, "_loop", lambda: loop)

@@ -1,4 +1,4 @@
-"""Watermarks in a repartition topic. The tasks before the topic write them.
+"""Watermarks in a repartition topic. The tasks that write to the topic also write its watermarks.
 
 A task that reads the topic derives its stream time from them.
 """
@@ -115,7 +115,7 @@ def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet()
     assert upstream.limit_ms() == 50
     upstream._stream.let_go_to(50)
     upstream._stream.advance(80)
-    upstream.begin()  # as after a restart: the order of the committed messages is not known
+    upstream.begin()  # as after a restart: the engine does not know in which order the committed messages were read
     assert in_hand.order_ms == 50
     in_hand.all_ms = 80
     assert upstream.limit_ms() == 90

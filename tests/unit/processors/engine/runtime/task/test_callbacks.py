@@ -1,4 +1,7 @@
-"""The callbacks of an application: the errors that each one gets, the effect of True, and one call for each message."""
+"""The callbacks of an application: the errors that each one gets, and the effect of a callback that returns True.
+
+Each callback is called once for each message.
+"""
 
 from __future__ import annotations
 

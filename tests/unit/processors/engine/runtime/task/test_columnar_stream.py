@@ -1,4 +1,7 @@
-"""Steps that process batches as columns: which streams use them, which messages they leave out, and equal results."""
+"""Steps that process batches as columns: which streams use columns, and which messages are processed without them.
+
+The results are equal in both cases.
+"""
 
 import json
 from random import Random
@@ -78,7 +81,7 @@ def test_the_engine_gives_the_same_bytes_by_columns_and_message_by_message(
             cluster.create_topic(topic)
         for turn in range(3):
             feed(cluster, random, 1_000, spoilt)
-            # the second start finds the disk of the first; the third one restores from the changelog
+            # the second start continues on the disk of the first one; the third start restores from the changelog
             cluster.run(application(tmp_path / f"{by_columns}-{turn // 2}"))
         results.append(told(cluster, application()))
     assert results[0] == results[1]

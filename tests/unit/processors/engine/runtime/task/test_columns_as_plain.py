@@ -150,8 +150,8 @@ TOPOLOGIES: list[Topology] = [
     a_current_window_of_two_streams,
     a_window_of_a_stream_and_of_groups,
 ]
-#: Topologies in which two streams end in one step. They do not use columns, because each stream would hold its own
-#: rows.
+#: Topologies in which two streams lead to one step. They run without columns, because each stream would keep its own
+#: copy of the step's rows.
 CONCATENATED = TOPOLOGIES[-5:]
 #: Topologies without columns. In the last one, each of two windows closes between messages of the other window.
 WITHOUT_COLUMNS = [*CONCATENATED, beside_two_groups]
@@ -207,7 +207,10 @@ def run(topology: Topology, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def both(topology: Topology, seed: int, folder: Path) -> int:
-    """Compare columns and the plain loop. Returns the number of messages that were processed on columns."""
+    """Compare the bytes of a run on columns with those of a run on the plain loop.
+
+    Returns the number of messages that were processed on columns.
+    """
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "RUN_MIN", (1, 2, 5)[seed % 3])
@@ -264,7 +267,7 @@ def test_a_result_is_held_back_until_the_tasks_before_are_there() -> None:
 
 
 def counts_what_the_tasks_before_have_not_reached(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: columns use the worker's clock before the tasks in front of a repartition topic reach its time."""
+    """Plant a bug: columns use the worker's clock before the tasks that write to the topic have reached it."""
     original = ColumnarStream.take
 
     def by_the_clock(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:

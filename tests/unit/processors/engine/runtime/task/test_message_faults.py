@@ -1,6 +1,6 @@
 """An error of a user's function fails its message.
 
-Its state is undone, and it stops the worker or becomes a dead letter.
+The state changes of the message are undone. The error stops the worker, or the message becomes a dead letter.
 """
 
 import json

@@ -32,7 +32,7 @@ def looked_up(value: Any, state: Any) -> Any:
 
 
 def either(value: Any, state: Any) -> Any:
-    """A step for a stream of messages and window results."""
+    """A step for a stream that contains both messages and window results. A window result has the field ``start``."""
     if "start" in value:
         state.set("window", value["start"])
         return {"at": None, "window": value["start"]}

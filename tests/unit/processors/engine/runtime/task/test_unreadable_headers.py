@@ -149,7 +149,7 @@ def test_behind_a_call_a_message_that_fails_is_put_aside_with_its_headers() -> N
 def test_an_unreadable_message_is_asked_once() -> None:
     """At the second request, the client library returns a null pointer as the header's name.
 
-    So it is asked only once.
+    So the engine asks for a message's headers only once.
     """
     asked: list[int] = []
 

@@ -1,4 +1,7 @@
-"""Window stores of the former version. A key's open windows are in one record, and have no entries in the index."""
+"""Window stores of the former version of Holdfast. One record has all open windows of a key.
+
+The index has no entries for these windows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def app_of(kind: str) -> Application:
 
 
 def written_by_former(cluster: InMemoryCluster, app: Application) -> None:
-    """Rewrite the changelog in the format of version 1."""
+    """Rewrite the changelog as the former version of Holdfast wrote it (format 1)."""
     changelog = app.topology().changelog_of("w")
     assert changelog is not None
     content: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""Many timers of one key are set and fire. However many they are, the steps have a limited size."""
+"""Many timers of one key are set and fire. However many there are, each commit sets and fires only a limited number."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_many_timers_of_a_key_are_set_and_fire_in_steps_of_bounded_size(
     fired: int | None,
     at_once: int | None,
 ) -> None:
-    """The number of timers does not change the size of a step, its number of reads, or its memory."""
+    """The number of timers changes neither the size of a commit, nor its number of reads, nor the memory for timers."""
     for module, name, size in (
         (time_index, "NEAR", near),
         (task_timers, "FIRED_AT_ONCE", fired),

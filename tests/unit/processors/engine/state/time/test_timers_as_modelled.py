@@ -27,7 +27,7 @@ NAMES = ("x", "y", "a/b", "")
 
 
 def draw(random: Random) -> tuple[int, list[Event]]:
-    """A TTL, and messages out of order."""
+    """Draw a TTL, and messages that are out of order."""
     events, at = [], 50
     for _ in range(random.randint(5, 70)):
         at += random.choice([0, 1, 3, 10, 30, 400 if random.random() < 0.1 else 5])

@@ -196,7 +196,7 @@ def test_a_deleted_value_leaves_no_entry(cluster: InMemoryCluster) -> None:
     send(cluster, 1, ["delete", "n"])
     cluster.run(build())
     assert {key for _, key in own(cluster, build()) if "/n" in key or key == "n"} == set()
-    # three records stay: the value of m, the record of its end, and its index entry
+    # three records stay: the value of m, the record of its expiry time, and its index entry
     assert len(own(cluster, build())) == 3
 
 
