@@ -231,7 +231,8 @@ def _set_aside(live: Path, aside: Path | None) -> None:
 def _partial(final: Path) -> Iterator[Path]:
     """Context manager with a private temporary file beside ``final``, for a copy that is not complete yet.
 
-    The file, and the files that SQLite creates beside it, are deleted at the end of the block. Files that a killed command left there are deleted first.
+    The file, and the files that SQLite creates beside it, are deleted at the end of the block. Files that a killed
+    command left there are deleted first.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for left in final.parent.glob(f"{final.name}{_PART}*"):
