@@ -35,7 +35,7 @@ class ProcessorStatusSource(Protocol):
 
 
 class NotStarted(HoldfastError):
-    """Workers ended, failed or were not ready in time after they were started; their state is as it was before."""
+    """Workers were not started, or ended, failed or were not ready in time; their state is as it was before."""
 
 
 def now_utc() -> datetime:

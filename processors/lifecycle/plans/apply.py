@@ -277,7 +277,7 @@ class Applier:
                 except HoldLost as lost:
                     raise _lost(record) from lost
                 except NotStarted as failed:
-                    # The state is complete, so the apply ends. Then recovery, or the action that it names, starts them.
+                    # The state needs no stage of the apply, so the apply ends. Recovery, or its action, starts them.
                     self.tell(f"{stage.says}: {failed} Recovery continues with them.")
                     continue
                 except HoldfastError as failed:
