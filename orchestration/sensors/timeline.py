@@ -4,7 +4,9 @@
 
 Invariants:
     - Commands write only to Holdfast's registry, so they work without Dagster. This sensor reports their actions later.
-    - No event is lost, because the cursor remembers the reported records, and the registry keeps all records.
+    - No event is lost, because the cursor remembers the reported records, and the registry keeps all records. If an
+      older copy of the registry is put back, the numbers of its next records were used before. The cursor is then set
+      back to the newest record that was in both.
     - No event is reported twice. An event's name is stored in the cursor before the event is reported. If a tick was
       killed, the next tick finds the name, and looks in Dagster's log whether the event was reported.
 """
@@ -17,6 +19,7 @@ import msgspec
 from holdfast.assets.pages.data_versions import tags_of_deployed, tags_of_live
 from holdfast.assets.pages.timeline import as_dagster, is_stored
 from holdfast.assets.processors import inputs_of
+from holdfast.infra.database.records import Action, ApplyRecord, Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import LifecycleResource
@@ -118,14 +121,33 @@ def _records(
 ) -> Mapping[str, list[Record]]:
     """Table of Holdfast's registry -> its records that may have events which are not reported to Dagster yet.
 
-    Open and retried incidents are read at each tick, because they get new events.
+    Open applies and incidents are read at each tick, because they get new events. If an older copy of the registry was
+    put back, the cursor is corrected first.
     """
-    applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
+
+    def of_apply(each: ApplyRecord) -> Record:
+        return Record(each.id, each.finished_at is None, events(timeline.of_apply(each)), each.started_at)
+
+    def of_incident(each: Incident) -> Record:
+        return Record(each.id, each.is_open, events(timeline.of_incident(each)), each.opened_at)
+
+    def of_action(each: Action) -> Record:
+        return Record(each.id, False, events(timeline.of_action(each)), each.started_at)
+
+    journal = registry.journal
+    cursor.applies = _present(cursor.applies, lambda *of: [of_apply(each) for each in journal.applies_after(*of)])
+    cursor.incidents = _present(
+        cursor.incidents, lambda *of: [of_incident(each) for each in registry.incidents_after(*of)]
+    )
+    cursor.actions = _present(cursor.actions, lambda *of: [of_action(each) for each in registry.actions_after(*of)])
+    applies = {each.id: each for each in journal.applies_after(cursor.applies.low, RECORDS_MAX)}
+    # Open records after ``low`` come in their turn. Otherwise ``low`` would pass records that were not read yet.
+    applies |= {each.id: each for each in journal.applies(RECORDS_MAX, open_only=True) if each.id <= cursor.applies.low}
     for number in cursor.applies.above.keys() - applies.keys():
-        if (open_one := registry.journal.apply_of(number)) is not None:
+        if (open_one := journal.apply_of(number)) is not None:
             applies[number] = open_one
     incidents = {each.id: each for each in registry.incidents_after(cursor.incidents.low, RECORDS_MAX)}
-    incidents |= {each.id: each for each in registry.open_incidents()}
+    incidents |= {each.id: each for each in registry.open_incidents() if each.id <= cursor.incidents.low}
     for number in cursor.incidents.above.keys() - incidents.keys():
         if (again := registry.incident(number)) is not None:
             incidents[number] = again
@@ -133,15 +155,18 @@ def _records(
     young = (n for n, each in enumerate(actions) if abs(now - each.finished_at.timestamp()) < ACTION_SETTLES_S)
     actions = actions[: next(young, len(actions))]
     return {
-        "applies": [
-            Record(each.id, each.finished_at is None, events(timeline.of_apply(each)))
-            for _, each in sorted(applies.items())
-        ],
-        "incidents": [
-            Record(each.id, each.is_open, events(timeline.of_incident(each))) for _, each in sorted(incidents.items())
-        ],
-        "actions": [Record(each.id, False, events(timeline.of_action(each))) for each in actions],
+        "applies": [of_apply(each) for _, each in sorted(applies.items())],
+        "incidents": [of_incident(each) for _, each in sorted(incidents.items())],
+        "actions": [of_action(each) for each in actions],
     }
+
+
+def _present(series: Series, after: Callable[[int, int], Sequence[Record]]) -> Series:
+    """The progress in the present registry. ``after`` reads the next records after a number, up to a limit."""
+    at_low = next((each for each in after(series.low - 1, 1) if each.number == series.low), None)
+    if timeline.is_replaced(series, at_low):
+        return timeline.after_replacement(series, [each for each in after(0, series.low) if each.number <= series.low])
+    return Series(series.low, series.above, None if at_low is None else at_low.began)
 
 
 def _stored(instance: dg.DagsterInstance) -> Cursor:

@@ -35,7 +35,7 @@ class ProcessorStatusSource(Protocol):
 
 
 class NotStarted(HoldfastError):
-    """Workers ended, failed or were not ready in time after their start; the start did not change their stores."""
+    """Workers were not started, or ended, failed or were not ready in time; their state is as it was before."""
 
 
 def now_utc() -> datetime:

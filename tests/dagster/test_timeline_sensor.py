@@ -14,6 +14,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from holdfast.assets import keys
 from holdfast.assets.pages.timeline import EVENT_TAG
+from holdfast.infra.database.copies import back_up, put_back
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.commands.reports.history import entries
@@ -25,6 +26,7 @@ from holdfast.processors.application.registration import find_processor
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request, Stop
+from tests.mechanics.tiers import variants
 
 Tick = Callable[[], str]
 PROCESSOR, CHANGELOG = keys.processor_key("fleet"), keys.changelog_key("fleet", "aircraft")
@@ -72,7 +74,7 @@ def tick(definitions: dg.Definitions, settings: Settings, instance: dg.DagsterIn
     return evaluate
 
 
-def apply(registry: Registry, request: Request, who: str, *, ends: bool = True) -> int:
+def apply(registry: Registry, request: Request, who: str, *, ends: bool = True, took_s: float = 2.0) -> int:
     """Write the database records of an apply (an execution of a plan). Returns its number."""
     now = datetime.now(UTC)
     plan = Plan(request=request, verdict=Ready("It can be done."))
@@ -86,7 +88,7 @@ def apply(registry: Registry, request: Request, who: str, *, ends: bool = True) 
         now=now,
     )
     if ends:
-        assert registry.journal.end_apply(record.id, record.token, "done", now + timedelta(seconds=2))
+        assert registry.journal.end_apply(record.id, record.token, "done", now + timedelta(seconds=took_s))
     return record.id
 
 
@@ -112,7 +114,8 @@ def test_what_commands_and_recovery_did_is_on_the_assets_once(
     assert deployed.metadata["seconds"].value == 2.0
     assert deployed.metadata["outcome"].value == "done"
     assert deployed.metadata["plan"].value == registry.journal.applies(2)[1].plan_hash
-    assert deployed.tags[EVENT_TAG] == f"apply-{number}_processor"
+    began = registry.journal.applies(2)[1].started_at
+    assert deployed.tags[EVENT_TAG] == f"apply-{number}-{began:%Y%m%dT%H%M%S}_processor"
     assert len(materialized(instance, CHANGELOG)) == 1
     assert tick() == "0 events reported, 0 waiting."
 
@@ -192,6 +195,59 @@ def test_more_than_a_tick_reports_and_reads_comes_with_the_next_ticks(
     assert [each.metadata["who"].value for each in observed(instance, PROCESSOR)] == [
         f"ann (pid {number})" for number in range(7)
     ]
+
+
+def test_an_open_record_far_behind_what_a_tick_reads_hides_none_before_it(
+    registry: Registry, instance: dg.DagsterInstance, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "RECORDS_MAX", 2)
+    for number in range(5):
+        apply(registry, Stop("fleet"), f"ann (pid {number})")
+        found, _ = registry.open_incident("fleet", "dead", {"0": "Its process is gone."}, datetime.now(UTC))
+        registry.close_incident(found.id, "resolved", datetime.now(UTC), reason="It works again.")
+    apply(registry, Stop("routes"), "ann (pid 9)", ends=False)
+    registry.open_incident("routes", "dead", {"0": "Its process is gone."}, datetime.now(UTC))
+    while tick() != "0 events reported, 0 waiting.":
+        pass
+    assert len(observed(instance, PROCESSOR)) == 15
+    assert len(observed(instance, keys.processor_key("routes"))) == 1
+
+
+@pytest.mark.parametrize("since", variants([1, 4, 2], tested=2))
+def test_what_happens_after_an_older_registry_was_put_back_is_reported_once(
+    settings: Settings, registry: Registry, instance: dg.DagsterInstance, tick: Tick, tmp_path: Path, since: int
+) -> None:
+    """The copy ends at apply 2, and apply 4 was reported. ``since`` applies begin before the sensor runs again."""
+    apply(registry, Stop("fleet"), "before the copy", took_s=0.0)
+    apply(registry, Stop("routes"), "open in the copy", ends=False)
+    copy = tmp_path / "copy.db"
+    back_up(settings.registry, copy)
+    (still_open,) = registry.journal.applies(open_only=True)
+    assert registry.journal.end_apply(still_open.id, still_open.token, "done", datetime.now(UTC))
+    for number in range(2):
+        apply(registry, Stop("fleet"), f"lost {number}")
+    before, _ = registry.open_incident("fleet", "dead", {"0": "Its process is gone."}, datetime.now(UTC))
+    registry.close_incident(before.id, "resolved", datetime.now(UTC), reason="It works again.")
+    while tick() != "0 events reported, 0 waiting.":
+        pass
+
+    put_back(settings.registry, copy, datetime.now(UTC), in_use=True)
+    assert [each.id for each in registry.journal.applies(9)] == [2, 1]
+    for number in range(since):
+        assert apply(registry, Stop("fleet"), f"new {number}") == 3 + number
+    (ended,) = registry.journal.applies(open_only=True)
+    assert registry.journal.end_apply(ended.id, ended.token, "superseded", datetime.now(UTC))
+    again, _ = registry.open_incident("fleet", "failed", {"0": "Its function raises."}, datetime.now(UTC))
+    assert again.id == before.id
+    registry.close_incident(again.id, "resolved", datetime.now(UTC), reason="It works again.")
+    assert tick() == f"{since + 3} events reported, 0 waiting."
+    assert tick() == "0 events reported, 0 waiting."
+    who = [each.metadata["who"].value for each in observed(instance, PROCESSOR) if "plan" in each.metadata]
+    assert who == ["before the copy", "lost 0", "lost 1", *(f"new {number}" for number in range(since))]
+    outcomes = [each.metadata["outcome"].value for each in observed(instance, keys.processor_key("routes"))]
+    assert outcomes == ["done", "superseded"]
+    incidents = [each for each in observed(instance, PROCESSOR) if each.metadata["event"].value == "incident"]
+    assert [each.metadata["outcome"].value for each in incidents] == ["opened", "resolved"] * 2
 
 
 @pytest.mark.thorough

@@ -25,13 +25,13 @@ from pathlib import Path
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.database.releases import ReleaseBook
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
+from holdfast.processors.lifecycle.ports import NotStarted
 
 log = get_logger(__name__)
 
@@ -47,8 +47,8 @@ _PART = re.compile(r"\.part\d+$")
 _READ_MAX = 1_000
 
 
-class ReleaseFailed(HoldfastError):
-    """The code of a release changed after the plan was made, or the code cannot be copied."""
+class ReleaseFailed(NotStarted):
+    """The code of a release changed after the plan was made, or the code cannot be copied. No worker was started."""
 
 
 def release_id(code_version: str, digest: str) -> str:

@@ -277,8 +277,8 @@ class Applier:
                 except HoldLost as lost:
                     raise _lost(record) from lost
                 except NotStarted as failed:
-                    # The workers' state is complete, so the apply ends. Recovery then starts the workers, or names the
-                    # action that does.
+                    # The workers' state needs no further stage, so the apply ends. Recovery then starts the workers, or
+                    # names the action that does.
                     self.tell(f"{stage.says}: {failed} Recovery continues with them.")
                     continue
                 except HoldfastError as failed:

@@ -33,6 +33,9 @@ from holdfast.processors.lifecycle.plans.stages import (
     PauseProcessor,
     ProveVersion,
     ReadAgain,
+    RemoveLoaded,
+    RemoveShadow,
+    ResumeProcessor,
     RunProcessor,
     SetPositions,
     Stage,
@@ -53,6 +56,8 @@ _CHANGES_NO_STATE = (
     RunProcessor,
     StopProcessor,
 )
+#: Stages after which the processor's state is the same as before them, and complete.
+_REMOVES_REST = (DeleteStateAside, RemoveLoaded, RemoveShadow, StopProcessor)
 #: Maps a field of a request to its command-line option, if their names differ.
 #: An empty text means a positional argument.
 _OPTIONS = {
@@ -89,18 +94,18 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
 
 def waits_with_whole_state(record: ApplyRecord) -> bool:
-    """Whether an open apply (execution of a plan) next starts workers, while the processor's state is complete.
+    """Whether an open apply (execution of a plan) next starts or resumes workers, while the state is complete.
 
     The apply may then be abandoned if the workers do not start. The state is complete if no stage has changed it yet.
-    It is also complete if all stages after the start only stop workers or delete old state.
+    It is also complete if all stages after the start only stop workers, or delete old state or temporary topics.
     """
     plan = read(record)
     if plan is None:
         return False
     done, after = plan.stages[: len(record.done)], plan.stages[len(record.done) :]
     unchanged = all(isinstance(stage, _CHANGES_NO_STATE) for stage in done)
-    later = all(isinstance(stage, StopProcessor | DeleteStateAside) for stage in after[1:])
-    return isinstance(next(iter(after), None), RunProcessor) and (unchanged or later)
+    later = all(isinstance(stage, _REMOVES_REST) for stage in after[1:])
+    return isinstance(next(iter(after), None), RunProcessor | ResumeProcessor) and (unchanged or later)
 
 
 def needs_workers(record: ApplyRecord) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.infra.database.errors import HoldLost
@@ -40,6 +41,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     StartShadow,
     WaitForShadow,
 )
+from holdfast.processors.lifecycle.ports import NotStarted
 from holdfast.processors.lifecycle.rebuild.exchange import Exchange
 from holdfast.processors.lifecycle.rebuild.shadow import START_S, Machine, ShadowFailed, ShadowProgram
 
@@ -92,7 +94,7 @@ class Rebuilding:
             case AdoptStore():
                 return self.loudly(processor, lambda: self._adopt(processor, stage, tell))
             case ResumeProcessor():
-                return self.loudly(processor, lambda: self.resume(processor, stage, tell))
+                return self.loudly(processor, lambda: self.resume(processor, stage, tell), unless=NotStarted)
             case RemoveShadow():
                 return self._shadow.remove(processor, stage.store)
 
@@ -134,11 +136,17 @@ class Rebuilding:
         return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions are committed")
 
     def resume(self, processor: str, stage: ResumeProcessor, tell: ProgressLog) -> Done:
-        """Resume every worker, and wait until all partitions are processed."""
+        """Resume every worker, and wait until all partitions are processed.
+
+        Raises:
+            NotStarted: A worker did not start. All workers that answer read their inputs again.
+        """
         for slot in self.slots(processor):
             client = self._on.client(processor, slot)
             if client.status() is not None:
-                client.resume()
+                # A worker that ends at each start may end between the two requests. It is started below.
+                with suppress(ProcessorSilent):
+                    client.resume()
         self._on.runner.run(processor, RunProcessor(stage.says, self._version(processor), START_S), tell)
         for slot in self.slots(processor):
             client = self._on.client(processor, slot)
@@ -252,8 +260,10 @@ class Rebuilding:
             store=store,
         )
 
-    def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
+    def loudly(self, processor: str, act: Callable[[], Done], *, unless: type[HoldfastError] | tuple[()] = ()) -> Done:
         """Calls ``act``; if it fails, raises an error that also says that the processor is paused.
+
+        ``unless`` is an error after which the processor is not paused. It is raised unchanged.
 
         Raises:
             ProcessorPaused: ``act`` failed.
@@ -261,6 +271,8 @@ class Rebuilding:
         try:
             return act()
         except HoldLost:
+            raise
+        except unless:
             raise
         except HoldfastError as failed:
             raise ProcessorPaused(

@@ -4,6 +4,8 @@
 
 Invariants:
     - An entry is computed from a registry record. The same record always gives an entry with the same identity.
+    - Records of a registry, and those that an older copy of this registry gets later, have entries with different
+      identities, even if their numbers are equal. Each identity therefore has the time of the event.
     - An entry exists only for an event that is over: an apply ended, or an incident was opened or closed.
 """
 
@@ -71,6 +73,9 @@ class Series(msgspec.Struct):
     low: int = 0
     #: Record number -> identities of its events that are already reported.
     above: dict[int, list[str]] = {}
+    #: The time when record ``low`` began. It shows whether the registry still has this record. None if ``low`` is 0, or
+    #: if a version of Holdfast that did not store the time wrote the progress.
+    low_began: datetime | None = None
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
@@ -90,7 +95,7 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
     why = f" {record.reason}" if record.reason else ""
     return [
         Entry(
-            identity=f"apply-{record.id}",
+            identity=f"apply-{record.id}-{record.started_at:%Y%m%dT%H%M%S}",
             processor="" if isinstance(request, OfInstallation) else record.processor,
             kind="apply",
             text=f"{record.verb} (apply {record.id}) by {record.who}: {record.outcome}.{why}",
@@ -153,7 +158,7 @@ def of_action(action: Action) -> list[Entry]:
         return []
     return [
         Entry(
-            identity=f"action-{action.id}",
+            identity=f"action-{action.id}-{action.started_at:%Y%m%dT%H%M%S}",
             processor=action.subject,
             kind="action",
             text=f"{action.verb} by {action.who}: {action.plan}",
@@ -193,6 +198,7 @@ class Record:
     #: Whether the record may still get more events, for example because its apply (execution of a plan) is open.
     may_change: bool
     events: tuple[Event, ...]
+    began: datetime
 
 
 def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> list[Event]:
@@ -210,6 +216,35 @@ def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> lis
     return found
 
 
+def is_replaced(series: Series, at_low: Record | None) -> bool:
+    """Whether the registry lacks record ``low`` or has another one, because an older copy of it was put back.
+
+    ``at_low`` is the record that now has the number ``low``; None if no record has this number.
+    """
+    if series.low == 0:
+        return False
+    return at_low is None or series.low_began not in (None, at_low.began)
+
+
+def after_replacement(series: Series, records: Sequence[Record]) -> Series:
+    """The progress in an older copy of the registry, computed from the progress in the registry before it.
+
+    ``records`` are the copy's records up to the number ``low``. The copy is older than record ``low``, because it lacks
+    this record. So what began or happened in the copy later than that is new, and everything else is reported.
+    """
+    limit = series.low_began
+    known = [each for each in records if limit is None or each.began <= limit]
+    newest = max(known, key=lambda each: each.number, default=None)
+    if newest is None:
+        return Series()
+    above = {}
+    for each in known:
+        told = [event.identity for event in each.events if limit is None or event.entry.at <= limit]
+        if each.may_change or len(told) < len(each.events):
+            above[each.number] = told
+    return Series(newest.number, above, newest.began)
+
+
 def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Event]]:
     """The events that Dagster does not have yet, each with the number of its record, ordered by time."""
     found = [
@@ -223,7 +258,8 @@ def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Eve
 
 def reported(series: Series, number: int, identity: str) -> Series:
     """A copy of ``series`` in which the event ``identity`` of record ``number`` is marked as reported."""
-    return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
+    above = {**series.above, number: [*series.above.get(number, ()), identity]}
+    return Series(series.low, above, series.low_began)
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
@@ -232,7 +268,7 @@ def settled(series: Series, records: Sequence[Record]) -> Series:
     ``low`` can become greater than the number of a record that may still get more events. Such a record stays in
     ``above``, so that it is read again.
     """
-    above, low, is_next = dict(series.above), series.low, True
+    above, low, began, is_next = dict(series.above), series.low, series.low_began, True
     done = set()
     for record in sorted(records, key=lambda each: each.number):
         told = above.get(record.number, [])
@@ -242,5 +278,6 @@ def settled(series: Series, records: Sequence[Record]) -> Series:
         elif is_reported:
             done.add(record.number)
         is_next = is_next and (is_reported or record.number <= low)
-        low = max(low, record.number) if is_next else low
-    return Series(low, {number: told for number, told in above.items() if number > low or number not in done})
+        if is_next and record.number > low:
+            low, began = record.number, record.began
+    return Series(low, {number: told for number, told in above.items() if number > low or number not in done}, began)

@@ -92,9 +92,10 @@ def test_only_actions_that_no_apply_records_are_entries() -> None:
 
 
 def record(number: int, *, may_change: bool, events: int) -> Record:
-    entry = Entry(f"r{number}", "fleet", "apply", "", NOW + timedelta(seconds=number), "done")
+    began = NOW + timedelta(seconds=number)
+    entry = Entry(f"r{number}", "fleet", "apply", "", began, "done")
     found = tuple(Event(f"r{number} {each}", entry, "processor") for each in range(events))
-    return Record(number, may_change, found)
+    return Record(number, may_change, found, began)
 
 
 Step = st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 2))
@@ -126,3 +127,48 @@ def test_every_event_is_reported_once_however_few_a_tick_reports(ticks: list[tup
         f"r{number} {each}" for number, (_, events) in world.items() for each in range(events)
     )
     assert set(series.above) == {number for number, (may_change, _) in world.items() if may_change}
+
+
+def in_copy(number: int, second: float, *events: float, may_change: bool = False) -> Record:
+    """Record of a copy of the registry that began at this second, and has an event at each of the later seconds."""
+    found = []
+    for at in events:
+        entry = Entry(f"r{number}", "fleet", "apply", "", NOW + timedelta(seconds=at), "done")
+        found.append(Event(f"r{number} at {at:g}", entry, "processor"))
+    return Record(number, may_change, tuple(found), NOW + timedelta(seconds=second))
+
+
+def test_a_registry_is_replaced_where_the_newest_reported_record_is_gone_or_another_one() -> None:
+    series = Series(5, {}, NOW + timedelta(seconds=5))
+    assert not timeline.is_replaced(series, in_copy(5, 5))
+    assert timeline.is_replaced(series, None)
+    assert timeline.is_replaced(series, in_copy(5, 6))
+    assert not timeline.is_replaced(Series(), None), "nothing was reported yet"
+    of_an_older_version = Series(5)
+    assert timeline.is_replaced(of_an_older_version, None)
+    assert not timeline.is_replaced(of_an_older_version, in_copy(5, 6))
+
+
+def test_in_an_older_copy_what_began_or_happened_since_the_copy_is_reported() -> None:
+    """The copy ends at second 5. Record 6 of the former registry began at second 6. The copy was put back later."""
+    series = Series(6, {6: ["r6 at 6"]}, NOW + timedelta(seconds=6))
+    same = [in_copy(1, 1, 1), in_copy(2, 2, 2, may_change=True), in_copy(3, 3, 3, 12), in_copy(4, 4, 4)]
+    later = [in_copy(5, 10, 10), in_copy(6, 11, 11)]
+    found = timeline.after_replacement(series, [*same, *later])
+    assert (found.low, found.low_began) == (4, NOW + timedelta(seconds=4))
+    assert found.above == {2: ["r2 at 2"], 3: ["r3 at 3"]}
+    told = [event.identity for _, event in timeline.unreported(found, [*same[1:3], *later])]
+    assert told == ["r5 at 10", "r6 at 11", "r3 at 12"]
+    assert timeline.after_replacement(series, later) == Series(), "the registry was lost, and made anew"
+    of_an_older_version = timeline.after_replacement(Series(6), same)
+    assert (of_an_older_version.low, of_an_older_version.above) == (4, {2: ["r2 at 2"]}), "it stored no time"
+
+
+def test_records_of_one_number_in_two_registries_have_different_identities() -> None:
+    (apply,), (again,) = (timeline.of_apply(apply_of(Stop("fleet"), started_at=at)) for at in (NOW, LATER))
+    assert apply.identity != again.identity
+    (action,), (once_more,) = (
+        timeline.of_action(Action(3, "rehearse", "fleet", "ann", "partition 0 restored", "done", at, LATER))
+        for at in (NOW, LATER)
+    )
+    assert action.identity != once_more.identity
