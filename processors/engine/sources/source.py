@@ -238,9 +238,12 @@ class Source:
     if not TYPE_CHECKING:  # so that type checkers still report other attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own."""
-            if name != "state":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own.
+
+            Python also calls it after a property raised an AttributeError, and drops this error.
+            """
+            if name != "state" or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # The second attempt raises the property's own error.
             kind = type(self).__name__
             raise SourceWithoutState(
                 f"Source {self.name!r} used `state`, but {kind} is a subclass of `Source`, which keeps no state.",
