@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.plans.shape import topology_of as topology_fr
 from holdfast.processors.lifecycle.plans.stages import ClearGroups, ClearKeys, RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable
 from holdfast.processors.lifecycle.verbs.table import decide
+from holdfast.processors.snapshots.manifest import HISTORY
 from holdfast.processors.snapshots.names import table_name
 from tests.unit.processors.lifecycle.verbs.test_table_restore_plans import manifest_of, table_of
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, stopped, world_of
@@ -168,3 +169,23 @@ def test_a_snapshot_is_restored_only_if_these_stores_fit_each_other_then(
     else:
         assert isinstance(verdict, Refused)
         assert REBUILD in verdict.action
+
+
+@pytest.mark.parametrize("without", [(0, 1), (1,)], ids=["a past version", "a partition"])
+def test_a_snapshot_without_an_input_offset_does_not_pass_for_one_at_the_committed_offsets(
+    without: tuple[int, ...],
+) -> None:
+    tables = snapshots(**OF_ONE_TIME)
+    version = tables["groups"].versions[0]
+    assert version.manifest is not None
+    parts = tuple(
+        replace(part, inputs={}, sources={}) if part.partition in without else part
+        for part in version.manifest.partitions
+    )
+    source = HISTORY if len(without) == PARTITIONS else version.manifest.source
+    unknown = replace(version.manifest, partitions=parts, source=source)
+    facts = stopped(TOPOLOGY, tables={**tables, "groups": table_of("groups", unknown)})
+    verdict = decide(Restore("shop", stores=("groups",), at="groups", inputs="stay"), facts, TOPOLOGY).verdict
+    assert isinstance(verdict, Refused)
+    assert "take rows out of groups that do not count these rows" in verdict.sentence
+    assert REBUILD in verdict.action
