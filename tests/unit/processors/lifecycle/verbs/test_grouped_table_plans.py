@@ -76,6 +76,39 @@ def test_a_part_of_these_stores_is_not_changed_and_the_ways_to_do_it_are_named(r
             assert "`--store rows --store seen`" in verdict.action
 
 
+def joined_by_streams() -> Topology:
+    """Streams that join a table, a filtered table and the groups. No record of the streams is a row."""
+    app = Application(consumer_group="shop")
+    table = app.table(app.topic("orders"), "rows")
+    large = table.filter(bool, "large")
+    groups = large.group_by("status").aggregate(n=Count(), name="groups")
+    groups.group_by("n").aggregate(n=Count(), name="again")
+    app.dataframe(app.topic("clicks")).join_table(table).to_topic(app.topic("out"))
+    app.dataframe(app.topic("visits")).join_table(large).to_topic(app.topic("out"))
+    app.dataframe(app.topic("calls")).group_by("status").join_table(groups).to_topic(app.topic("out"))
+    return app.topology()
+
+
+def joined_by_a_foreign_key() -> Topology:
+    """Groups of a join, which reads its rows from repartition topics only."""
+    app = Application(consumer_group="shop")
+    orders, people = app.table(app.topic("orders"), "rows"), app.table(app.topic("people"), "people")
+    orders.join(people, on="who").group_by("status").aggregate(n=Count(), name="groups")
+    return app.topology()
+
+
+@pytest.mark.parametrize(
+    ("topology", "topics"),
+    [(TOPOLOGY, "orders"), (joined_by_streams(), "orders"), (joined_by_a_foreign_key(), "orders or people")],
+    ids=["alone", "joined by streams", "joined by a foreign key"],
+)
+def test_deletions_are_sent_to_the_topics_of_the_rows(topology: Topology, topics: str) -> None:
+    for store in (store.name for store in topology.stores if store.retracts):
+        verdict = decide(Clear("shop", (store,), Keys(("1",))), world_of(topology), topology).verdict
+        assert isinstance(verdict, Refused)
+        assert f"write a record with its key and without a value to {topics}. To count all rows" in verdict.action
+
+
 def test_a_processor_whose_definition_can_not_be_imported_is_refused_by_its_recorded_shape() -> None:
     shape = shape_of(TOPOLOGY, {spec.name: PARTITIONS for spec in TOPOLOGY.inputs})
     recorded = topology_from("shop", from_document(json.loads(json.dumps(as_document(shape)))))
