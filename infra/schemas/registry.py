@@ -17,6 +17,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.log import get_logger
@@ -83,7 +84,7 @@ class PatientRegistry:
             try:
                 answer = call(*arguments, **named)
             except Exception as failure:
-                reason = self._reason_to_wait(failure, _subject_of(arguments, named))
+                reason = self._reason_to_wait(failure, _subject_of(call, arguments, named))
                 if reason is None:
                     raise
             else:
@@ -168,10 +169,14 @@ class PatientRegistry:
         )
 
 
-def _subject_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
-    """Returns the subject of a call, which is its first text; None for a call without a subject."""
-    first = named.get("subject_name", arguments[0] if arguments else None)
-    return first if isinstance(first, str) else None
+def _subject_of(call: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
+    """Returns the subject of a call; None for a call without a subject.
+
+    The library names each parameter with a subject ``subject_name``. Other texts, such as a schema's GUID, are not
+    subjects.
+    """
+    subject = {**dict(zip(signature(call).parameters, arguments, strict=False)), **named}.get("subject_name")
+    return subject if isinstance(subject, str) else None
 
 
 def _signs_in(properties: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.aggregates.decimals import instead_of_decimal
 from holdfast.processors.engine.changelog.format import FormatUnknown, unknown_version
 from holdfast.processors.engine.formats.typed import field_names, is_object, plain, stored
 from holdfast.processors.engine.steps.node import Node
@@ -39,6 +40,9 @@ FORMAT_VERSION = 1
 
 #: The argument ``of`` of a column: a field's name, a function of the message's value, or None for the whole value.
 Field = str | Callable[[Any], Any] | None
+
+#: The action of an error about a message that can't be aggregated.
+_FAILED = "Correct the producer, filter such messages before the aggregation, or set `dead_letter_topic`."
 
 
 class AggregationInvalid(BadConfiguration):
@@ -137,11 +141,17 @@ class Aggregator:
         """Whether ``add`` expects the item as a list [event time, item]."""
         return False
 
-    def failed(self, column: str, seen: str, seen_type: str) -> AggregationFailed:
+    def check_not_decimal(self, value: Any, item: Any, column: str) -> None:
+        """Raises AggregationFailed if the item that was read from this value is a ``Decimal``."""
+        action = instead_of_decimal(self.of, self.written, value, item)
+        if action is not None:
+            raise self.failed(column, "is Decimal, expected int or float: JSON has no Decimal", "Decimal", action)
+
+    def failed(self, column: str, seen: str, seen_type: str, action: str = _FAILED) -> AggregationFailed:
         """The error for a message that this column can't aggregate."""
         return AggregationFailed(
             f"Column {column!r} is {self.describe()}, but the message's {_named(self.of)} {seen}.",
-            action="Correct the producer, filter such messages before the aggregation, or set `dead_letter_topic`.",
+            action=action,
             column=column,
             field=_shown(self.of),
             seen=seen_type,
@@ -186,6 +196,7 @@ class _OfNumbers(Aggregator):
         item = Aggregator.read(self, value, column)
         if type(item) is float or type(item) is int:
             return self.finite(item, column)
+        self.check_not_decimal(value, item, column)
         raise self.failed(column, f"is {type(item).__name__}, expected a number", type(item).__name__)
 
     def finite(self, number: int | float, column: str) -> int | float:
@@ -255,7 +266,10 @@ class _Extreme(Aggregator):
 
     def read(self, value: Any, column: str) -> int | float | str:
         item = Aggregator.read(self, value, column)
-        if type(item) is int or type(item) is str or (type(item) is float and isfinite(item)):
+        if type(item) is int or (type(item) is float and isfinite(item)):
+            return item
+        self.check_not_decimal(value, item, column)
+        if type(item) is str:
             return item
         seen = str(item) if type(item) is float else type(item).__name__
         raise self.failed(column, f"is {seen}, expected a number or a text", type(item).__name__)

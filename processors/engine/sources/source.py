@@ -238,12 +238,12 @@ class Source:
     if not TYPE_CHECKING:  # a type checker that sees this method accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raises the error for an attribute that does not exist.
+            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own.
 
-            It is a method and not a property ``state``, because a subclass may set its own attribute ``state``.
+            Python also calls this method after a property raised an AttributeError, and drops the error of the property.
             """
-            if name != "state":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if name != "state" or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # The second attempt raises the property's own error.
             kind = type(self).__name__
             raise SourceWithoutState(
                 f"Source {self.name!r} used `state`, but {kind} is a subclass of `Source`, which keeps no state.",

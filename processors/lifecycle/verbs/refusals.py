@@ -126,16 +126,27 @@ def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -
     named = next(store for store in stores if store in together)
     others = [store for store in together if store != named]
     beside = f" beside {', '.join(others)}" if others else ""
-    subs = topology.chain_of(named)
-    sources = [name for sub in subs for name in sub.inputs if not topology.is_repartition(name)]
-    name = topology.processor
+    sources, name = _topics_of_rows(topology, together), topology.processor
     return Refused(
         f"Groups of a table's rows depend on store `{named}`{beside}: with other entries in a part of them, later "
         "changes would take rows out of groups that do not count these rows.",
-        f"To take a row out, write a record with its key and without a value to {', '.join(sources)}. To count all "
+        f"To take a row out, write a record with its key and without a value to {' or '.join(sources)}. To count all "
         f"rows again: `holdfast apply stop {name}`, then `holdfast apply clear {name} --all --rewind earliest`.{then}",
         {"processor": name, "store": named},
     )
+
+
+def _topics_of_rows(topology: Topology, groups: Sequence[str]) -> list[str]:
+    """The input topics whose records become the rows of these groups, without the topics of streams that join them."""
+    specs = {spec.topic: spec for spec in topology.repartitions}
+    todo = [spec.topic for spec in topology.repartitions if spec.name in groups]
+    found = set[str]()
+    while todo:
+        topic = todo.pop()
+        if topic not in found:
+            found.add(topic)
+            todo += specs[topic].sources if topic in specs else ()
+    return [spec.name for spec in topology.inputs if spec.name in found and spec.name not in specs]
 
 
 def of_own_store(topology: Topology, store: str) -> Refused | None:

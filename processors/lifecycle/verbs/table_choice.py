@@ -103,22 +103,24 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen) -> list[str]:
     """The chosen stores of a ``group_by`` of a table whose restored entries would not fit those of the other stores.
 
-    A store fits if the input offsets stay, and its snapshot has the state at these offsets. It also fits if its inputs
-    are only repartition topics, and it reads them again from the offsets of its snapshot.
+    A store fits if the input offsets stay, and its snapshot has the state at these offsets. A snapshot without the offset
+    of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are only
+    repartition topics, and it reads them again from the offsets of its snapshot.
     """
     parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
     if inputs == "stay":
-        return [store for store in parted if not _is_current(facts, chosen[store])]
+        return [store for store in parted if not _is_current(facts, topology.inputs_of(store), chosen[store])]
     if inputs != "snapshot":
         return parted
     return [store for store in parted if not all(map(topology.is_repartition, topology.inputs_of(store)))]
 
 
-def _is_current(facts: Facts, version: StoreVersion) -> bool:
-    """Whether a snapshot has the state at the committed input offsets."""
+def _is_current(facts: Facts, inputs: Sequence[str], version: StoreVersion) -> bool:
+    """Whether a snapshot has the state at the committed offsets of all partitions of these inputs."""
     assert version.manifest is not None
-    return all(
-        facts.committed.get(topic, {}).get(number, 0) == at
+    reads = {topic: facts.topics[topic].partitions for topic in inputs}
+    return not lacking(version.manifest, reads) and all(
+        facts.committed.get(topic, {}).get(number) == at
         for topic, each in vector_of(version.manifest).items()
         for number, at in each.items()
     )

@@ -46,6 +46,9 @@ class Registry(BaseHTTPRequestHandler):
             type(self).compatibility = body["compatibility"]
         self._answer(200, body)
 
+    def do_GET(self) -> None:
+        self._answer(403, {"error_code": 40301, "message": "User is denied operation Read on Subject"})
+
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         given = (self.headers["Authorization"] or "").encode()
@@ -110,6 +113,36 @@ def test_without_a_right_the_error_names_the_right_and_the_subject(url: str) -> 
     assert error.action == (
         "Give this user the right to read and, with `auto_register_schemas`, to write subject orders-value."
     )
+
+
+GUID = "89791762-2336-4186-9674-299b90a802e2"
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "named", "subject"),
+    [
+        ("get_schema_by_guid", (GUID,), {}, None),
+        ("get_schema_by_guid", (), {"guid": GUID}, None),
+        ("get_schema", (7,), {}, None),
+        ("get_schema", (7, "orders-value"), {}, "orders-value"),
+        ("get_latest_version", ("orders-value",), {}, "orders-value"),
+        ("get_latest_version", (), {"subject_name": "orders-value"}, "orders-value"),
+    ],
+)
+def test_only_a_subject_is_named_as_one(
+    url: str, method: str, given: tuple[Any, ...], named: dict[str, Any], subject: str | None
+) -> None:
+    settings = SchemaRegistrySettings(url=url, user="reader", password="sesame-one")
+    client = Registries(settings).client(SchemaRegistryClientConfig())
+    with pytest.raises(SchemaRegistryRefuses) as refused:
+        getattr(client, method)(*given, **named)
+    error = refused.value
+    assert error.fields.get("subject") == subject
+    of, these = (" for subject orders-value", "subject orders-value") if subject else ("", "its subjects")
+    assert error.message.startswith(f"The schema registry at {url} refused a request{of} with HTTP status 403: ")
+    assert error.message.endswith(f"expected a user with a right to {these}.")
+    assert error.action.endswith(f"to write {these}.")
+    assert GUID not in str(error)
 
 
 def test_a_schema_that_is_not_compatible_is_taken_after_the_named_request(url: str) -> None:

@@ -224,6 +224,23 @@ def test_a_source_without_state_may_have_an_attribute_of_this_name() -> None:
     assert [record.key for _, record in cluster.read("source__own")] == [b"[1]"]
     with pytest.raises(AttributeError, match="'Own' object has no attribute 'stat'"):
         _ = Own("other").stat  # type: ignore[attr-defined]
+    assert not hasattr(Own("other"), "stat")
+
+
+@pytest.mark.parametrize("name", ["client", "state"])
+def test_a_property_that_fails_is_told_by_its_own_error(name: str) -> None:
+    def run(self: Any) -> None:
+        getattr(self, name).read()
+
+    pooled = type("Pooled", (Source,), {"_pool": None, name: property(lambda self: self._pool.connect()), "run": run})
+    app = application()
+    app.dataframe(source=pooled("pooled"))
+    with pytest.raises(SourceFailed) as failed:
+        InMemoryCluster().run(app)
+    cause = failed.value.__cause__
+    assert type(cause) is AttributeError
+    assert (cause.name, cause.obj) == ("connect", None)
+    assert "'NoneType' object has no attribute 'connect'" in failed.value.message
 
 
 def _fails(*given: Any) -> None:

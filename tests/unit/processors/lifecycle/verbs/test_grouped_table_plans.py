@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.plans.shape import topology_of as topology_fr
 from holdfast.processors.lifecycle.plans.stages import ClearGroups, ClearKeys, RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable
 from holdfast.processors.lifecycle.verbs.table import decide
+from holdfast.processors.snapshots.manifest import HISTORY
 from holdfast.processors.snapshots.names import table_name
 from tests.unit.processors.lifecycle.verbs.test_table_restore_plans import manifest_of, table_of
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, stopped, world_of
@@ -73,6 +74,39 @@ def test_a_part_of_these_stores_is_not_changed_and_the_ways_to_do_it_are_named(r
         assert "write a record with its key and without a value to orders" in verdict.action
         if isinstance(request_, Clear):
             assert "`--store rows --store seen`" in verdict.action
+
+
+def joined_by_streams() -> Topology:
+    """Streams that join a table, a filtered table and the groups. No record of the streams is a row."""
+    app = Application(consumer_group="shop")
+    table = app.table(app.topic("orders"), "rows")
+    large = table.filter(bool, "large")
+    groups = large.group_by("status").aggregate(n=Count(), name="groups")
+    groups.group_by("n").aggregate(n=Count(), name="again")
+    app.dataframe(app.topic("clicks")).join_table(table).to_topic(app.topic("out"))
+    app.dataframe(app.topic("visits")).join_table(large).to_topic(app.topic("out"))
+    app.dataframe(app.topic("calls")).group_by("status").join_table(groups).to_topic(app.topic("out"))
+    return app.topology()
+
+
+def joined_by_a_foreign_key() -> Topology:
+    """Groups of a join, which reads its rows from repartition topics only."""
+    app = Application(consumer_group="shop")
+    orders, people = app.table(app.topic("orders"), "rows"), app.table(app.topic("people"), "people")
+    orders.join(people, on="who").group_by("status").aggregate(n=Count(), name="groups")
+    return app.topology()
+
+
+@pytest.mark.parametrize(
+    ("topology", "topics"),
+    [(TOPOLOGY, "orders"), (joined_by_streams(), "orders"), (joined_by_a_foreign_key(), "orders or people")],
+    ids=["alone", "joined by streams", "joined by a foreign key"],
+)
+def test_deletions_are_sent_to_the_topics_of_the_rows(topology: Topology, topics: str) -> None:
+    for store in (store.name for store in topology.stores if store.retracts):
+        verdict = decide(Clear("shop", (store,), Keys(("1",))), world_of(topology), topology).verdict
+        assert isinstance(verdict, Refused)
+        assert f"write a record with its key and without a value to {topics}. To count all rows" in verdict.action
 
 
 def test_a_processor_whose_definition_can_not_be_imported_is_refused_by_its_recorded_shape() -> None:
@@ -171,3 +205,23 @@ def test_a_snapshot_is_restored_only_if_these_stores_fit_each_other_then(
     else:
         assert isinstance(verdict, Refused)
         assert REBUILD in verdict.action
+
+
+@pytest.mark.parametrize("without", [(0, 1), (1,)], ids=["a past version", "a partition"])
+def test_a_snapshot_without_an_input_offset_does_not_pass_for_one_at_the_committed_offsets(
+    without: tuple[int, ...],
+) -> None:
+    tables = snapshots(**OF_ONE_TIME)
+    version = tables["groups"].versions[0]
+    assert version.manifest is not None
+    parts = tuple(
+        replace(part, inputs={}, sources={}) if part.partition in without else part
+        for part in version.manifest.partitions
+    )
+    source = HISTORY if len(without) == PARTITIONS else version.manifest.source
+    unknown = replace(version.manifest, partitions=parts, source=source)
+    facts = stopped(TOPOLOGY, tables={**tables, "groups": table_of("groups", unknown)})
+    verdict = decide(Restore("shop", stores=("groups",), at="groups", inputs="stay"), facts, TOPOLOGY).verdict
+    assert isinstance(verdict, Refused)
+    assert "take rows out of groups that do not count these rows" in verdict.sentence
+    assert REBUILD in verdict.action
