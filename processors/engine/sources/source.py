@@ -240,7 +240,7 @@ class Source:
         def __getattr__(self, name: str) -> Any:
             """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own.
 
-            Python also calls this method after a property raised an AttributeError, and drops the error of the property.
+            Python also calls this method after a property raised an AttributeError, and drops the property's error.
             """
             if name != "state" or hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # The second attempt raises the property's own error.

@@ -103,8 +103,8 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen) -> list[str]:
     """The chosen stores of a ``group_by`` of a table whose restored entries would not fit those of the other stores.
 
-    A store fits if the input offsets stay, and its snapshot has the state at these offsets. A snapshot without the offset
-    of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are only
+    A store fits if the input offsets stay, and its snapshot has the state at these offsets. A snapshot without the
+    offset of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are only
     repartition topics, and it reads them again from the offsets of its snapshot.
     """
     parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
