@@ -104,8 +104,8 @@ def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen)
     """The chosen stores of a ``group_by`` of a table whose restored entries would not fit those of the other stores.
 
     A store fits if the input offsets stay, and its snapshot has the state at these offsets. A snapshot without the
-    offset of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are only
-    repartition topics, and it reads them again from the offsets of its snapshot.
+    offset of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are
+    only repartition topics, and it reads them again from the offsets of its snapshot.
     """
     parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
     if inputs == "stay":
