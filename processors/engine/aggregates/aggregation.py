@@ -41,9 +41,6 @@ FORMAT_VERSION = 1
 #: The argument ``of`` of a column: a field's name, a function of the message's value, or None for the whole value.
 Field = str | Callable[[Any], Any] | None
 
-#: The action of an error about a message that can't be aggregated.
-_FAILED = "Correct the producer, filter such messages before the aggregation, or set `dead_letter_topic`."
-
 
 class AggregationInvalid(BadConfiguration):
     """An argument in the declaration of an aggregation is invalid."""
@@ -147,11 +144,13 @@ class Aggregator:
         if action is not None:
             raise self.failed(column, "is Decimal, expected int or float: JSON has no Decimal", "Decimal", action)
 
-    def failed(self, column: str, seen: str, seen_type: str, action: str = _FAILED) -> AggregationFailed:
+    def failed(self, column: str, seen: str, seen_type: str, action: str | None = None) -> AggregationFailed:
         """The error for a message that this column can't aggregate."""
         return AggregationFailed(
             f"Column {column!r} is {self.describe()}, but the message's {_named(self.of)} {seen}.",
-            action=action,
+            action="Correct the producer, filter such messages before the aggregation, or set `dead_letter_topic`."
+            if action is None
+            else action,
             column=column,
             field=_shown(self.of),
             seen=seen_type,
