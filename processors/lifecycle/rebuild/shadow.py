@@ -19,6 +19,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.system.rooted import remove_folder
 from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import provisioning
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX, shadow_group
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import what_is_missing
@@ -141,11 +142,11 @@ class ShadowProgram:
 
     def remove(self, processor: str, store: str) -> Done:
         """Delete program, topics, offsets and local state of the shadow (second run); it is safe to repeat this."""
-        topology, topics, paths = self._on.shadow(processor, store), self._on.topics, self._on.world.paths
-        group = topology.processor
+        topics, paths = self._on.topics, self._on.world.paths
+        group = shadow_group(processor, store)
         self._on.world.deployer.start()
         self._on.world.deployer.remove(paths.program(group, SLOT))
-        names = [spec.topic.name for spec in topology.changelogs]
+        names = self._changelogs(processor, store)
         there = topics.describe(names)
         for name in there:
             topics.delete(name)
@@ -156,6 +157,16 @@ class ShadowProgram:
             file.unlink(missing_ok=True)
         remove_folder(self._on.state_dir(processor), group)
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
+
+    def _changelogs(self, processor: str, store: str) -> list[str]:
+        """The changelogs that the shadow (second run) has, or may have if the definition is another one by now."""
+        try:
+            return [spec.topic.name for spec in self._on.shadow(processor, store).changelogs]
+        except HoldfastError:
+            # The repair of a function may remove the store, or is not finished. The removal does not wait for it.
+            begin = f"{shadow_group(processor, store)}-"
+            names = self._on.topics.names()
+            return [name for name in names if name.startswith(begin) and name.endswith(CHANGELOG_SUFFIX)]
 
     def _delete_group(self, group: str) -> None:
         """Delete the group, with retries, because a killed member stays in the group until its session ends."""

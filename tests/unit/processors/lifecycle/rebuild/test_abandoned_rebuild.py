@@ -5,16 +5,20 @@ The stages run in the production code. Supervisor, workers and topics are in mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast import Application
 from holdfast.infra.database.records import ApplyRecord
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.application.registration import ProcessorUnknown
 from holdfast.processors.engine.serving.worker_client import ProcessorSilent
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentFailed
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
@@ -39,9 +43,11 @@ from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.working_check import judge_interrupted
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.in_memory import NAME, Installation, open_installation
-from tests.unit.processors.lifecycle.worlds import orders_topology, world_of
+from tests.unit.processors.lifecycle.worlds import count, orders_topology, world_of
 
 TOPOLOGY = orders_topology()
+APPLICATION = Application(consumer_group=NAME)
+APPLICATION.dataframe(APPLICATION.topic("placed")).apply(count, stateful=True, store="totals")
 FROM_TOPIC = decide(Backfill(NAME, "totals", "topic"), world_of(TOPOLOGY), TOPOLOGY)
 FROM_FILE = decide(
     Restore(NAME, file="/exports/a.jsonl"),
@@ -59,14 +65,20 @@ def installed(tmp_path: Path) -> Iterator[Installation]:
     made.registry.close()
 
 
-class NoTopics:
-    """A cluster in which the apply has created no topic and no group yet."""
+@dataclass
+class InMemoryTopics:
+    """The topics of a cluster. Groups are not simulated, because the apply has committed nothing."""
 
-    def describe(self, names: object) -> dict[str, Any]:
-        return {}
+    there: set[str] = field(default_factory=set)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.there))
+
+    def describe(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: TopicFacts(name, f"id-of-{name}", 1, 1, {}) for name in names if name in self.there}
 
     def delete(self, name: str) -> None:
-        """Delete nothing, because no topic exists."""
+        self.there.discard(name)
 
     def delete_group(self, group: str) -> None:
         """Delete nothing, because no group exists."""
@@ -91,9 +103,20 @@ class Client:
         self.installed.done.append(f"resume {self.slot}")
 
 
-def execution_of(installed: Installation, rollout: Rollout, dies: str = "") -> Execution:
+def as_it_was(processor: str, store: str) -> Topology:
+    """The topology of a shadow, as the definition had it when the apply began."""
+    return APPLICATION.shadow(store).topology()
+
+
+def execution_of(
+    installed: Installation,
+    rollout: Rollout,
+    dies: str = "",
+    topics: Any = None,
+    shadow: Callable[[str, str], Topology] = as_it_was,
+) -> Execution:
     """The production code that carries out the stages of these plans."""
-    topics: Any = NoTopics()
+    topics = topics or InMemoryTopics()
     runner = DeployedProcessors(installed.world, lambda *_: rollout, "ada", lambda name: None, topics)  # type: ignore[arg-type, return-value]
 
     def client(processor: str, slot: str) -> Any:
@@ -106,7 +129,7 @@ def execution_of(installed: Installation, rollout: Rollout, dies: str = "") -> E
             runner=runner,
             rollout=lambda name: rollout,
             client=client,
-            shadow=lambda name, store: replace(TOPOLOGY, processor=f"{name}-{store}-shadow"),
+            shadow=shadow,
             state_dir=lambda name: installed.paths.state,
         )
     )
@@ -186,6 +209,33 @@ def test_it_is_abandoned_although_the_files_define_another_version_and_no_releas
     assert applier(installed, execute, told).abandon(record, "not needed")
     assert any("the present version is v2" in each for each in told)
     assert installed.done == ["resume 0", "resume 1"], "no worker of another version is started"
+
+
+def gone(processor: str, store: str) -> Topology:
+    """The topology of a shadow after the store was removed from the definition."""
+    renamed = Application(consumer_group=NAME)
+    renamed.dataframe(renamed.topic("placed")).apply(count, stateful=True, store="sums")
+    return renamed.shadow(store).topology()
+
+
+def unfinished(processor: str, store: str) -> Topology:
+    """The topology of a shadow while the definition cannot be imported."""
+    raise ProcessorUnknown("orders cannot be imported.", action="Correct the module.")
+
+
+@pytest.mark.parametrize("shadow", [as_it_was, gone, unfinished])
+def test_it_is_abandoned_with_its_shadow_although_the_repair_changed_the_definition(
+    installed: Installation, shadow: Callable[[str, str], Topology]
+) -> None:
+    record, told = broken_off(FROM_TOPIC, installed, WaitForShadow), list[str]()
+    crash_loop(installed)
+    mine = {spec.topic.name for spec in as_it_was(NAME, "totals").changelogs}
+    assert mine
+    others = {"orders-totals-changelog", "orders--rebuild-seen-seen-changelog", "orders--rebuild-totals-of-a-user"}
+    topics = InMemoryTopics(mine | others)
+    execute = execution_of(installed, installed.rollout, topics=topics, shadow=shadow)
+    assert applier(installed, execute, told).abandon(record, "its workers do not start")
+    assert topics.there == others
 
 
 def test_a_cut_over_that_could_not_start_a_worker_still_says_that_the_processor_is_paused(
