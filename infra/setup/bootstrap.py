@@ -58,6 +58,8 @@ def main(arguments: list[str]) -> int:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not (PYTHON.exists() and STAMP.exists() and STAMP.read_text() == _fingerprint()):
+            if (problem := link_problem(ENVIRONMENT)) is not None:
+                return _complain(problem, f"Delete the link {ENVIRONMENT}, and run the same command again.")
             _install()
         compile_checkout()
         if "--lock" in arguments:
@@ -80,6 +82,16 @@ def python_problem(version: tuple[int, int]) -> str | None:
     if version >= OLDEST_PYTHON:
         return None
     return f"This is Python {version[0]}.{version[1]}; Holdfast needs {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer."
+
+
+def link_problem(environment: Path) -> str | None:
+    """A sentence about an environment that is a link; None if it is a folder, or absent.
+
+    Set-up may empty the environment. Through a link, that would be the environment of another checkout.
+    """
+    if not environment.is_symlink():
+        return None
+    return f"Set-up does not install into {environment}: it is a link to {os.readlink(environment)}."
 
 
 def requirements_of(lock: str, names: tuple[str, ...]) -> str:

@@ -18,6 +18,25 @@ def test_an_old_python_is_told_which_one_is_needed() -> None:
     assert python_problem((3, 10)) == "This is Python 3.10; Holdfast needs 3.11 or newer."
 
 
+def test_an_environment_of_another_checkout_is_not_installed_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Set-up makes an environment that does not fit anew, which would empty the one behind the link."""
+    other, link = tmp_path / "other", tmp_path / ".venv"
+    other.mkdir()
+    (other / "kept").touch()
+    link.symlink_to(other)
+    monkeypatch.setattr(bootstrap, "ENVIRONMENT", link)
+    monkeypatch.setattr(bootstrap, "PYTHON", link / "bin" / "python")
+    monkeypatch.setattr(bootstrap, "STAMP", link / "installed")
+    assert bootstrap.main([]) != 0
+    told = capsys.readouterr().err
+    assert f"does not install into {link}: it is a link to {other}." in told
+    assert f"Delete the link {link}" in told
+    assert (other / "kept").exists()
+    assert bootstrap.link_problem(other) is None
+
+
 def test_what_pip_installs_is_taken_from_the_lock_with_its_hashes() -> None:
     chosen = requirements_of(LOCK.read_text(), FIRST)
     names = [line.split("==")[0] for line in chosen.splitlines() if "==" in line]
