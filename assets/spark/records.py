@@ -1,4 +1,7 @@
-"""Writes the table of a processor's snapshots, which has one row for each partition of each snapshot.
+"""Writes the snapshots table of a processor: one row for each partition of each Holdfast snapshot.
+
+In this module, a *snapshot* is Holdfast's snapshot of a store. An Iceberg snapshot of the snapshots table is called a
+*version*.
 
 Invariants:
     - The table has each snapshot only once. Rows are appended on a branch, and main moves to the branch only if no
@@ -30,8 +33,8 @@ def record_snapshot(
     Args:
         spark: The Spark session.
         manifest: The snapshot's manifest.
-        unpublished: The versions (Iceberg snapshots) that the snapshots table had before this snapshot was published.
-            They cannot contain the snapshot's rows. None if unknown.
+        unpublished: The versions (Iceberg snapshots) of the snapshots table that were read before the publish of this
+            snapshot. They cannot contain its rows, so they are not searched. None if they were not read.
 
     Raises:
         TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
@@ -39,8 +42,8 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # The branch starts from the version in ``seen``. If another run records a snapshot after ``seen`` was read, the
-        # branch cannot be published, and the next attempt reads the versions again.
+        # The branch starts from the newest version in ``seen``. If another run records a snapshot after ``seen`` was
+        # read, the branch cannot be published, and the next attempt reads the versions again.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -56,7 +59,7 @@ def record_snapshot(
 
 
 def recorded_so_far(spark: SparkSession, processor: str) -> versions.Versions:
-    """Returns the current Iceberg versions of the table in which the processor's published snapshots are recorded.
+    """Returns the present versions (Iceberg snapshots) of the processor's snapshots table.
 
     The table is created if it is missing.
     """
@@ -70,13 +73,17 @@ def _is_recorded(
     snapshot_id: str,
     unpublished: versions.Versions | None,
 ) -> bool:
-    """Whether the main branch of the table of snapshots already has the rows of a snapshot.
+    """Whether main of the snapshots table already has the rows of the Holdfast snapshot ``snapshot_id``.
 
-    Each version (Iceberg snapshot) that Holdfast writes names the recorded snapshot in its summary. Only the summaries
-    of versions that are not in ``unpublished`` are read. The table's rows are scanned if ``unpublished`` is None, or if
-    maintenance expired a version. They are also scanned if a summary names no snapshot, because a compaction or an
-    earlier Holdfast release wrote the version. Versions without rows are ignored, because the first branch of an empty
-    table begins with such a version.
+    The summary of each version (Iceberg snapshot) names the Holdfast snapshot whose rows the version added. Normally,
+    only the summaries of the versions that are not in ``unpublished`` are read. In three cases, the table's rows are
+    scanned instead:
+
+    - ``unpublished`` is None.
+    - Maintenance expired one of these versions.
+    - A summary names no Holdfast snapshot, because a compaction or an earlier Holdfast release wrote the version.
+
+    Versions without rows are ignored, because the first branch of an empty table begins with such a version.
     """
     head = next(seen.ancestors(), None)
     if head is None:

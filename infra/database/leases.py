@@ -145,11 +145,14 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take the processor from a holder whose heartbeats stopped; returns False if the holder is live.
+    """Remove the holder of a processor's open apply (execution of a plan) if the holder is dead.
 
-    A holder is the process of an open apply (execution of a plan). ``token`` is the new token that ``take`` issued in
-    the same transaction. ``gone`` is the token of a holder that is known to be dead, so that the age of its heartbeat
-    does not matter. The apply stays open, without a holder.
+    The holder is the process that executes the apply. It is dead if its heartbeats stopped, or if its token is
+    ``gone``: the caller then knows that the process has ended. The apply itself stays open, without a holder. ``token``
+    is the caller's new token, from a call of ``take`` in the same transaction.
+
+    Returns:
+        False if a live holder is left, so that the caller must not repair the processor.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))

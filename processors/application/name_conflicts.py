@@ -26,7 +26,7 @@ class NameConflict:
 
     @property
     def text(self) -> str:
-        """The sentence and the action in one line."""
+        """The description of the conflict, followed by the edit that resolves it, in one line."""
         return f"{self.sentence} {self.action}"
 
 

@@ -53,7 +53,7 @@ class ApplicationSchedules:
         """
         return self._schedule(Every.of(interval), name, per, missed, to, stream)
 
-    def cron(  # tidy: allow-wide because a cron expression also needs a time zone
+    def cron(  # tidy: allow-wide because it needs one parameter more than `every`: the time zone
         self,
         expression: str,
         *,

@@ -67,9 +67,9 @@ class Scope:
     lines: list[Line] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     tasks: list[Tasks] = field(default_factory=list)
-    #: By repartition topic: the topics that are read by the tasks that write to it.
+    #: Repartition topic -> the input topics of the tasks that write to this repartition topic.
     writers: dict[str, set[str]] = field(default_factory=dict)
-    #: By input: the inputs in which its joins look up messages or rows.
+    #: Input topic -> the right inputs of its joins, in which they look up messages or rows.
     rights: dict[str, set[str]] = field(default_factory=dict)
     #: The repartition topics of table joins with ``on=``.
     of_joins: set[str] = field(default_factory=set)

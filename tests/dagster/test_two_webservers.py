@@ -15,7 +15,8 @@ from holdfast.orchestration.host import local
 def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:
     """Two webservers that start at once get different ports.
 
-    Without a guard, both starts find the same port free. Each would take the webserver that gets the port for its own.
+    Without a guard, both starts find the same port free. One webserver gets the port, and both starts then believe that
+    it is the webserver that they started.
     """
     homes = [load_settings(home=tmp_path / name, cache=tmp_path / "cache") for name in ("one", "other")]
     try:

@@ -41,7 +41,10 @@ FILES = 7
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one course; ``invariant`` is None if no check failed."""
+    """The result of one course (a simulated sequence of operators' commands and faults).
+
+    ``invariant`` is the name of the check that failed; None if no check failed.
+    """
 
     seed: int
     invariant: str | None
@@ -54,7 +57,10 @@ class Outcome:
 
     @property
     def story(self) -> str:
-        """The text of a course: its steps, the trace of events, and the failed check."""
+        """The report of one course (a simulated sequence of commands and faults), as text.
+
+        It has the steps of the course, the lines that the run logged, and the details of the failed check.
+        """
         return "\n".join((*map(str, self.course), "", *self.told, "", self.detail))
 
 

@@ -16,7 +16,10 @@ APP, RATES = "course_app", "course_rates"
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The version of each module that a worker has imported. ``rates`` also has a revision, as in `v1.2`."""
+    """The version of each of the two modules, as a worker has imported them.
+
+    ``rates`` also has a revision (an edit of the code that keeps the version): `v1.2` is revision 2 of version `v1`.
+    """
 
     app: str
     rates: str
@@ -35,7 +38,11 @@ class Project:
         folder.mkdir()
 
     def define(self, version: str, revision: int) -> None:
-        """Writes both modules of the definition: the first with this version, the second also with this revision."""
+        """Writes the files of the two modules ``APP`` and ``RATES``.
+
+        ``APP`` contains ``version``. ``RATES`` contains ``version`` and ``revision`` (the number of an edit of the code
+        that keeps the version). So an edit that keeps the version changes only ``RATES``.
+        """
         app = f"import {RATES}\n\nVERSION = {version!r}\napplication = {RATES}.VERSION, VERSION\n"
         (self.folder / f"{APP}.py").write_text(app)
         (self.folder / f"{RATES}.py").write_text(f"VERSION = '{version}.{revision}'\n")

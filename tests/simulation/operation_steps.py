@@ -63,7 +63,11 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """A worker, recovery run (`run`) or sensor's tick (`tick`, `hook`) gets a signal at one of its calls (points)."""
+    """Sends a signal to a process that is not an operator, when the process makes a certain call.
+
+    ``who`` is the beginning of the process's name: `w` (a worker), `run` (a recovery run), `tick` (a tick, that is, one
+    run, of the recovery sensor) or `hook` (a tick of the sensor that posts to the webhook).
+    """
 
     who: str
     end: End
@@ -93,7 +97,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """Write this version into the project's files. A new revision of the same version changes only the second file."""
+    """Write a version and a revision of the processor's code into the project's two files.
+
+    A revision is an edit of the code that keeps the version; it changes only the second file.
+    """
 
     version: str
     revision: int = 0

@@ -1,7 +1,7 @@
 """A simulation in which the owner of a task gets commands (clear, adopt, set positions) while faults strike.
 
-The expected state is computed from the input alone. Each store has, by partition, the messages that count in it. A
-clear removes messages; setting the input back adds them again.
+The expected state is computed from the input alone. For each store and partition, the test keeps a list of the messages
+that the state must contain. A clear removes messages from this list. Setting the input positions back adds them again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ def runner() -> Iterator[OperationRunner]:
 
 @pytest.fixture(scope="module")
 def outcome_of(runner: OperationRunner) -> Callable[[int], Outcome]:
-    """Runs a seed's course; the result is cached for all tests of this file."""
+    """A function that runs the course (sequence of commands and faults) of a seed.
+
+    It keeps the results, so that the tests of this file run each course only once.
+    """
     return cache(runner.run)
 
 

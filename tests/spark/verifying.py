@@ -17,9 +17,10 @@ CHECKS = ("rows", "changelog", "chain")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit code, and each check's verdict by version.
+    """The result of ``docs/verify.py``: its exit code, and what each check reports about each version of the table.
 
-    The name of a version is its tag ``snap-<id>`` or its number.
+    A version is an Iceberg snapshot of the table. ``versions`` maps its name to the verdicts by check. The name is the
+    tag ``snap-<id>``; a version without such a tag has its Iceberg snapshot id as name.
     """
 
     code: int
@@ -27,12 +28,15 @@ class Verdict:
     output: str
 
     def of(self, check: str) -> set[str]:
-        """The first words of a check's verdicts, over all versions."""
+        """The different verdicts that one check reports for the table's versions, each without its explanation.
+
+        A verdict is, for example, ``agree``. An explanation follows after a semicolon.
+        """
         return {said[check].split(";")[0] for said in self.versions.values()}
 
     @property
     def wrong(self) -> dict[str, set[str]]:
-        """The checks that report a difference, by version."""
+        """Table version -> the checks that report a difference. Versions without a difference are left out."""
         found = {
             name: {check for check, said in checks.items() if said.startswith("DIFFER")}
             for name, checks in self.versions.items()

@@ -176,7 +176,7 @@ class Subscriptions:
 
 
 class SubscriptionsProcessing(Processing):
-    """The declaration of the step that stores the left rows of a foreign key."""
+    """Declares the step ``Subscriptions``, which stores for each foreign key the left rows that refer to this key."""
 
     def __init__(self) -> None:
         super().__init__(Subscriptions)
@@ -220,7 +220,11 @@ class Answer(Step):
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
-        """Returns the list [left key, version, left row, right row]."""
+        """Adds the right row to an answer. Returns the list [left key, row version, left row, right row].
+
+        The row version is the number of the left row's change. Each row is a list with the row, or an empty list if
+        there is no row.
+        """
         _, left, version, row, reads = emitted
         return [left, version, row, _written(state.get(ROW)) if reads else []]
 

@@ -212,9 +212,10 @@ def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) ->
 
 
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """Marks all values of a record as matched.
+    """Returns the bytes ``raw`` of a stored record, with all its values marked as matched.
 
-    A record with a timer has one value. Only older versions of Holdfast wrote records with several values and a timer.
+    A record for which a timer is set has one value, so its last bytes are replaced. Older releases of Holdfast also set
+    timers for records with several values; such a record is encoded again.
     """
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)

@@ -159,7 +159,7 @@ class StoreState(StateMethods):
         #: The number of prefetches since the last cache miss. All of them found their values in the cache.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
-        #: Finds the uncommitted writes of one message key in the shared cell, which holds many state keys.
+        #: Index of the uncommitted writes in ``_shared`` by message key. Only ``_shared`` mixes many state keys.
         self._written = WrittenKeys()
         self._bytes = 0
         #: For the mean length of a value: the number of sampled values, and the sum of their lengths in bytes.

@@ -138,7 +138,10 @@ class WindowSpec:
 
     @property
     def use(self) -> WindowUse:
-        """Describes the content of the window's store, with the times of the windows."""
+        """Describes the windows in the store: their size, step, grace and retention, and how they close.
+
+        Plans show this description to an operator, and it is a part of the store's definition (``lines``).
+        """
         gap = ("gap ",) if self.kind == "session" else ()
         step = (", step ", Ms(self.step_ms)) if self.kind == "hopping" else ()
         times: Parts = (", grace ", Ms(self.grace_ms), ", retention ", Ms(self.retention_ms))

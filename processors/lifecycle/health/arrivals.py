@@ -42,7 +42,10 @@ class Arrived:
 
 
 def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: float) -> Arrived | None:
-    """The verdict about one processor; None if none of its workers answers. ``now`` is in seconds since 1970."""
+    """Judges whether all messages of the last hour reached the stores of one processor.
+
+    Returns None if none of the processor's workers answers. ``now`` is in seconds since 1970.
+    """
     tasks = [task.arrivals for status in statuses for task in status.tasks]
     if not statuses:
         return None

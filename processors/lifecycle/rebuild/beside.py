@@ -51,10 +51,9 @@ Result = TypeVar("Result")
 
 #: Maximum seconds to wait until a paused worker has committed all records that it has read.
 STILL_S = 120.0
-#: Maximum records that the shadow (second run of the functions) may be behind the processor; then it has caught up.
+#: The shadow (second run of the functions) has caught up if it is at most this many records behind the processor.
 BEHIND_RECORDS = 10_000
-#: Maximum seconds that the remaining records may take; then the shadow (second run of the functions) has also caught
-#: up.
+#: If it is further behind, it still counts as caught up if it reads the remaining records within this many seconds.
 BEHIND_S = 2.0
 #: Maximum number of consecutive interrupted attempts without progress; then the stage of the plan fails.
 BREAKS_MAX = 5

@@ -4,8 +4,8 @@
 
 Invariants:
     - An entry is computed from a registry record. The same record always gives an entry with the same identity.
-    - Records of a registry, and those that an older copy of this registry gets later, have entries with different
-      identities, even if their numbers are equal. Each identity therefore has the time of the event.
+    - A registry that was restored from a backup gives record numbers again that it gave before. Two records with equal
+      numbers still have entries with different identities, because each identity contains the time of the event.
     - An entry exists only for an event that is over: an apply ended, or an incident was opened or closed.
 """
 

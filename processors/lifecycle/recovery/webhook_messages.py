@@ -77,7 +77,7 @@ class SeenNeed(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The prefix of the ids of the state's messages."""
+        """The id of this problem; the ids of all its messages start with it."""
         return f"state-{self.need.subject}-{self.need.kind}-{self.since:%Y%m%dT%H%M%S}"
 
 
@@ -185,7 +185,8 @@ def deliver(
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    # No pause is longer than this maximum. So a time further ahead comes from a wrong clock, and is ignored.
+    # The wait for the next try is never longer than this maximum. If ``not_before`` is further ahead, the clock was
+    # wrong when it was stored, so it is ignored.
     if 0 < due <= ASKED_PAUSE_S_MAX:
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []

@@ -1,13 +1,19 @@
-"""Derives from a changelog where the count of each key starts (its floor), at each offset of the changelog.
+"""Computes the floor of each key: the offset of the input topic at which the key's count starts.
 
-A floor is an input offset. Only records at this offset or later count. A changelog's life lasts from its creation to
-its deletion. A command to the owner (the worker of the task) commits separately. Its transactions keep the input
-offsets, or move them back. Such a transaction must belong to a running command.
+The processor counts input records by key. Records before the floor of a key do not count, because a command such as a
+clear removed them from the state. Commands therefore change the floors. This module reads the changelog, and computes
+which floors were valid at each changelog offset.
+
+A life is the time from the creation of the changelog topic to its deletion. In each life, the topic has another topic
+id. When the topic is created again, its next life starts.
+
+The worker executes a command in transactions of their own, apart from the input records that it processes. Such a
+transaction keeps the input offset, or moves it back. It must belong to a running command.
 
     clear            deletes keys: they count from the input offset of that transaction
     clear, rewound   deletes all keys, and the last transaction moves the input to 0: all keys count from 0
     rebuild          sets and deletes keys as the whole input gives them: they count from 0
-    reseed, restore  write the state into a recreated topic with another topic id, which is the next life
+    reseed, restore  write the state into a recreated topic with another topic id, which starts the next life
 """
 
 from __future__ import annotations

@@ -76,7 +76,11 @@ class Verdicts:
         assert wait_until(ready, PATIENCE_S, every_s=0.5), "no version was published"
 
     def before_a_life_ends(self) -> dict[str, SnapshotManifest]:
-        """Verify all versions before the changelog is deleted. Returns the versions that can be restored."""
+        """Verify all published versions of the table. Must be called before a command deletes the changelog topic.
+
+        Afterwards, ``docs/verify.py`` could no longer compare these versions with the changelog. Returns the manifests
+        of the versions that can be restored, by tag.
+        """
         self.check_published()
         self._ask_the_stranger()
         return {

@@ -59,7 +59,11 @@ def key_places(
 
 
 def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | None:
-    """Returns the partitioner (murmur2 or crc32) that puts nearly all keys into this partition; None if neither."""
+    """Finds the partitioner (murmur2 or crc32) with which a producer sent ``keys``, all read from one partition.
+
+    It is the partitioner that assigns nearly all of the keys to this partition of a topic with ``count`` partitions.
+    Returns None if neither partitioner does.
+    """
     seen = list(keys)
     for name in (MURMUR2, CRC32):
         if sum(place == partition for place in partitions_of(name, seen, count)) >= SHARE_MIN * len(seen):

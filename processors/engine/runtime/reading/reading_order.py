@@ -286,10 +286,12 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 
 
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
-    """Returns the index after the last record of a piece that comes before ``bound``; at least one record is taken.
+    """Decides how many records of ``piece`` are processed before the next record of another input.
 
-    ``bound`` is the time of another input's next record, and that input's number, which decides at equal times. None if
-    no other input has a record.
+    Returns the index after the last of these records. It is at least ``first`` + 1, so one record is always processed,
+    and at most ``most``. ``rank`` is the number of the piece's input. ``bound`` has the time of the other input's next
+    record, and the number of that input; None if no other input has a record. At equal times, the input with the
+    smaller number comes first.
     """
     if bound is None:
         return most

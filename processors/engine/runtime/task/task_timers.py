@@ -32,7 +32,8 @@ from holdfast.processors.engine.state.time.timers import Due, Pending, TimerCloc
 
 #: Maximum number of timers that fire before one commit.
 FIRED_AT_ONCE = 5_000
-#: Maximum number of timers that are set before one commit. Only one message that sets many timers may exceed it.
+#: Number of timers that a step may set between two commits; then a commit must come before the next message or timer.
+#: The number is checked between calls, so a single call that sets many timers may exceed it.
 SET_AT_ONCE = 10_000
 #: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
