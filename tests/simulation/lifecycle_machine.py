@@ -1,7 +1,7 @@
 """Simulated access of an operator to a machine and a cluster: supervisor, HTTP to workers, Kafka, and time.
 
-Each call has a point before and after its effect. At a point, the scheduler may switch to another process or kill the
-operator.
+Each call passes two points, one before and one after its effect. At a point, the scheduler may switch to another
+process or kill the operator.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 
-#: Names of points (calls of the simulation) at which a fault kills an operator or a worker. Empty: any point.
+#: Names of points (places in a call where a process may be killed). A fault waits for one of them, and kills the
+#: operator or the worker there. An empty name stands for any point.
 OPERATORS_AIMS = (
     "registry.journal.begin_apply:after",
     "registry.journal.note_stage:before",
@@ -46,7 +47,10 @@ WORKERS_AIMS = ("commit:before", "commit:after", "disk:write", "disk:open", "rep
 
 
 class Fault:
-    """Kills an operator or a worker at the n-th point (call of the simulation) whose name starts with ``aim``."""
+    """Kills an operator or a worker at the n-th point whose name starts with ``aim``.
+
+    A point is a place in a call where a simulated process may be killed.
+    """
 
     def __init__(self, world: LifecycleWorld) -> None:
         random = world.random
@@ -56,7 +60,7 @@ class Fault:
         self.struck = False
 
     def __call__(self, process: SimulatedProcess, name: str) -> bool:
-        """Whether this process is killed at this point."""
+        """Whether this process is killed at the point (place in a call) with this name."""
         if self.struck or not process.name.startswith(self.who) or not name.startswith(self.aim):
             return False
         self.left -= 1

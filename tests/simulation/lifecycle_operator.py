@@ -1,4 +1,7 @@
-"""A simulated operator. It plans and applies with production code, and may be killed at any point."""
+"""A simulated operator. It plans and applies with production code.
+
+It may be killed at any point, that is, before or after any call to the cluster, the registry or the machine.
+"""
 
 from __future__ import annotations
 
@@ -255,8 +258,8 @@ class OperatorsHold(Hold):
         self._world, self._process = world, process
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The clock also renews the hold at moments when the scheduler must not switch processes. So the renewal uses
-        # Holdfast's registry directly, without the points at which the scheduler can switch.
+        # The clock also renews the hold at moments when the scheduler must not switch processes. So the renewal calls
+        # Holdfast's registry directly. Such a call passes no points (places where the scheduler may switch processes).
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

@@ -66,7 +66,7 @@ class SimulatedTables:
         raise LookupError(f"the simulated warehouse has no table {name}")
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """The rows of a snapshot, one at a time. So the load has many points at which the operator may be killed."""
+        """The rows of a snapshot, one at a time, so that the operator may be killed between any two rows of a load."""
         store = next(name for name in self._world.workload.names if table == table_name(GROUP, name))
         for key, value in self.taken[version - 1].contents[store, partition].items():
             yield [key], [value]

@@ -1,8 +1,8 @@
 """A simulated installation whose operators plan, apply and deploy with production code.
 
 The simulation replaces the supervisor, the disk, the object store, Kafka, time, and HTTP between operators and workers.
-The registry is a real database. Each call to one of these parts passes a point, where the operator or a worker may be
-killed.
+The registry is a real database. Each call to one of these parts passes a point: a place in the call where the operator
+or the worker that makes the call may be killed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LifecycleWorld:
         self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
         self.programs: dict[str, Program] = {}
         self.simulation = Simulation(self.clock, self.random, self._on_point)
-        #: Returns whether a process is killed at a point. None kills no process.
+        #: Returns whether a process is killed at a point (a place in a call). None kills no process.
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = self.pids = 0

@@ -1,9 +1,9 @@
-"""Runs random courses (sequences of steps): operators, failures and the recovery sensor act on one installation.
+"""Runs random courses of operation (simulated sequences of operators' commands and faults) on one installation.
 
-After a quiet period, the machine must match the registry. Otherwise status must be red and name an action that repairs
-it.
+The recovery sensor is a part of the simulation. A quiet period follows each course. After it, the machine must match the
+registry. Otherwise status must be red and name an action that repairs the machine.
 
-python -m tests.simulation.operation --seed 17         one seed, cut down to the steps that it needs
+python -m tests.simulation.operation --seed 17         one seed; a failing course is reduced to the steps that it needs
 python -m tests.simulation.operation --seeds 1000      seeds 0 to 999
 """
 
@@ -33,7 +33,8 @@ from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
 
-#: The number of courses in `make test-thorough`, in `make test`, and in one test case.
+#: The number of courses (simulated sequences of commands and faults) in `make test-thorough`, in `make test`, and in
+#: one test case.
 COURSES, TESTED, SHARE = 5_000, 100, 25
 #: The number of test files in ``tests/simulation/courses``.
 FILES = 7
@@ -65,13 +66,13 @@ class Outcome:
 
 
 class OperationRunner:
-    """Runs courses in this process, one after the other."""
+    """Runs courses (simulated sequences of commands and faults) in this process, one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int, course: Course | None = None) -> Outcome:
-        """Run a course, by default that of the seed.
+        """Run a course (sequence of commands and faults), by default the one that is drawn from the seed.
 
         A broken invariant or an error is in the outcome; it is not raised.
         """
@@ -97,7 +98,11 @@ class OperationRunner:
             return Outcome(seed, invariant, detail, course, tuple(run.told), tail, run.acted)
 
     def shrink(self, outcome: Outcome) -> Outcome:
-        """Reduce a failing course. Steps are left out one after the other, as long as the same invariant breaks."""
+        """Find a shorter course (sequence of commands and faults) that fails in the same way.
+
+        Steps are left out one after the other. A step stays in the course if the same invariant does not break without
+        it.
+        """
         at = 0
         while at < len(outcome.course):
             fewer = self.run(outcome.seed, outcome.course[:at] + outcome.course[at + 1 :])
@@ -109,17 +114,17 @@ class OperationRunner:
 
 
 def shares(file: int) -> range:
-    """The first seeds of the shares that one test file of courses runs in `make test-thorough`. Files count from 0.
+    """The first seeds of the test cases in one file of ``tests/simulation/courses``. Files count from 0.
 
-    Each share is one test case. `make test` runs the first ``TESTED`` seeds. All files together run the rest of the
-    ``COURSES`` seeds.
+    A test case (share) runs the courses (sequences of commands and faults) of ``SHARE`` consecutive seeds. `make test`
+    runs the first ``TESTED`` seeds. `make test-thorough` also runs these files, with the rest of the ``COURSES`` seeds.
     """
     first, each = TESTED, (COURSES - TESTED) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)
 
 
 def check_share(runner: OperationRunner, first: int) -> None:
-    """Run the courses of one share.
+    """Run the courses (sequences of commands and faults) of ``SHARE`` seeds, from the seed ``first``.
 
     Raises:
         pytest.fail.Exception: A course broke an invariant. The message has the steps that are needed to reproduce it.

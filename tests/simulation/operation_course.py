@@ -1,4 +1,4 @@
-"""Runs one course of operation (commands, failures, disturbances), the quiet period after it, and the checks."""
+"""Runs one course: a simulated sequence of operators' commands and faults, then a quiet period, then the checks."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: Calls (points of the simulation) with which the operator begins to hold an apply (the execution of a plan).
+#: Points (places in a call where a process may be killed) after which the operator holds an apply (the execution of a
+#: plan).
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
 #: Virtual seconds from the last disturbance to the checks. They are enough for all attempts of recovery, and to report
 #: an interrupted apply (execution of a plan).
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
 #: In most seeds, the quiet period ends after this many seconds if the machine matches Holdfast's registry.
 CALM_S = 30.0
-#: The maximum number of actions that may be needed to repair the state after a course. Each action is the one that
-#: status names at that moment.
+#: The maximum number of actions that may be needed to repair the installation after a course (sequence of commands and
+#: faults). Each action is the one that status names at that moment.
 ACTIONS_MAX = 4
 
 
@@ -92,7 +93,7 @@ class Strike:
 
 
 class CourseRun:
-    """Runs one course of operation on its own simulated installation."""
+    """Runs one course (sequence of operators' commands and faults) on a separate simulated installation."""
 
     def __init__(self, world: OperationWorld, course: Course) -> None:
         self.world, self.course = world, course
@@ -105,7 +106,7 @@ class CourseRun:
 
     @property
     def writes_files(self) -> bool:
-        """Whether a clear of this course writes an undo file (an export of the deleted keys)."""
+        """Whether a clear in this course (sequence of commands) writes an undo file: an export of the deleted keys."""
         return any(isinstance(each, Clear) and each.export for each in self._requests())
 
     def tell(self, text: str) -> None:
@@ -113,7 +114,7 @@ class CourseRun:
         self.told.append(f"{self.world.clock.monotonic():8.1f} s  {text}")
 
     def run(self) -> None:
-        """Run the whole course and its checks.
+        """Run the whole course (all commands and faults) and its checks.
 
         Raises:
             InvariantBroken: Status does not report a difference from the registry, or its action does not repair it.
@@ -176,7 +177,7 @@ class CourseRun:
                 raise InvariantBroken("undo", f"release {name} is not there; worked: {self.world.worked}")
 
     def check_broken(self) -> None:
-        """Raise the error that a check has found during the course.
+        """Raise the error that a check has found while the course (sequence of commands and faults) ran.
 
         Raises:
             InvariantBroken: A check failed.
@@ -205,7 +206,7 @@ class CourseRun:
         return [each.request for each in (*asked, *(one for each in both for one in (each.first, each.second)))]
 
     def take(self, step: Step) -> None:
-        """Carry out one step of the course."""
+        """Carry out one step (a command or a fault) of the course."""
         world = self.world
         match step:
             case Ask():
@@ -242,7 +243,7 @@ class CourseRun:
                 self.change(step)
 
     def change(self, step: Step) -> None:
-        """Carry out a step of the course that takes no virtual time."""
+        """Carry out one step (a command or a fault) that takes no virtual time."""
         world = self.world
         self.tell(str(step))
         match step:
@@ -308,7 +309,7 @@ class CourseRun:
             self.world.feed(number, sent + round((len(messages) - sent) * share))
 
     def arrive(self, step: Arrive) -> None:
-        """Produce input when a process passes a certain point."""
+        """Produce input when a process passes a certain point (a place in a call where it may be killed)."""
         left = [step.share]
 
         def passed(process: SimulatedProcess, name: str) -> bool:
@@ -355,7 +356,7 @@ class CourseRun:
         return process
 
     def strike(self, end: End, who: str, process: SimulatedProcess | None) -> None:
-        """Arrange a signal for a process, at a point (a call that it makes) or after some seconds."""
+        """Arrange a signal for a process: at a point (a place in a call that it makes), or after some seconds."""
         strike = Strike(self.world, end, who)
         if end.after_s is None:
             self.world.strikes.append(strike)

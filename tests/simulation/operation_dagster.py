@@ -1,8 +1,9 @@
-"""Dagster's part in a course (a random sequence of steps): the run queue, and code locations with the recovery sensor.
+"""Dagster's part in a course (a simulated sequence of commands and faults): run queue and code locations.
 
 Both are real. The queue is Dagster's own, in an instance with the ``dagster.yaml`` that ``holdfast up`` writes;
-Dagster's daemon decides which run starts. The locations come from the workspace that ``holdfast up`` writes for a
-project, and are loaded as a code server loads them. A course without Dagster steps creates neither of them.
+Dagster's daemon decides which run starts. The code locations have the recovery sensor. They come from the workspace
+that ``holdfast up`` writes for a project, and are loaded as a code server loads them. A course without Dagster steps
+creates neither of them.
 """
 
 from __future__ import annotations

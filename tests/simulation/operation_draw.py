@@ -1,4 +1,4 @@
-"""Draws courses of operation from seeds: sequences of operators' commands, failures and disturbances."""
+"""Draws courses (simulated sequences of operators' commands and faults) from seeds."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ AIMS = (
     "registry.",
 )
 SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
-#: Sensor -> the points at which a tick (one run) of the sensor is killed or interrupted. `tick` is the recovery sensor,
-#: `hook` is the sensor that posts to the webhook.
+#: Kind of tick (one run of a sensor) -> the points (places in a call) at which such a tick is killed or interrupted.
+#: `tick` is a tick of the recovery sensor; `hook` is a tick of the sensor that posts to the webhook.
 TICKS_AIMS = {
     "tick": ("", "", "registry.", "registry.open_incident", "http:", "deployer."),
     "hook": ("", "", "registry.", "webhook", "dagster."),
 }
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
-#: Points at which an operator waits for a worker that clears state.
+#: Points (places in a call where a process may be killed) at which an operator waits for a worker that clears state.
 CLEARING = ("http:/state/clear:before", "http:/state/clear:after", "http:/maintenance")
-#: Points at which a change of workers is half done.
+#: Points (places in a call where a process may be killed) at which a change of workers is half done.
 HALF = ("deployer.start_program:after", "deployer.stop_program:before", "deployer.stop_program:after", "deployer.apply")
 
 
 def draw_course(seed: int) -> Course:
-    """Draws the steps of a seed's course."""
+    """Draws the course of a seed: its commands and faults, in order."""
     random = Random(f"course {seed}")
     steps: list[Step] = [Feed(random.choice([0.2, 0.5]))]
     for _ in range(random.randint(1, 3)):
@@ -315,7 +315,11 @@ def _draw_request(random: Random) -> Request:
 
 
 def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
-    """Draws when an operator is ended, mostly early: an apply (executed plan) has 10 to 100 points in a few seconds."""
+    """Draws when an operator is ended, mostly early.
+
+    An apply (execution of a plan) takes a few seconds. It passes 10 to 100 points (places in a call where the operator
+    may be killed).
+    """
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     drawn, begun = random.random(), aims is AIMS and random.random() < 0.7
     if drawn < 0.25:

@@ -1,4 +1,6 @@
-"""The checks after a course: if the machine differs from the registry, status must be red and name a repairing action.
+"""The checks after a course (a simulated sequence of commands and faults).
+
+If the machine differs from the registry, status must be red and name an action that repairs it.
 
 The checks read the simulated machine directly, and never trust what status reports about it.
 """

@@ -1,4 +1,7 @@
-"""The project in a random course of operation: a definition in two modules, and the versions that workers import."""
+"""The project in a course (a simulated sequence of commands and faults): two modules that define the processor.
+
+Workers import these modules, so the versions that they have imported can be checked.
+"""
 
 from __future__ import annotations
 

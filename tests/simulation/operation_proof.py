@@ -60,8 +60,8 @@ class SimulatedProver(Prover):
 def prove(person: Person, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
     """Prove a version.
 
-    A version that is not special passes without simulated runs. Such runs would add points, and so change the known
-    courses.
+    A version that is not special passes without simulated runs. Such runs would add points (calls at which a process
+    may be killed). All known courses (sequences of commands and faults) would then be different.
     """
     if person.world.version_of(stage.release_id) not in (HANGS, MUTE):
         return Done("proven")

@@ -1,4 +1,7 @@
-"""The recovery sensor in a course of operation, and Dagster's part of it: runs are requested, queued and started."""
+"""The recovery sensor in a course (a simulated sequence of commands and faults), and its Dagster runs.
+
+Runs are requested, queued and started as Dagster does it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The steps of a course of operation, as plain data: a course can be printed, reduced and repeated."""
+"""The steps of a course (a simulated sequence of commands and faults), as plain data.
+
+So a course can be printed, reduced and repeated.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ FOR_EVER_S = 1e6
 class End:
     """A signal to a process.
 
-    The signal comes ``after_s`` seconds from now, or at the n-th point whose name starts with ``aim``. A point is a
-    call at which a simulated process can be interrupted.
+    The signal comes ``after_s`` seconds from now. If that is None, it comes at the point number ``count`` among those
+    whose names start with ``aim``. A point is a place in a call where a simulated process may be killed.
     """
 
     signal: Signal
     aim: str = ""
     count: int = 1
     after_s: float | None = None
-    #: Whether points are counted only after the operator's apply (execution of a plan) has begun. Most earlier points
-    #: belong to planning.
+    #: Whether points (places in a call) are counted only after the operator's apply (execution of a plan) has begun.
+    #: Most earlier points belong to planning.
     begun: bool = False
 
     def __str__(self) -> str:
@@ -82,7 +85,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Produce this share of the remaining input at the first call (point) whose name starts with ``aim``."""
+    """Produce this share of the remaining input when any process makes a call whose name starts with ``aim``."""
 
     share: float
     aim: str

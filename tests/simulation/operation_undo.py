@@ -1,6 +1,6 @@
-"""Checks undo files in a course (a random sequence of steps).
+"""Checks undo files in a course (a simulated sequence of commands and faults).
 
-Each deleted entry is in a complete file with its last value.
+Each deleted entry must be in a complete file, with its last value.
 
 The check stops a clear before each batch of deletes, when user functions can no longer change the entries. It reads the
 entries from the worker's own database, and the files from the disk.
@@ -25,7 +25,8 @@ from tests.simulation.operation_world import OperationWorld
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-#: The point that a worker passes after the last line of the file and before the first delete.
+#: The point (a place where a process may be killed) that a worker passes between the last line of the undo file and the
+#: first delete.
 DELETES = "clear:deletes"
 #: The number of entries in a batch of deletes. It is small, so that a clear (deletion of keys) has several batches.
 BATCH = 2
@@ -59,7 +60,7 @@ def undo_files_checked(world: OperationWorld) -> Iterator[None]:
 def check_deletes(world: OperationWorld, task: Task, writes: Mapping[str, Writes]) -> None:
     """Record an error if an entry that is about to be deleted is in no undo file.
 
-    The course fails at its next check.
+    The error is raised at the next check of the course (sequence of commands and faults).
     """
     files = _written(world)
     for store, each in writes.items():

@@ -4,8 +4,8 @@ A problem here is a state of the processor that needs a person, for example an i
 which messages reach the webhook, how often, and whether the end of a problem is reported.
 
 A tick (one run of the sensor) takes no virtual time. It reads Holdfast's registry and the workers' statuses, and posts
-messages. A signal may end it at each of its calls. It draws no random numbers, so a course runs in the same way with
-and without the webhook.
+messages. A signal may end it at each of its calls. It draws no random numbers. So a course (a simulated sequence of
+commands and faults) runs in the same way with and without the webhook.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Watcher:
         self.name, self._world, self._interrupted = name, world, False
 
     def point(self, name: str) -> None:
-        """Pass a point before or after a call of the tick. A signal may end the tick here.
+        """Pass a point: the place before or after a call of the tick. A signal may end the tick here.
 
         Raises:
             Crashed: The tick is killed here.
@@ -185,7 +185,7 @@ class Webhook:
             is_told = closed.event == "incident.failed" and closed.id in self.received
             return "" if is_told and not lasting else f"incident {incident.id}: {said}"
         if not answer.action:
-            # A problem without an action ends by itself, or is reported only after a time that no course reaches.
+            # A problem without an action ends by itself, or is reported only after a time that no simulation reaches.
             return ""
         return "" if list(lasting.values()) == [answer.action] else said
 

@@ -94,12 +94,12 @@ class OperationWorld(LifecycleWorld):
         self.slots = ("0", "1")
         #: The virtual time until which the supervisor answers nothing.
         self.silent_until = 0.0
-        #: The virtual seconds that a worker without messages sleeps. The value is large, so that quiet courses run
-        #: fast.
+        #: The virtual seconds that a worker without messages sleeps. The value is large, so that a simulation with few
+        #: messages runs fast.
         self.idle_s = 0.5
         #: The virtual time at which each recovery run began.
         self.run_began: dict[str, float] = {}
-        #: Called at each point (call that can be interrupted) of each process; a true result kills the process.
+        #: Called at each point (place in a call) of each process; a true result kills the process.
         self.strikes: list[Callable[[SimulatedProcess, str], bool]] = []
         self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
         #: The environment of operators and Dagster, with the settings of workers.
@@ -124,7 +124,7 @@ class OperationWorld(LifecycleWorld):
     # -- the definition --------------------------------------------------------------------------------------------
 
     def define(self, version: str, revision: int = 0) -> None:
-        """Writes this version into the project's files."""
+        """Writes this version and revision (edit that keeps the version) into the project's files."""
         self.version = version
         self._definition.define(version, revision)
 
@@ -430,7 +430,7 @@ class Person(Operator):
 
 @contextmanager
 def parts_of_operation(world: OperationWorld) -> Iterator[None]:
-    """Patches the parts that a course needs, while the block runs.
+    """Patches the parts that a course (sequence of commands and faults) needs, while the block runs.
 
     Waiting and the renewal of holds use virtual time, and incidents know at once which processes are gone.
     """
@@ -454,7 +454,7 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 def _reads_remembered() -> Iterator[None]:
     """Answers repeated reads of Holdfast's registry from memory, as long as nothing was written.
 
-    Reads take a third of a course's time. Rows whose age matters are not remembered: open applies and open incidents.
+    Reads take a third of the simulation's time. Rows whose age matters are not cached: open applies and incidents.
     """
     writes, remembered = [0], dict[Any, tuple[int, Any]]()
     writing = Connections.writing

@@ -1,4 +1,6 @@
-"""Bugs that tests plant in status and recovery. Each is a patch that the courses of operation must detect.
+"""Bugs that tests plant in status and recovery. Each bug is a patch of the code.
+
+Each bug must be detected by courses (simulated sequences of commands and faults).
 
 python -m tests.simulation.planted_operation       prints the table for the documentation
 """

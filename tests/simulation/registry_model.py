@@ -141,7 +141,7 @@ class Actor:
         return bool(self._greenlet.dead)
 
     def turn(self) -> None:
-        """Run until the actor's next point (a place where it yields)."""
+        """Run the actor until it yields, which it does before and after each call of the registry."""
         self._greenlet.switch()
         if self.failure is not None:
             raise self.failure

@@ -1,7 +1,7 @@
 """Draws the schedule of a seed: how the processors run, and which faults occur when.
 
-A point is a call at which a process can be interrupted. A fault waits for a number of points, and then for its own
-point, for instance a step of the commit cycle. The details of a fault are drawn when it occurs.
+A point is a place in a call where a process may be killed. A fault waits for a number of points, and then often for a
+point with a certain name, for instance a step of the commit cycle. The details of a fault are drawn when it occurs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ WEIGHTS: dict[Kind, int] = {
     Kind.STORE_FORGED: 3,
 }
 
-#: Points at which crashes and freezes occur: the steps of the commit cycle and of a restore. None means any point.
+#: Points (places in a call) at which crashes and freezes occur: the steps of the commit cycle and of a restore. None
+#: means any point.
 AIMS = (
     "produce:before",
     "flush:before",
@@ -88,14 +89,18 @@ AIMS = (
     None,
     None,
 )
-#: A fault waits for its own point (a call such as a step of the commit cycle). If no process makes this call within so
-#: many points, the fault occurs at the next point of any kind.
+#: A fault waits for a point (a place in a call) with a certain name. If no process passes it during this number of
+#: points, the fault occurs at the next point with any name.
 AIM_PATIENCE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. It waits for ``after`` points (calls) since the last fault, then for one that starts with ``aim``."""
+    """A fault. It waits for ``after`` points since the last fault, then for a point whose name starts with ``aim``.
+
+    A point is a place in a call where a process may be killed. Faults of some kinds, and faults whose ``aim`` is None,
+    occur at the next point with any name (``faults.Faults``).
+    """
 
     kind: Kind
     after: int
@@ -110,7 +115,7 @@ class Schedule:
         processes: The number of processes at the start.
         pieces: A local write is divided into batches of this many changes; 0 keeps the production value.
         poll_max: The largest number of records in one poll.
-        switching: The probability that another process runs after a point.
+        switching: The probability that another process runs after a point (a place in a call).
         horizon_s: By this time, all input has arrived and faults end.
         retention_s: `delete.retention.ms` of the changelogs.
         checkpoint_s: The interval between two checkpoints of a task.

@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: With more points (calls) than this at one virtual time, a process counts as looping without sleep.
+#: If processes pass more points (places in calls) than this at one virtual time, one counts as looping without sleep.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
@@ -35,7 +35,7 @@ class SimulationStuck(HoldfastError):
 
 
 class Step(Enum):
-    """The decision about a process at a point (a call at which it can be switched or killed)."""
+    """The decision about a process at a point (a place in a call): continue, yield to another process, or crash."""
 
     GO_ON = "go on"
     YIELD = "yield"
@@ -47,7 +47,7 @@ class SimulatedProcess:
 
     Attributes:
         name: Its name in traces and in ``Network.fate``.
-        at: The last point that it passed.
+        at: The name of the last point (place in a call) that it passed.
         failure: The exception that ended it; None while it runs, after a clean end, and after a crash.
     """
 
@@ -64,7 +64,7 @@ class SimulatedProcess:
         self._greenlet = greenlet(self._run)
 
     def point(self, name: str) -> None:
-        """A point at which the process can be switched, frozen, interrupted or killed.
+        """Passes a point: a place in a call where the process may be switched, frozen, interrupted or killed.
 
         Raises:
             Crashed: The process was killed.
@@ -132,7 +132,7 @@ class SimulatedProcess:
     def interrupt(self) -> None:
         """Interrupts the process, as SIGINT does.
 
-        A ``KeyboardInterrupt`` is raised where the process sleeps, or at its next point.
+        A ``KeyboardInterrupt`` is raised where the process sleeps, or at its next point (place in a call).
         """
         self._interrupted, self._asleep = True, False
 
@@ -168,7 +168,7 @@ class Simulation:
     Args:
         clock: The virtual clock; ``run_until`` moves it.
         random: Chooses the next process to run.
-        on_point: Decides about a process at each of its points.
+        on_point: Decides about a process at each of its points (places in a call where it may be killed).
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Simulation:
     # -- called by processes -----------------------------------------------------------------------------------
 
     def pass_point(self, process: SimulatedProcess, name: str) -> None:
-        """Decide about a process at a point (a call that can be interrupted). Runs on the process's greenlet."""
+        """Decide about a process at a point (a place in a call). Runs on the process's greenlet."""
         self.points += 1
         now = self.clock.monotonic()
         self.trace.append((now, process.name, name))

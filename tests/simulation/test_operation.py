@@ -1,4 +1,4 @@
-"""Runs courses of operation: random sequences of operators' commands, failures and recovery.
+"""Runs courses: simulated sequences of operators' commands and faults, with the recovery sensor.
 
 Also checks that the courses detect planted bugs.
 """

@@ -1,4 +1,4 @@
-"""Fixture: the runner of courses (random sequences of commands and failures) that all test cases of a file share."""
+"""Fixture: the runner of courses (simulated sequences of commands and faults) that all test cases of a file share."""
 
 from __future__ import annotations
 
