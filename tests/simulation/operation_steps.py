@@ -66,7 +66,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """Sends a signal to a process that is not an operator, when the process makes a certain call.
+    """Sends a signal to a process that is not an operator: when it makes a certain call, or after some seconds.
 
     ``who`` is the beginning of the process's name: `w` (a worker), `run` (a recovery run), `tick` (a tick, that is, one
     run, of the recovery sensor) or `hook` (a tick of the sensor that posts to the webhook).

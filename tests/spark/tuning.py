@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.infra.setup.java import BRIEF, CODE_CACHE
 
-#: Java's second compiler takes half of the CPU of a JVM that lives for minutes. Without that compiler, Java reserves
+#: Java's second compiler takes half of the CPU of a JVM that runs for minutes. Without that compiler, Java reserves
 #: only 48 MiB for compiled code. Spark with Iceberg fills this space within minutes. Then a tenth of the CPU is spent
 #: on the search for code to drop.
 _ONE_COMPILER = f"{BRIEF} {CODE_CACHE}"

@@ -45,7 +45,8 @@ WEIGHTS = {
 class Disturbances:
     """Draws and carries out disturbances.
 
-    ``before_a_life_ends`` is called before a changelog is deleted. It returns the table versions that can be restored.
+    ``before_a_life_ends`` is called before a command deletes the changelog topic, which ends a life of the changelog.
+    It returns the table versions that can be restored.
     """
 
     run: Run

@@ -35,7 +35,7 @@ CLEAR, REWIND, REBUILD, RESEED, RESTORE = "clear", "rewind", "rebuild", "reseed"
 
 @dataclass(frozen=True)
 class Action:
-    """A command that was carried out. ``keys`` are the keys that it may delete. None allows any key."""
+    """A command that was carried out. ``keys`` are the keys that it may delete; None means any key."""
 
     kind: str
     keys: frozenset[str] | None = None
@@ -43,7 +43,10 @@ class Action:
 
 @dataclass
 class Floors:
-    """The input offsets from which records of one partition count, for single keys and for all other keys."""
+    """The floors of one partition: the input offsets from which records count.
+
+    ``keys`` has the floors of single keys, and ``others`` is the floor of all other keys.
+    """
 
     others: int = 0
     keys: dict[str, int] = field(default_factory=dict)
@@ -51,7 +54,11 @@ class Floors:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One committed transaction of a partition: its last offset, its input offset, and its keys (True: deleted)."""
+    """One committed transaction in a partition of the changelog.
+
+    ``offset`` is its last offset in the changelog, ``input`` is the input offset that it stored, and ``keys`` maps each
+    written key to whether it was deleted.
+    """
 
     offset: int
     input: int
@@ -60,18 +67,19 @@ class Transaction:
 
 @dataclass
 class Life:
-    """One life of a changelog, from creation to deletion.
+    """One life of a changelog topic: the time from its creation to its deletion.
 
-    It has the floors at its start, and their changes by commands.
+    ``begin`` has the floors (input offsets from which records count) at the start of this life, by partition.
     """
 
     topic_id: str
     begin: dict[int, Floors]
-    #: For each partition: the offset of the transaction, its keys (None: all), and their new floor.
+    #: Partition -> the changes of floors by commands, in order. Each change has the last changelog offset of the
+    #: command's transaction, the keys (None: all keys), and their new floor (the input offset from which they count).
     events: dict[int, list[tuple[int, frozenset[str] | None, int]]] = field(default_factory=dict)
 
     def floors(self, partition: int, end: int) -> Floors:
-        """The floors of a version that ends at this changelog offset."""
+        """The floors (input offsets from which records count) of a table version that ends at this changelog offset."""
         found = copy.deepcopy(self.begin[partition])
         for offset, keys, floor in self.events.get(partition, []):
             if offset < end:
@@ -83,7 +91,11 @@ class Life:
 
 
 class Lives:
-    """Follows the changelog of a store through all its lives. A new life starts each time it is recreated."""
+    """Reads the changelog topic of a store through all its lives, and keeps the floors of each life.
+
+    A life ends when the topic is deleted; the next life starts when the topic is created again. A floor is the input
+    offset from which the records of a key count.
+    """
 
     def __init__(self, topics: Topics, changelog: str, source: str) -> None:
         self._topics, self._changelog, self._source = topics, changelog, source
@@ -93,21 +105,27 @@ class Lives:
         self.begin({number: Floors() for number in range(PARTITIONS)})
 
     def begin(self, floors: dict[int, Floors]) -> None:
-        """Record that the topic was created again, which starts another life."""
+        """Record that the changelog topic was created again, with these floors (input offsets) by partition.
+
+        The creation starts another life of the changelog.
+        """
         self.lives.append(Life(self._topics.describe([self._changelog])[self._changelog].topic_id, floors))
         self._at = dict.fromkeys(range(PARTITIONS), 0)
         self._inputs = dict.fromkeys(range(PARTITIONS), 0 if len(self.lives) == 1 else None)
 
     def now(self) -> dict[int, Floors]:
-        """The floors at the newest changelog offsets."""
+        """The floors (input offsets from which records count) that are valid now, by partition."""
         return {number: self.lives[-1].floors(number, self._at[number]) for number in range(PARTITIONS)}
 
     def of(self, topic_id: str) -> Life:
-        """The life of the changelog with this topic id."""
+        """The life (time from creation to deletion) in which the changelog topic had this topic id."""
         return next(life for life in self.lives if life.topic_id == topic_id)
 
     def advance(self, action: Action | None = None) -> None:
-        """Read the changelog to its end. Transactions that commit separately belong to ``action``."""
+        """Read the changelog to its present end.
+
+        Some transactions do not move the input offset forward. They must belong to the command ``action``.
+        """
         for number, end in self._topics.settled_end_offsets(self._changelog, 60.0).items():
             for each in self._transactions(number, end):
                 self._take(number, each, action)
@@ -151,6 +169,6 @@ class Lives:
 
 
 def topic_ids(parts: Collection[Any]) -> str:
-    """The topic id that all partitions of a version share."""
+    """The topic id of the changelog from which a table version was made; it is the same for all its partitions."""
     (found,) = {part.topic_id for part in parts}
     return str(found)

@@ -1,6 +1,7 @@
-"""Compares a version's table with counts that DuckDB computes from the source topic.
+"""Compares the rows of a table version with counts that DuckDB computes from the source topic.
 
-The source topic is read up to the version's input offsets.
+A version is a published snapshot of the store, as an Iceberg snapshot of its table. The source topic is read up to the
+input offsets of the version.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _RECORDS = pa.schema(
         ("gone", pa.bool_()),
     ]
 )
-#: For each key, sums the records from its floor (the first input offset that counts) to the end of the version. A key
-#: without a floor has that of its partition.
+#: SQL: the expected rows of a table version. For each key, it sums the input records from the key's floor (the input
+#: offset from which records count) to the version's input offset. A key that has no own floor has the floor of its
+#: partition.
 _FOLD = """
 WITH counted AS (
     SELECT r.* FROM source r JOIN ends e USING (part) LEFT JOIN floors f USING (part, key)

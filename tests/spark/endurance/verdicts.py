@@ -1,4 +1,8 @@
-"""Checks every published version: DuckDB compares it with the source topic, ``docs/verify.py`` with the changelog."""
+"""Checks every published version of a store's table.
+
+DuckDB compares the version with the source topic, and ``docs/verify.py`` compares it with the changelog. A version is
+an Iceberg snapshot of the table that Holdfast published.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from tests.spark.endurance.publisher import Publisher
 from tests.spark.endurance.surroundings import PATIENCE_S, Run
 from tests.spark.verifying import verify
 
-#: Texts of ``docs/verify.py`` that explain why it can't verify a version completely.
+#: Texts of ``docs/verify.py`` that explain why it can't verify a table version completely.
 DOUBTS = ("which is gone", "has expired", "may be compacted")
 
 
@@ -35,7 +39,7 @@ class Verdicts:
         self.folded: set[str] = set()
         self.agreed: set[str] = set()
         self.unsure: set[str] = set()
-        #: The newest explanation of ``docs/verify.py`` for each version that it could not verify completely.
+        #: Name of each version that ``docs/verify.py`` could not verify completely -> its newest verdicts about it.
         self._doubts: dict[str, str] = {}
 
     def line(self) -> str:
@@ -48,7 +52,10 @@ class Verdicts:
         )
 
     def doubts(self) -> dict[str, int]:
-        """The number of versions that ``docs/verify.py`` can't verify completely, by their first reason."""
+        """Reason -> the number of table versions that ``docs/verify.py`` can't verify completely for this reason.
+
+        If a version has several of the reasons in ``DOUBTS``, the first one in ``DOUBTS`` counts.
+        """
         left = [self._doubts[name] for name in self.unsure - self.agreed]
         return dict(Counter(next((why for why in DOUBTS if why in said), said) for said in left))
 
@@ -71,7 +78,7 @@ class Verdicts:
         assert not self.publisher.failed, self.publisher.failed
 
     def await_first(self) -> None:
-        """Wait for the first published version."""
+        """Wait for the first published version of the table."""
         ready = lambda: bool(self.publisher.failed or self._new())  # noqa: E731
         assert wait_until(ready, PATIENCE_S, every_s=0.5), "no version was published"
 

@@ -68,7 +68,7 @@ class Log:
 
 
 class MemoryChangelog:
-    """The topic of a store's changelog. ``life`` counts how often the topic was created."""
+    """The changelog topic of a store, in memory. ``life`` is the number of times that the topic was created."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic, self.life = topic, 1

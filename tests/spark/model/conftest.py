@@ -1,4 +1,7 @@
-"""Fixtures for random action sequences (lives): a small Spark with a warehouse in memory, and the patched product."""
+"""Fixtures for random sequences of actions on a store: a Spark with a warehouse in memory, and the patched product.
+
+Such a sequence is called the life of the store.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,10 @@ def world_on(settings: Settings, spark: Any, edges: seams.Seams, *, few_lives: b
 
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """The shared objects of the model's lives. A thorough run has many lives, so it starts a separate JVM.
+    """The objects that all lives (random sequences of actions on a store) share.
 
-    Other runs have two lives, and use the JVM of the other test files.
+    A thorough run has many lives, so it starts a separate JVM. Other runs have two lives, and use the JVM of the other
+    test files.
     """
     memory = Path("/dev/shm")
     before = structlog.get_config()

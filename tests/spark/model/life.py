@@ -1,4 +1,7 @@
-"""One modelled life: a sequence of actions on a store, with its owner, its tables, and the expected versions."""
+"""One life in the model: a sequence of actions on a store, with its owner, its tables, and the expected versions.
+
+A version is an Iceberg snapshot of the store's table.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Taken:
 
 @dataclass(slots=True)
 class World:
-    """The objects that all lives of a test process share."""
+    """The objects that all lives (sequences of actions on a store) of a test process share."""
 
     spark: Any
     #: The Spark session for a second, concurrent run.
@@ -63,15 +66,15 @@ class World:
     seams: Seams
     #: The folder of the tables' data files.
     data: Path
-    #: Maximum number of actions on one store, including its first snapshot. A life with a fixed course has its own
-    #: number.
+    #: Maximum number of random actions on one store, including its first snapshot. A life (sequence of actions) with a
+    #: fixed course has as many actions as its course.
     steps: int
     lives: int = 0
 
 
 @dataclass
 class Life:
-    """The life (sequence of actions) of one store. ``note`` logs a line for each action."""
+    """The life of one store: the sequence of actions on it. ``note`` logs a line for each action."""
 
     world: World
     schema: StoreSchema | None
@@ -89,7 +92,7 @@ class Life:
     #: Whether the columns of the branch main are those of its newest snapshot, because no other run has changed them
     #: since.
     shape_known: bool = True
-    #: The versions that an unfinished restore reads.
+    #: The table versions (Iceberg snapshots) that an unfinished restore reads.
     needed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -102,7 +105,7 @@ class Life:
 
     @property
     def spark(self) -> Any:
-        """The Spark session of this life's runs."""
+        """The Spark session in which the actions of this life (sequence of actions) run."""
         return self.world.spark
 
     @property
@@ -111,7 +114,7 @@ class Life:
         return table_name(self.processor, STORE)
 
     def forget(self) -> None:
-        """Delete the files of this life, because they take memory."""
+        """Delete the table files of this life (sequence of actions), because they take memory."""
         shutil.rmtree(self.world.data / self.processor, ignore_errors=True)
 
     def checkpoint(self, partition: int, *, files: bool = True) -> None:

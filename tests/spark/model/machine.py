@@ -20,18 +20,21 @@ from tests.spark.model.actions import ACTIONS, WEIGHED, Actions
 from tests.spark.model.checks import PromiseBroken
 from tests.spark.model.life import Life, World
 
-#: Number of lives (action sequences) per test case, and of cases per file. Each file may run in another test process,
-#: with its own JVM.
+#: The number of lives (sequences of actions on a store) in a test case, and of test cases in a file. Each file may run
+#: in a separate test process with a separate JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: The number of lives (action sequences) in the test case of `make test`.
+#: The number of lives (sequences of actions on a store) in the test case of `make test`.
 SHORT = 2
-#: Timeout of a case, in seconds. A life takes seven seconds of CPU.
+#: Timeout of a test case, in seconds. A life (sequence of actions on a store) takes seven seconds of CPU.
 PATIENCE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A life in which a promise was broken or the product failed, with the actions that led to it."""
+    """A life (sequence of actions on a store) that broke a promise of the product or raised an error.
+
+    ``told`` has the actions that led to the failure.
+    """
 
     sequence: int
     promise: str
@@ -39,15 +42,16 @@ class Failure:
     told: tuple[str, ...]
 
     def text(self) -> str:
-        """The failure as text: its sequence number, the broken promise, and the actions that led to it."""
+        """The failure as text: the number of the life, the broken promise, and the actions that led to the failure."""
         return "\n".join([f"sequence {self.sequence} broke {self.promise!r}: {self.detail}", *self.told])
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a directed life: its actions in order, and fixed values by argument name.
+    """A fixed course for a life (sequence of actions on a store), in place of random actions.
 
-    A name may be qualified by its action (``crash.dies_at``). A strategy as the value restricts what is drawn.
+    ``actions`` has the actions in order. ``given`` has fixed values for their arguments, by argument name. A name may be
+    qualified by its action (``crash.dies_at``). If a value is a hypothesis strategy, the argument is drawn from it.
     """
 
     actions: tuple[str, ...]
@@ -64,7 +68,7 @@ def stop() -> None:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The life of one store as a state machine. ``run`` sets the class variables."""
+    """One life (sequence of actions on a store) as hypothesis's state machine. ``run`` sets the class variables."""
 
     world: ClassVar[World]
     failures: ClassVar[list[Failure]]
@@ -93,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go(self, data: Any) -> None:
-        """Run one action: a weighted random one, or the next one of the course."""
+        """Run one action: a random one, or the next action of the course (fixed list of actions)."""
         names = WEIGHED if self.course is None else self.course.actions[self.gone : self.gone + 1]
         self.gone += 1
         if names:
@@ -116,7 +120,11 @@ class StoreMachine(RuleBasedStateMachine):
                 self.actions.life.forget()
 
     def act(self, name: str, given: dict[str, Any]) -> None:
-        """Run an action and log it. A failure ends this life, but not the run."""
+        """Run an action and log it.
+
+        If the action fails, this life (sequence of actions) has no further actions. Without a course, the run continues
+        with the next life.
+        """
         if self.failures and self.course is not None:
             stop()
         if self.failed:
@@ -133,7 +141,10 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def run(world: World, number: int, sequences: int, *, course: Course | None = None) -> list[Failure]:
-    """The failures among this many random lives; with a course, the run ends at the first failure."""
+    """Runs a number of lives (sequences of actions on a store); returns those that failed.
+
+    ``number`` is the seed. With a course (fixed list of actions), the run ends at the first failure.
+    """
 
     class Machine(StoreMachine):
         pass
@@ -151,8 +162,8 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
         report_multiple_bugs=False,
     )
     with suppress(Ended, Flaky), pytest.MonkeyPatch.context() as patch:
-        # Switch off hypothesis's mutations. They would make half of the lives repetitions of other lives with one
-        # changed value. Such lives find few bugs, and each takes seconds.
+        # Switch off hypothesis's mutations. With mutations, half of the lives (sequences of actions) repeat another
+        # life with one changed value. Such lives find few bugs, and each takes seconds.
         patch.setattr(ConjectureRunner, "generate_mutations_from", lambda self, data: None, raising=False)
         run_state_machine_as_test(seed(number)(Machine), settings=limits)
     return Machine.failures

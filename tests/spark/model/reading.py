@@ -43,7 +43,7 @@ class Seen:
 
 
 class Tables:
-    """The tables of one life's namespace, with a cache of the rows of each version."""
+    """The tables of one life (sequence of actions on a store), with a cache of the rows of each table version."""
 
     def __init__(self, catalog: Any, namespace: str) -> None:
         self._catalog, self._namespace = catalog, namespace

@@ -1,4 +1,6 @@
-"""Makes modelled lives (action sequences) faster without a change of their results, because thousands are run.
+"""Makes lives (random sequences of actions on a store) faster, because the tests run thousands of them.
+
+The results of the actions do not change.
 
 py4j asks the JVM for a Java name at each use, and the JVM searches all jars for names that do not exist. The answers do
 not change while a JVM runs, so this module caches them.

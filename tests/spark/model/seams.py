@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class Seams:
-    """The replaced parts for the life (action sequence) that is running."""
+    """The replaced parts, for the life (sequence of actions on a store) that is running."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -42,12 +42,12 @@ class Seams:
         self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
         #: Called before each table commit, with the statement's text.
         self.before_commit: Callable[[str], None] = lambda words: None
-        #: Whether the history's views and the table of snapshots are also written. Most lives skip these writes to save
-        #: time.
+        #: Whether the history's views and the snapshots table are also written. Most lives (sequences of actions) skip
+        #: these writes to save time.
         self.booked = True
 
     def begin(self, clock: Clock) -> None:
-        """Reset the replaced parts for another life."""
+        """Reset the replaced parts for the next life (sequence of actions)."""
         self.clock = clock
         self.checkpoints.clear()
         self.before_commit = lambda words: None

@@ -28,13 +28,16 @@ from tests.spark.model.life import World
 from tests.spark.model.machine import Course, Failure, run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-#: The first seed of the search for a bug, and the maximum number of lives (action sequences).
+#: The seed of the search for a bug, and the maximum number of lives (sequences of actions on a store) in the search.
 SEED, SEQUENCES_MAX = 1, 40
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedInWarehouse:
-    """A bug: its description, its patch, and the course (fixed actions) of the lives that search for it."""
+    """A bug that a test plants: its description, its patch, and the actions that detect it.
+
+    ``course`` has the actions of all lives (sequences of actions on a store) that search for the bug.
+    """
 
     name: str
     plant: Patch
@@ -48,7 +51,7 @@ class PlantedInWarehouse:
             yield
 
     def failures(self, world: World) -> list[Failure]:
-        """Return the first failure among lives of the bug's course. Empty if none fails."""
+        """Run lives (sequences of actions) with the bug until one fails. Returns this failure; empty if none fails."""
         with self.growing():
             return run(world, SEED, SEQUENCES_MAX, course=self.course)
 
