@@ -1,4 +1,7 @@
-"""One attempt to write a snapshot of a store: its inputs, its Iceberg branches, and the rows that its steps read."""
+"""One attempt to write a snapshot of a store: its inputs, its Iceberg branches, and the rows that its steps read.
+
+A *snapshot* here is Holdfast's snapshot of a store. An Iceberg snapshot of a table is called a *table version*.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class Work:
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The table version from which this attempt's branch was created. Another run may move the branch main afterwards.
+    #: The table version (Iceberg snapshot) from which this attempt's branch was created. Another run may move main
+    #: afterwards.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
@@ -94,7 +98,7 @@ class Work:
         return self.counted
 
     def before(self) -> DataFrame:
-        """All rows of the table version from which the branch was created, with the columns of that version."""
+        """All rows of the table version (Iceberg snapshot) from which the branch was created, with its columns."""
         assert self.begins is not None
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
@@ -107,7 +111,7 @@ class Work:
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether this snapshot starts the history table from the whole changelog, so that no change is missing."""
+        """Whether this attempt starts the history table from the whole changelog, so that no change is missing."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Audits an Iceberg branch with a new snapshot, after it was written and before it is published.
+"""Audits an Iceberg branch to which Holdfast wrote a new snapshot of a store, before the branch is published.
 
 Keys and values must equal the worker's checkpoint. Without a checkpoint, they must equal the records that were read.
 Typed columns must equal the JSON values. A full snapshot compares the typed columns with the values that it parsed. An

@@ -32,7 +32,7 @@ def _numbers(codecs: Iterable[Codec]) -> str:
     return ", ".join(f"X'{each.number:02x}'" for each in codecs)
 
 
-#: SQL: the list of the codecs that this version of Holdfast knows.
+#: SQL: the list of the codecs that this release of Holdfast knows.
 KNOWN_CODECS = _numbers(CODECS.values())
 #: SQL condition that is true for a value that only Python, not SQL, can decode.
 IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"

@@ -1,7 +1,8 @@
 """The history table of a store, with one row for each change in the changelog.
 
 To fold the history means to keep the newest row of each key up to a time. The result is the store's state at that time.
-A version is an Iceberg snapshot of the history table.
+In this module, a *snapshot* is Holdfast's snapshot of the store. An Iceberg snapshot of the history table is called a
+*version*.
 
 Invariants:
     - The folded history equals the current table. If the state of a full snapshot differs from the folded history, the
@@ -35,7 +36,8 @@ from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: The property in a history version's summary that contains the offsets up to which the history is complete.
+#: The property in the summary of a version (Iceberg snapshot) of the history table. It has the changelog offsets up to
+#: which the history is complete.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL condition that is true for a row that is a changelog record.
@@ -96,11 +98,11 @@ class Counted:
 
 
 class HistoryUnclear(HoldfastError):
-    """A history table has rows, but none of its versions records up to which offsets the history is complete."""
+    """A history table has rows, but no summary of its versions (Iceberg snapshots) names the history's end offsets."""
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history table whose summary has the history's end offsets; None without such a version.
+    """The newest version (Iceberg snapshot) of the history table whose summary has the history's end offsets, or None.
 
     The version is on the branch main, or has the tag ``REACH_TAG``. The tagged version is returned only if main has the
     same number of rows: then no row was appended after the tag.
@@ -113,10 +115,12 @@ def reaching_version(versions: Versions) -> int | None:
 
 
 def history_head(versions: Versions, table: str) -> HistoryHead | None:
-    """The offsets up to which a history table is complete, as a version's summary records them; None if it is empty.
+    """The changelog offsets up to which a history table is complete; None if the table is empty.
+
+    They are read from the summary of a version (Iceberg snapshot) of the history table.
 
     Raises:
-        HistoryUnclear: The history has rows, but no version has the property with its end offsets.
+        HistoryUnclear: The history has rows, but no version's summary has the property with the end offsets.
     """
     version = reaching_version(versions)
     if version is None and versions.rows():
@@ -138,14 +142,14 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def tag_newest_changes(spark: SparkSession, table: str) -> None:
-    """Tag the version whose summary records up to which offsets the history is complete, so that it does not expire."""
+    """Tag the version (Iceberg snapshot) whose summary has the history's end offsets, so that it does not expire."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
-    """Whether the branch main of the history table already has the changes that this snapshot would append."""
+    """Whether main of the history table already has the changes that the Holdfast snapshot ``snapshot_id`` appends."""
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
@@ -187,7 +191,10 @@ def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (or none) to the snapshot's branch of the history; record up to which offsets it is now complete."""
+    """Append rows, if any, to the branch of the history table that this attempt at a snapshot writes.
+
+    The summary of the new version (Iceberg snapshot) records up to which offsets the history is now complete.
+    """
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},

@@ -1,5 +1,7 @@
 """Maintains a store's tables: deletes expired tags and versions, compacts small files, and deletes orphan files.
 
+In this module, a *snapshot* is Holdfast's snapshot of the store. An Iceberg snapshot of a table is called a *version*.
+
 Each step can run while other programs read the current version or a version with a kept tag. An interrupted step can be
 repeated.
 """
@@ -68,9 +70,10 @@ def maintain_store(
 ) -> tuple[Kept, ...]:
     """Maintain all existing tables of a store.
 
-    Values of snapshots without a tag are deleted from the quarantine table.
+    Values of Holdfast snapshots whose tag is gone are deleted from the quarantine table.
 
-    Tags of the table versions in ``needed`` are kept, because an unfinished execution of a plan reads these versions.
+    Tags of the table versions (Iceberg snapshots) in ``needed`` are kept, because an unfinished execution of a plan
+    reads these versions.
 
     Raises:
         SparkFailed: A step failed; maintenance can run again.
@@ -117,7 +120,7 @@ def drop_references(
 def _source(summary: Mapping[str, str]) -> str | None:
     """Returns the source from which the rows of a table version (Iceberg snapshot) were written: ``checkpoint``, ….
 
-    None if Holdfast did not publish the version as a snapshot. ``summary`` is the version's Iceberg summary.
+    None if the version is no Holdfast snapshot. ``summary`` is the version's Iceberg summary.
     """
     text = summary.get(MANIFEST_PROPERTY)
     try:
@@ -131,9 +134,10 @@ class _Sourced(msgspec.Struct):
 
 
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
-    """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns the number of values.
+    """Delete the quarantined values of Holdfast snapshots that have neither a tag nor a branch in the store's table.
 
     Values of snapshots that were never published, and of unpublished attempts at a published snapshot, are deleted too.
+    Returns the number of deleted values.
     """
     seen = Versions.of(spark, current)
     refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]
@@ -177,7 +181,7 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Expire untagged versions that are older than ``older_than``, and delete the files that only they used."""
+    """Expire untagged versions (Iceberg snapshots) older than ``older_than``; delete files that only they used."""
     before = len(Versions.of(spark, table).summaries)
     row = _call(
         spark,
@@ -190,7 +194,7 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 
 
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Delete files in the table's folder that no version uses, for example the files of killed runs.
+    """Delete files in the table's folder that no version (Iceberg snapshot) uses, for example files of killed runs.
 
     In an object store, Iceberg's S3 client lists the files by prefix, because Hadoop's S3 client is not installed.
     """

@@ -4,7 +4,8 @@ A query of a metadata table needs a Spark job, which takes half a second in a ne
 takes milliseconds.
 
 Invariants:
-    - All other Spark modules use this module to read versions, references, properties and the existence of a table.
+    - All other Spark modules use this module to check whether a table exists, and to read its versions (Iceberg
+      snapshots), references (branches and tags) and properties.
     - Nothing is cached between two calls, so every result is current.
 """
 

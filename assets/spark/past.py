@@ -1,6 +1,7 @@
 """Computes the state of a store at a past time from its history table: for one key, or for all keys.
 
-The state of all keys is written as a version (Iceberg snapshot) of the store's table, with a tag.
+The state of all keys is written as a version (Iceberg snapshot) of the store's table, with a tag. Such a version is
+called a *past version*. A *snapshot* in this module is Holdfast's snapshot of the store.
 
 In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228``:
 
@@ -43,8 +44,8 @@ from holdfast.processors.snapshots.coverage import base_for, covering, seconds_o
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
-#: A number in the id of each past version. Increase it if the method of building past versions changes.
-#: Existing past versions are then built again when their time partition is materialised.
+#: A number in the id of each past version (a table version with the state at a past time). Increase it if the method of
+#: building past versions changes. Existing ones are then built again when their time partition is materialised.
 #: Since 2, the base has no checkpoint after the requested time.
 #: Since 3, the base also has the table's present columns.
 _WAY = 3
@@ -52,7 +53,10 @@ _WAY = 3
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """The state at a past time as a version of the table; ``made`` is False if the version existed before this run."""
+    """The state at a past time, as a version (Iceberg snapshot) of the store's table.
+
+    ``made`` is False if the version existed before this run.
+    """
 
     tag: str
     version: int
@@ -114,7 +118,9 @@ def key_at(
 def write_past(
     spark: SparkSession, processor: str, store: str, partition_key: str, at: float, schema: StoreSchema | None = None
 ) -> PastVersion:
-    """Write the table's version for a past time on its own branch, and tag it with the name of the time partition.
+    """Write the state at a past time as a table version (Iceberg snapshot), and tag it with the time partition's name.
+
+    The version is written and audited on its own branch.
 
     ``at`` is the end of the time partition, seconds since 1970. ``schema`` is the declared schema of the store's
     values.
@@ -143,7 +149,7 @@ def write_past(
 
 
 def published(spark: SparkSession, processor: str, store: str) -> list[SnapshotManifest]:
-    """The published snapshots of a store, newest first."""
+    """The manifests (JSON descriptions) of the published Holdfast snapshots of a store, newest first."""
     return [each.manifest for each in versions.Versions.of(spark, table_name(processor, store)).published()]
 
 
@@ -161,7 +167,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The parameters of one version for a past time, which will be written."""
+    """The parameters of a past version (a table version with the state at a past time) that will be written."""
 
     processor: str
     store: str
@@ -171,7 +177,7 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The schema of the past version; if the schema is inferred, it has the typed columns that ``rows`` need.
+        """The schema with which the past version is written; if inferred, it has the typed columns that ``rows`` need.
 
         The table already has these columns, because all rows of the history were published to the table.
         """
@@ -179,7 +185,7 @@ class _Past:
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write and audit a branch: an earlier snapshot (the base), merged with the changes up to the requested time."""
+    """Write and audit a branch: a Holdfast snapshot (the base), merged with the changes up to the requested time."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -256,7 +262,7 @@ def _manifest(
     measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """The manifest (JSON description) of a version for a past time.
+    """The manifest (JSON description) of a past version: a table version with the state at a past time.
 
     The manifest has no input offsets, because only checkpoints record input offsets.
     """

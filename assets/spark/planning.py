@@ -1,4 +1,4 @@
-"""Reads the state of a store's table and history, as input for the plan of a snapshot."""
+"""Reads facts about a store's table and history table, as input for the plan of a Holdfast snapshot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
     """The facts of a store's table and history table; creates each of the two tables if it is missing.
 
     Raises:
-        FormatUnknown: A later version of Holdfast wrote the newest snapshot.
-        HistoryUnclear: The history has rows, but no version has its end offsets.
+        FormatUnknown: A later release of Holdfast wrote the newest snapshot.
+        HistoryUnclear: The history has rows, but no summary of its Iceberg snapshots has its end offsets.
         SparkFailed: The catalog cannot be read.
     """
     table, changes = table_name(processor, store), history_name(processor, store)

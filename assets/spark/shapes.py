@@ -5,7 +5,8 @@ All branches of an Iceberg table have the same columns, so readers of main see a
 made on a side table: a second name of the table in the catalog (``assets.spark.sides``).
 
 Invariants:
-    - Iceberg identifies columns by id, so a change of columns does not affect published versions.
+    - Iceberg identifies columns by id, so a change of columns does not affect published table versions (Iceberg
+      snapshots).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Shape:
 
     @property
     def in_place(self) -> bool:
-        """Whether readers may see the changed columns before the new version, because no visible value changes."""
+        """Whether readers may see the changed columns before the new values are published: no visible value changes."""
         return all(isinstance(step, Add | Widen) for step in self.steps)
 
     @property
@@ -85,7 +86,7 @@ class Shape:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """Returns the schema that a snapshot writes: the declared schema, or one inferred from table columns and values.
+    """Returns the schema of a Holdfast snapshot: the declared schema, or one inferred from table columns and values.
 
     ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """
@@ -109,12 +110,12 @@ def table_columns(spark: SparkSession, table: str) -> Record:
 
 
 def schema_version(spark: SparkSession, table: str) -> int:
-    """The schema version of a table; 0 if it never had a schema."""
+    """The schema version of a table: the number of changes of its schema; 0 if it never had a schema."""
     return _recorded(spark, table)[0]
 
 
 def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
-    """The schema version of a table, and the digest of that schema; the digest is None if there never was a schema."""
+    """The schema version (number of schema changes) of a table, and the schema's digest; None if it had no schema."""
     properties = metadata_of(spark, table).properties
     return int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
 

@@ -2,7 +2,7 @@
 
 All branches of an Iceberg table have the same present columns. If a column is renamed, dropped or recreated for a
 branch, it also changes for readers of main. For this reason, such a change is made on a side table. A side table is a
-second name in the catalog for the table's metadata, with the same files, versions and column ids.
+second name in the catalog for the table's metadata, with the same files, Iceberg snapshots and column ids.
 
     register ─► change the columns ─► write, audit, seal on its branch ─► its main moves ─► exchange ─► forget
                                                                                             │

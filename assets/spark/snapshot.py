@@ -1,4 +1,6 @@
-"""Writes a snapshot: the state of a store at one changelog offset per partition, as one Iceberg version of its table.
+"""Writes a snapshot: the state of a store at one changelog offset per partition, as one version of its table.
+
+A *snapshot* here is always Holdfast's snapshot of a store. An Iceberg snapshot of a table is called a *version*.
 
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
             (each attempt on its own branch)            └─ readers see nothing until here
@@ -68,7 +70,7 @@ class SnapshotClaims(Protocol):
         """Record the start of a snapshot; returns False if it was already recorded."""
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
-        """Record the end of a snapshot and its table version."""
+        """Record the end of a Holdfast snapshot, with the id of the Iceberg snapshot that contains its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
 
 
 def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
-    """Whether the table's newest snapshot is still the snapshot on which the plan builds."""
+    """Whether the newest Holdfast snapshot of the store is still the base, on which the plan builds."""
     return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 
@@ -440,7 +442,10 @@ def seal(work: Work, measured: Prints) -> None:
 def seal_branch(
     spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
 ) -> None:
-    """Commit a version without new rows. Its summary has the manifest and names the snapshot on which it builds."""
+    """Commit a table version (Iceberg snapshot) without new rows, whose summary has the manifest.
+
+    The summary also names the Holdfast snapshot on which this one builds.
+    """
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)

@@ -108,7 +108,10 @@ def create_history(spark: SparkSession, table: str) -> None:
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the quarantine table of a store if it is missing; add columns that a table of an earlier version lacks."""
+    """Create the quarantine table of a store if it is missing.
+
+    If an earlier release of Holdfast created it, add the columns that it lacks.
+    """
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
     there = spark.table(quoted(table)).columns
     for name, kind, comment in QUARANTINE_COLUMNS:
@@ -117,7 +120,7 @@ def create_quarantine(spark: SparkSession, table: str) -> None:
 
 
 def create_snapshots(spark: SparkSession, processor: str) -> str:
-    """Create the table of a processor's snapshots if it is missing; returns its name."""
+    """Create the table that lists a processor's Holdfast snapshots, if it is missing; returns the table's name."""
     table = snapshots_name(processor)
     _create(spark, table, SNAPSHOT_COLUMNS, _APPEND_ONLY)
     return table

@@ -1,7 +1,8 @@
 """Compares typed columns of a sample of rows in a written table with values that Python reads from the stored bytes.
 
 A small table is compared completely. For a larger table, the sample has the rows of one store partition whose key hash
-has a certain remainder. Only that partition is scanned. The next snapshot can sample another partition.
+has a certain remainder. Only that partition is scanned. The audit of the next Holdfast snapshot can sample another
+partition.
 
 Invariants:
     - The sample is deterministic: it depends only on the version (Iceberg snapshot) of the table.

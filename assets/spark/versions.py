@@ -1,4 +1,7 @@
-"""Reads the versions (Iceberg snapshots) of a table with their manifests, and changes the table's branches and tags.
+"""Reads the versions of a table with their manifests, and changes the table's branches and tags.
+
+In this module, a *version* is an Iceberg snapshot of the table. A *snapshot* is Holdfast's snapshot of a store: it is a
+version whose summary has the snapshot's manifest (JSON description).
 
 Invariants:
     - Only ``fast_forward`` moves the branch main. ``fast_forward`` fails if another run has moved main since the branch
@@ -32,9 +35,10 @@ class TableMoved(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table that is a snapshot: its Iceberg snapshot id, its manifest, and its commit time.
+    """A version (Iceberg snapshot) of a table that is a Holdfast snapshot.
 
-    The manifest is the JSON description of the snapshot. ``committed_at`` is in seconds since 1970.
+    ``version`` is its Iceberg snapshot id. ``manifest`` is the JSON description of the Holdfast snapshot.
+    ``committed_at`` is in seconds since 1970.
     """
 
     version: int
@@ -44,10 +48,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions, branches and tags of a table, all read from the same metadata file.
+    """The versions (Iceberg snapshots), branches and tags of a table, all read from the same metadata file.
 
     Maintenance expires versions without a tag, so the chain of a branch's versions may be incomplete. For this reason,
-    snapshots are also searched by their tags.
+    Holdfast snapshots are also searched by their tags.
     """
 
     summaries: Mapping[int, Mapping[str, str]]
@@ -57,7 +61,7 @@ class Versions:
 
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
-        """Reads the versions of an existing table from its present metadata."""
+        """Reads the versions (Iceberg snapshots) of an existing table from its present metadata."""
         found = metadata_of(spark, table)
         return Versions(
             {each.snapshot_id: each.summary for each in found.snapshots},
@@ -67,21 +71,24 @@ class Versions:
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
-        """The versions of a branch, newest first. The oldest may be missing, because maintenance expires versions."""
+        """The Iceberg snapshot ids of a branch's versions, newest first.
+
+        The oldest versions may be missing, because maintenance expires versions.
+        """
         at: int | None = self.refs[ref][1] if ref in self.refs else None
         while at is not None and at in self.summaries:
             yield at
             at = self.parents[at]
 
     def rows(self, version: int | None = None) -> int:
-        """The number of rows in a version; by default, in main's newest version."""
+        """The number of rows in a version (Iceberg snapshot); by default, in main's newest version."""
         at = next(self.ancestors(), None) if version is None else version
         return 0 if at is None else int(self.summaries[at].get("total-records", 0))
 
     def published(self) -> Iterator[Version]:
-        """The published snapshots of the branch main, newest first.
+        """The versions (Iceberg snapshots) of main that are Holdfast snapshots, newest first.
 
-        The manifest of each has ``latest_at``, a time after which none of the snapshot's checkpoints was taken.
+        Each manifest has ``latest_at``, a time after which none of the Holdfast snapshot's checkpoints was taken.
         Versions that were built from the history table are left out.
         """
         line = list(self.ancestors())
@@ -95,7 +102,7 @@ class Versions:
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
-        """The version of a branch that is the snapshot with this id; None if the branch has no such version.
+        """The version (Iceberg snapshot) of a branch that is the Holdfast snapshot ``snapshot_id``; None if none is.
 
         For the branch main, tags are searched, too.
         """
@@ -104,7 +111,7 @@ class Versions:
         return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
 
     def tagged(self, tag: str) -> Version | None:
-        """The snapshot with this tag; None if the tag does not exist, or Holdfast did not publish its version."""
+        """The version with this tag; None if the tag does not exist, or if its version is no Holdfast snapshot."""
         kind, version = self.refs.get(tag, ("", 0))
         return self._version(version) if kind == "TAG" else None
 
@@ -123,7 +130,7 @@ def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
 
 
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
-    """Create a branch with a unique name, from main or from ``version``; returns its name."""
+    """Create a branch with a unique name, from main or from ``version`` (an Iceberg snapshot id); returns its name."""
     name = new_branch_name(snapshot_id, datetime.now(UTC))
     where = "" if version is None else f" AS OF VERSION {version}"
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH `{name}`{where}")
@@ -131,13 +138,13 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 
 
 def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
-    """Create a branch with a unique name, from main's version in ``seen``; returns the branch's name.
+    """Create a branch with a unique name, from main's newest version (Iceberg snapshot) in ``seen``; returns its name.
 
-    Main may have moved since ``seen`` was read. The branch starts at the version in ``seen``. So if main has moved,
-    publishing the branch fails, and the version of another run is not overwritten.
+    Main may have moved since ``seen`` was read. The branch does not start at main's present version. So if main has
+    moved, publishing the branch fails, and the version of another run is not overwritten.
 
     Raises:
-        TableMoved: The table was empty in ``seen``, but has a version now.
+        TableMoved: The table had no version in ``seen``, but has one now.
     """
     head = next(seen.ancestors(), None)
     name = new_branch(spark, table, snapshot_id, version=head)
@@ -148,7 +155,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error to raise if another run published a version of the table at the same time."""
+    """The error to raise if another run published a version (Iceberg snapshot) of the table at the same time."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",
@@ -162,13 +169,13 @@ def branch_table(table: str, branch: str) -> str:
 
 
 def at_version(spark: SparkSession, table: str, ref: str | int) -> DataFrame:
-    """The rows of a branch, a tag or a version."""
+    """The rows of a branch, a tag or a version (Iceberg snapshot id)."""
     shown = ref if isinstance(ref, int) else f"'{ref}'"
     return spark.sql(f"SELECT * FROM {quoted(table)} VERSION AS OF {shown}")
 
 
 def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
-    """Publish a branch: main moves to the branch's newest version.
+    """Publish a branch: main moves to the branch's newest version (Iceberg snapshot).
 
     Raises:
         TableMoved: Main has moved since the branch was created.
@@ -187,7 +194,7 @@ def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
 
 
 def set_tag(spark: SparkSession, table: str, tag: str, version: int) -> None:
-    """Set a tag to a version; an existing tag is moved."""
+    """Set a tag to a version (Iceberg snapshot id); an existing tag is moved."""
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE OR REPLACE TAG `{tag}` AS OF VERSION {version}")
 
 

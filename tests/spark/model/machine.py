@@ -50,7 +50,7 @@ class Failure:
 class Course:
     """A fixed course for a life (sequence of actions on a store), in place of random actions.
 
-    ``actions`` has the actions in order. ``given`` has fixed values for their arguments, by argument name. A name may be
+    ``actions`` has the actions in order. ``given`` has fixed values of their arguments, by argument name. A name may be
     qualified by its action (``crash.dies_at``). If a value is a hypothesis strategy, the argument is drawn from it.
     """
 
