@@ -160,7 +160,7 @@ class AsOf:
         return Rest(_open_record(raw[:HEAD_SIZE], look_ms, sealed, items[ended:]), look_ms or None)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
@@ -296,7 +296,7 @@ class AsOfLeft(Step):
         self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return self.spec.describe()
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:

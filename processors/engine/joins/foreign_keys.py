@@ -6,21 +6,22 @@
                                        right table ──► subscriptions ──► right row ──► …-answers ──► joined rows
                                                        (2)               (3)           topic, by     (4)
                                                                                        left key
-    (1) stores by left key: the version of the newest row, and the foreign key that the row was sent to.
+    (1) stores by left key: the row version of the newest row, and the foreign key that the row was sent to.
     (2) stores by foreign key: the left rows that refer to this key.
     (3) reads the right table.
-    (4) stores by left key: the joined row, and the version of the newest answer.
+    (4) stores by left key: the joined row, and the row version of the newest answer.
 
 A change of a left row sends a record to the partition of the row's foreign key. The answer has the right row. If the
 foreign key has changed, a second record removes the row at the previous foreign key. For a change of a right row, all
 left rows that refer to its key get an answer. Two foreign keys may be in two partitions that are read at different
-speeds. Each change of a left row therefore has a larger *version* than the previous change. An answer is dropped if an
-answer with a larger version arrived before it. The final joined table does not depend on which partition is read first.
+speeds. Each change of a left row therefore gets a *row version*: a number that is larger than that of the row's
+previous change. An answer is dropped if an answer with a larger row version arrived before it. The final joined table
+does not depend on which partition is read first.
 
 Invariants:
-    - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
-      (4).
-    - Only the foreign key that has the newest version of a left row answers with that version.
+    - A row version is never used again for a left key, not even after the row was deleted. The row version stays in (1)
+      and (4).
+    - Only the foreign key that has the newest row version of a left row answers with that row version.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ class ForeignKeys(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
         """Returns the records about the changed left row, for its previous and its present foreign key.
 
-        Each record is [foreign key, left key, version, kind, row]. ``state`` has the version and the foreign key that
-        were last sent for this left key.
+        Each record is [foreign key, left key, row version, kind, row]. The row version is a number that grows with each
+        change of the left row. ``state`` has the row version and the foreign key that were last sent for this left key.
         """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
@@ -134,8 +135,9 @@ class ForeignKeys(Step):
 class Subscriptions:
     """Stores the left rows that refer to each foreign key, and sends answers when a left or right row changes.
 
-    A message is the tuple (True for a subscription, value). An answer is the tuple (event time, left key, version, left
-    row, whether a right row may exist).
+    A message is the tuple (True for a subscription, value). A subscription is a record about a left row. An answer is
+    the tuple (event time, left key, row version, left row, whether a right row may exist). The row version is a
+    number that grows with each change of the left row.
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
@@ -187,7 +189,7 @@ class SubscriptionsProcessing(Processing):
         return ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "subscriptions"
 
 
@@ -200,7 +202,7 @@ class AnswerTime(Step):
     __name__ = "join"
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
@@ -216,13 +218,13 @@ class Answer(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
         """Adds the right row to an answer. Returns the list [left key, row version, left row, right row].
 
-        The row version is the number of the left row's change. Each row is a list with the row, or an empty list if
+        The row version is a number that grows with each change of the left row. Each row is a list with the row, or an empty list if
         there is no row.
         """
         _, left, version, row, reads = emitted
@@ -245,7 +247,7 @@ class ForeignJoined(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return self._rule
 
     def __call__(self, answer: list[Any], state: State) -> list[Any]:
@@ -264,7 +266,8 @@ class ForeignJoined(Step):
         return changed(row, state)
 
 
-# The source code of the next two functions, with their docstrings, is a part of the versions of deployed processors.
+# The source code of the next two functions, with their docstrings, is a part of the code version of each processor that
+# has such a join. If it changes, every such processor has a new code version.
 def subscription_key(value: list[Any]) -> bytes:
     """The foreign key of a subscription."""
     return _raw(value[0])

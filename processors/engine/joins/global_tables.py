@@ -173,7 +173,7 @@ class GlobalRead(TableRead):
         self.functions = (*self.functions, *((on,) if callable(on) else ()))
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         on = "function" if callable(self._on) else "key" if self._on is None else f"field {self._on}"
         return f"global {super().describe()}, {self._table.topic.name} by {on}"
 

@@ -7,7 +7,7 @@ The state keys of a message key begin with the side::
 
 ``<time>`` has 15 digits and ``<n>`` has 9 digits, so that state keys sort by time. If a value must be sent when it
 finds no match, it has a separate record and a timer. Other records hold several values, up to ``TOGETHER_BYTES``,
-because event times in many topics are whole seconds. Older versions of Holdfast stored all values of one event time in
+because event times in many topics are whole seconds. Older releases of Holdfast stored all values of one event time in
 one record. These records can still be read.
 
 The values of the streams are inside lists, because None, 0, "" and false are valid values.
@@ -97,7 +97,7 @@ class Interval:
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
         return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
@@ -257,7 +257,7 @@ class IntervalProcessing(Processing):
         return EndTimers(state, _is_matched)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return spec.describe()
 

@@ -98,7 +98,7 @@ class CachedLookup:
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        # because of ``__wrapped__``, the source of the user's function is a part of the processor's version
+        # because of ``__wrapped__``, the source of the user's function is a part of the processor's code version
         self.__wrapped__ = lookup
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
@@ -216,7 +216,7 @@ class LookupKey(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         on = self._on
         return f"lookup by {'function' if callable(on) else 'key' if on is None else f'field {on}'}"
 
@@ -271,7 +271,7 @@ class LookupMerge(Step):
         self.functions = (*own, *(of for of in made.values() if not isinstance(of, str)))
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return self._rule
 
     def __call__(self, found: Found) -> list[Any]:

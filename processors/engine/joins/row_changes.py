@@ -69,7 +69,7 @@ class RowFilter(_RowStep):
     __name__ = "filter"
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "filter of rows"
 
     def __call__(self, row: Any, state: State) -> list[Any]:
@@ -86,7 +86,7 @@ class RowMap(_RowStep):
     __name__ = "map"
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "map of rows"
 
     def __call__(self, row: Any, state: State) -> list[Any]:
@@ -113,7 +113,7 @@ class MovedRows(Step):
         self.functions = (*((key,) if callable(key) else ()), *columns.functions)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return f"group rows by {'function' if callable(self._key) else self._key}"
 
     def __call__(self, row: Any, state: State) -> list[list[Any]]:
@@ -175,7 +175,7 @@ class GroupRows(Step):
         return RowColumns(ROW, self._columns.columns)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "; ".join(f"{name} = {column}" for name, column in self._columns.described.items())
 
     def __call__(self, moved: list[Any], state: State) -> list[Any]:
@@ -201,7 +201,8 @@ class GroupRows(Step):
         return changed(columns.row(held, collected), state)
 
 
-# The source code of the next function, with its docstring, is a part of the versions of deployed processors.
+# The source code of the next function, with its docstring, is a part of the code version of each processor that groups
+# a table. If it changes, every such processor has a new code version.
 def moved_key(value: list[Any]) -> bytes:
     """The group of a moved row."""
     group: str = value[0]

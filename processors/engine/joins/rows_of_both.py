@@ -29,7 +29,7 @@ class LeftRow(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "row of the left table"
 
     def __call__(self, _: Any, state: State) -> Any:
@@ -44,7 +44,7 @@ class RightRow(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return "row of the right table"
 
     def __call__(self, left: Any, state: State) -> tuple[Any, Any]:
@@ -69,7 +69,7 @@ class JoinedRow(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return self._rule
 
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:

@@ -45,7 +45,7 @@ class TableRead(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return self._rule
 
     def __call__(self, value: Any, state: State) -> list[Any]:

@@ -38,7 +38,7 @@ class VersionedPut(TablePut):
         self._retention_ms = retention_ms
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
@@ -70,7 +70,7 @@ class VersionedRead(TableRead):
     """Joins each message with the row of its key that was valid at the message's time."""
 
     def describe(self) -> str:
-        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        """Describes the step in one line of text. If this text changes, the processor gets a new code version."""
         return f"{super().describe()}, as of the message"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:  # type: ignore[override]

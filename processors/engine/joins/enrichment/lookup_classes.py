@@ -63,7 +63,7 @@ class LookedUp(Step):
         return Touch.ALL
 
     def describe(self) -> str:
-        """Describes the lookup and its fields. If this text changes, the version of the processor changes."""
+        """Describes the lookup and its fields. If this text changes, the processor gets a new code version."""
         on = self._on if isinstance(self._on, str) else "a function" if self._on else "the key"
         return f"join_lookup {type(self._lookup).__qualname__} on {on}: {self._fields!r}"
 
