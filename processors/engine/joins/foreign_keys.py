@@ -224,8 +224,8 @@ class Answer(Step):
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
         """Adds the right row to an answer. Returns the list [left key, row version, left row, right row].
 
-        The row version is a number that grows with each change of the left row. Each row is a list with the row, or an empty list if
-        there is no row.
+        The row version is a number that grows with each change of the left row. Each row is a list with the row, or an
+        empty list if there is no row.
         """
         _, left, version, row, reads = emitted
         return [left, version, row, _written(state.get(ROW)) if reads else []]

@@ -1,11 +1,12 @@
-"""Judges whether messages reach the store that they are meant for, and so change its state.
+"""Judges whether the messages of a processor's inputs arrive, that is, reach the store that they are meant for.
 
-A message does not reach its store if it is too late for a window, is sent to dead letters, or is skipped. A misplaced
-message counts, too: it is in a wrong partition, where its key finds no match in a join.
+A message does not arrive if it is too late for a window, is sent to dead letters, or is skipped. A message in a wrong
+partition does not arrive either, because its key finds no match in a join there. The workers count these messages
+(``engine.runtime.task.arrivals``), and report the counts in their statuses.
 
 Invariants:
     - The judgement is pure: it depends only on the statuses of the workers and the time.
-    - Unknown numbers are not judged: if no worker answers, there is no verdict.
+    - Unknown counts are not judged: if no worker answers, the result is None.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds. The check fails if the newest message that did not reach its store is not older than this.
+#: The check fails for this many seconds after a message that did not reach its store.
 TOLD_S = 3_600.0
 
 _WORDS = {
@@ -31,7 +32,8 @@ _WORDS = {
 class Arrived:
     """Whether all messages of the last hour reached their store, and a sentence about the messages that did not.
 
-    ``action`` has the command that shows the lost messages.
+    ``counts`` has the messages that did not reach their store, by reason. ``per_minute`` is their recent rate.
+    ``action`` is the instruction to an operator; it is empty if ``passed`` is true.
     """
 
     passed: bool
@@ -67,7 +69,10 @@ def counts_in_words(counts: Counts) -> str:
 
 
 def action_of(processor: str, newest: Newest) -> str:
-    """The command that shows the messages of the newest kind of failure, as an instruction to an operator."""
+    """The instruction to an operator for the newest message that did not reach its store.
+
+    It names the command that shows such messages. For most reasons, it also names the edit that prevents further ones.
+    """
     kind = newest.kind
     if kind == "misplaced":
         return (

@@ -1,5 +1,8 @@
 """Texts of the webhook's messages (incidents, failed runs), and the record of the messages that were sent.
 
+A *problem* in this module is a condition that needs a person's action, for example a full disk. It is reported apart
+from incidents. The code calls it a ``Need``; the events ``state.needs`` and ``state.over`` report its start and its end.
+
 Invariants:
     - Messages are derived from the registry's incidents and Dagster's failed runs. If a message is not sent, no fact is
       lost, and recovery never waits for a message.
@@ -52,22 +55,25 @@ class Notification:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A state of a subject that needs a person's action; ``subject`` is a processor, or for example the disk."""
+    """A problem that needs a person's action.
+
+    ``subject`` says where the problem is: a processor, or for example the disk. ``kind`` is the kind of problem.
+    """
 
     subject: str
     kind: str
     title: str
     text: str
     action: str
-    #: The processor; None if the state concerns no single processor, for example the disk.
+    #: The processor; None if the problem concerns no single processor, for example a full disk.
     processor: str | None = None
 
 
 class SeenNeed(msgspec.Struct, frozen=True):
-    """A state that needs a person, with the time when it was first seen; ``ended`` is None while it lasts.
+    """A problem (``need``) with the times of its start and its end, as the sensor has seen them.
 
-    ``changed`` is the time since which the state has its present action. It is None if the first message names this
-    action.
+    ``since`` is the time when the problem was first seen. ``ended`` is None while the problem lasts. ``changed`` is the
+    time since which the problem has its present action. It is None if the first message names this action.
     """
 
     need: Need
@@ -94,11 +100,14 @@ class Outbox(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The data that the sensor keeps: the outbox, and the event log position of the last handled failed run."""
+    """The data that the sensor keeps between two ticks, as its Dagster cursor.
+
+    ``failures_after`` is the position in Dagster's event log of the last failed run that was handled.
+    """
 
     outbox: Outbox
     failures_after: int
-    #: Identity -> state that needs a person's action (module ``state_messages``).
+    #: Identity -> problem that needs a person's action (module ``state_messages``).
     states: dict[str, SeenNeed] = {}
     #: Processor -> its lag. A message reports the lag if it has not shrunk for some time.
     lags: dict[str, Lag] = {}
