@@ -98,7 +98,7 @@ class Counted:
 
 
 class HistoryUnclear(HoldfastError):
-    """A history table has rows, but no summary of its versions (Iceberg snapshots) names the history's end offsets."""
+    """A history table has rows, but none of its versions records up to which offsets the history is complete."""
 
 
 def reaching_version(versions: Versions) -> int | None:

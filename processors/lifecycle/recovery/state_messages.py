@@ -1,15 +1,17 @@
-"""Webhook messages about states that need a person: one at the start of a state, reminders, and one at its end.
+"""Webhook messages about problems: conditions that need a person's action, for example a full disk.
+
+A problem has one message at its start, reminders while it lasts, and one message at its end.
 
     seen ──lasts for settles_s──► posted ──each repeat──► posted again ──no longer──► over
 
 Invariants:
-    - If a processor does not work, a message about its failed incident or its state is sent within ``settles_s``. For a
-      state that should end by itself, ``settles_s`` is longer.
-    - Incidents have separate messages (``webhook_messages``). A state has messages only if no incident already names
+    - If a processor does not work, a message about its failed incident or its problem is sent within ``settles_s``. For
+      a problem that should end by itself, ``settles_s`` is longer.
+    - Incidents have separate messages (``webhook_messages``). A problem has messages only if no incident already names
       the same action, so that one fault is not reported twice.
-    - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
-    - A state whose action changes, and stays so for ``SETTLED_S``, is posted again with its new action.
-    - While a processor cannot be read, none of its states begins or ends. "It cannot be read" is a separate state.
+    - The ids of a problem's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
+    - A problem whose action changes, and stays so for ``SETTLED_S``, is posted again with its new action.
+    - While a processor cannot be read, none of its problems begins or ends. "It cannot be read" is a separate problem.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
 from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, Answer
 
-#: Minimum seconds that a state must last before a message reports it. Shorter states are normal while a processor is
-#: being changed.
+#: Minimum seconds that a problem must last before a message reports it. Shorter problems are normal during a change of a
+#: processor.
 SETTLED_S = 20.0
 #: Minimum seconds before a message reports that no broker, or no schema registry, answers. Most of these services
 #: restart sooner.
@@ -37,19 +39,19 @@ PASSING_S = 300.0
 LASTING_S = 3_600.0
 #: The subjects of messages that concern all processors: the disk and the brokers.
 DISK, BROKER = "the disk", "the broker"
-#: Kinds of states that should end by themselves, or that no incident asks a person about.
+#: Kinds of problems that should end by themselves, or that no incident reports.
 NO_ROOM, BROKER_AWAY, SCHEMAS_AWAY, LASTING = "no-room", "broker-away-lasts", "schema-registry-away-lasts", "lasting"
 
 
 def settles_s(kind: str) -> float:
-    """Minimum seconds that a state of this kind must last before a message reports it."""
+    """Minimum seconds that a problem of this kind must last before a message reports it."""
     return {BROKER_AWAY: PASSING_S, SCHEMAS_AWAY: PASSING_S, LASTING: LASTING_S}.get(kind, SETTLED_S)
 
 
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
     """The message for a processor that does not work; None if it works, or if its failed incident reports the fault.
 
-    The message of a state that should end by itself is due only after ``settles_s``. ``is_open`` is true if the
+    The message of a problem that should end by itself is due only after ``settles_s``. ``is_open`` is true if the
     answer's incident is open; messages of an open incident name no action.
     """
     if answer.passed or (answer.incident is not None and not is_open):
@@ -62,7 +64,7 @@ def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
 
 
 def _need_of_lasting(processor: str, answer: Answer) -> Need:
-    """The message for a processor whose state should end by itself."""
+    """The message for a processor with a problem that should end by itself."""
     title = f"{processor} does not recover by itself: {TITLES[answer.kind]}"
     match answer.kind:
         case "disk-full":
@@ -103,7 +105,7 @@ def need_of_code(subject: str, sentence: str, action: str) -> Need:
 
 
 def need_of_unread(processor: str, failed: Exception) -> Need:
-    """The message that the state of a processor cannot be read, so that its faults are unknown."""
+    """The message that the status of a processor cannot be read, so that its faults are unknown."""
     why, action = f"{type(failed).__name__}: {failed}", ""
     if isinstance(failed, HoldfastError):
         why, action = failed.message, failed.action or ""
@@ -122,10 +124,10 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """Returns all states after one tick of the sensor, by identity.
+    """Returns all problems after one tick of the sensor, by identity.
 
-    A state is a condition of a subject (for example of a processor) that needs a person. ``unread`` are the subjects
-    that could not be read.
+    ``known`` has the problems after the previous tick, and ``needs`` has the problems that this tick has seen.
+    ``unread`` are the subjects (for example processors) that this tick could not read.
     """
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}
@@ -152,7 +154,7 @@ def follow(
 
 
 def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
-    """The messages of all these states, including the messages that were sent earlier.
+    """The messages about all these problems, including the messages that were sent earlier.
 
     The id of a reminder contains the reminder's number.
     """

@@ -1,7 +1,8 @@
 """Texts of the webhook's messages (incidents, failed runs), and the record of the messages that were sent.
 
 A *problem* in this module is a condition that needs a person's action, for example a full disk. It is reported apart
-from incidents. The code calls it a ``Need``; the events ``state.needs`` and ``state.over`` report its start and its end.
+from incidents. The code calls it a ``Need``. The events ``state.needs`` and ``state.over`` report its start and its
+end.
 
 Invariants:
     - Messages are derived from the registry's incidents and Dagster's failed runs. If a message is not sent, no fact is
