@@ -28,8 +28,8 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
 from holdfast.processors.lifecycle.recovery.working_check import ACTION_MARK, Answer
 
-#: Minimum seconds that a problem must last before a message reports it. Shorter problems are normal during a change of a
-#: processor.
+#: Minimum seconds that a problem must last before a message reports it. Shorter problems are normal while a processor
+#: is being changed.
 SETTLED_S = 20.0
 #: Minimum seconds before a message reports that no broker, or no schema registry, answers. Most of these services
 #: restart sooner.

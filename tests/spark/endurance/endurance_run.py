@@ -5,9 +5,9 @@ standalone Spark cluster. Meanwhile keys are cleared, the store is rebuilt, the 
 again, and earlier versions are restored. Driver, executor and worker are killed with ``kill -9``. A seed draws the
 order.
 
-Every published version is compared with counts that DuckDB computes from the source topic, up to the version's input
-offsets. The independent program ``docs/verify.py`` compares each version with its changelog, its manifest and its base
-(the version that it extends).
+Every published version of the table (an Iceberg snapshot) is compared with counts that DuckDB computes from the source
+topic, up to the version's input offsets. The independent program ``docs/verify.py`` compares each version with its
+changelog, its manifest and its base (the version that it extends).
 """
 
 from __future__ import annotations

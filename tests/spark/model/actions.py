@@ -233,7 +233,7 @@ class Actions:
         check(life, every_tag=other == "maintenance")
 
     def past(self, back: int, offset: float, dies_at: int | None, changes: Any) -> None:
-        """Write a version of a past moment.
+        """Write the state at a past moment as a table version (Iceberg snapshot).
 
         With ``changes``, a snapshot is taken before, so that the history includes the moment.
         """

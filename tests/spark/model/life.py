@@ -155,7 +155,7 @@ class Life:
         self.note(f"{manifest.source} snapshot {manifest.snapshot_id} gen {manifest.generation}: {manifest.why}")
 
     def published(self) -> str | None:
-        """The id of the snapshot that the branch main shows."""
+        """The id of the Holdfast snapshot that the branch main shows."""
         seen = self.tables.seen(STORE)
         found = seen.published() if seen is not None else None
         return None if found is None else found[1].snapshot_id
@@ -192,7 +192,7 @@ class Life:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d-%H:%M")
 
     def write_past(self, at: float, *, beside: bool = False) -> past.PastVersion | None:
-        """Write a version of a past moment. Returns None if its time partition already has another version."""
+        """Write the state at a past moment as a table version. Returns None if its time partition has another one."""
         key = self.window(at)
         if self.times.setdefault(time_tag(key), at) != at:
             return None

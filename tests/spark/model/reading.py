@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The versions, tags and branches of a table."""
+    """The versions (Iceberg snapshots), tags and branches of a table."""
 
     name: str
     head: int | None
@@ -27,12 +27,12 @@ class Seen:
     branches: dict[str, int]
 
     def manifest(self, version: int) -> SnapshotManifest | None:
-        """Return the manifest of a version, or None if the version is not a snapshot."""
+        """Return the manifest of a version (Iceberg snapshot); None if the version is no Holdfast snapshot."""
         text = self.versions[version][2].get(MANIFEST_PROPERTY)
         return None if text is None else SnapshotManifest.decode(text)
 
     def published(self) -> tuple[int, SnapshotManifest] | None:
-        """The newest snapshot among the head of the branch main and its ancestors, with its manifest."""
+        """The newest version of the branch main that is a Holdfast snapshot, with its manifest."""
         at = self.head
         while at is not None and at in self.versions:
             manifest = self.manifest(at)
@@ -73,7 +73,7 @@ class Tables:
         return Seen(name, metadata.current_snapshot_id, found, kinds["tag"], kinds["branch"])
 
     def rows(self, name: str, version: int | None) -> list[Row]:
-        """All rows of a version, with the columns that the version had."""
+        """All rows of a version (Iceberg snapshot), with the columns that the version had."""
         if version is None:
             return []
         if (name, version) not in self._rows:

@@ -1,4 +1,4 @@
-"""Checks which tags, branches and versions maintenance keeps, and which it drops."""
+"""Checks which tags, branches and versions (Iceberg snapshots) maintenance keeps, and which it drops."""
 
 from __future__ import annotations
 
