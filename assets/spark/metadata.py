@@ -4,8 +4,8 @@ A query of a metadata table needs a Spark job, which takes half a second in a ne
 takes milliseconds.
 
 Invariants:
-    - All other Spark modules use this module to check whether a table exists, and to read its versions (Iceberg
-      snapshots), references (branches and tags) and properties.
+    - All other Spark modules use this module to check whether a table exists. They also use it to read the table's
+      versions (Iceberg snapshots), references (branches and tags) and properties.
     - Nothing is cached between two calls, so every result is current.
 """
 

@@ -68,8 +68,8 @@ class Abandon:
 class KillWorker:
     """Sends a signal to a process that is not an operator: when it makes a certain call, or after some seconds.
 
-    ``who`` is the beginning of the process's name: `w` (a worker), `run` (a recovery run), `tick` (a tick, that is, one
-    run, of the recovery sensor) or `hook` (a tick of the sensor that posts to the webhook).
+    ``who`` is the beginning of the process's name: `w` is a worker, and `run` is a recovery run. A tick is one run of a
+    sensor: `tick` is a tick of the recovery sensor, and `hook` is a tick of the sensor that posts to the webhook.
     """
 
     who: str

@@ -1,7 +1,8 @@
 """Draws the schedule of a seed: how the processors run, and which faults occur when.
 
-A point is a place in a call where a process may be killed. A fault waits for a number of points, and then often for a
-point with a certain name, for instance a step of the commit cycle. The details of a fault are drawn when it occurs.
+A point is a place in a call where a process may be killed. A fault waits for a number of points. Some faults then
+wait for a point with a certain name, for instance a step of the commit cycle. The details of a fault are drawn when it
+occurs.
 """
 
 from __future__ import annotations

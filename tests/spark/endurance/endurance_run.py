@@ -5,8 +5,8 @@ standalone Spark cluster. Meanwhile keys are cleared, the store is rebuilt, the 
 again, and earlier versions are restored. Driver, executor and worker are killed with ``kill -9``. A seed draws the
 order.
 
-Every published version of the table (an Iceberg snapshot) is compared with counts that DuckDB computes from the source
-topic, up to the version's input offsets. The independent program ``docs/verify.py`` compares each version with its
+Every published version of the table (an Iceberg snapshot) is compared with counts that DuckDB computes. DuckDB reads
+the source topic up to the version's input offsets. The independent program ``docs/verify.py`` compares each version with its
 changelog, its manifest and its base (the version that it extends).
 """
 

@@ -56,8 +56,8 @@ class Floors:
 class Transaction:
     """One committed transaction in a partition of the changelog.
 
-    ``offset`` is its last offset in the changelog, ``input`` is the input offset that it stored, and ``keys`` maps each
-    written key to whether it was deleted.
+    ``offset`` is its last offset in the changelog. ``input`` is the input offset that it stored. ``keys`` maps each
+    written key to True if the transaction deleted it, else to False.
     """
 
     offset: int
