@@ -6,8 +6,8 @@ again, and earlier versions are restored. Driver, executor and worker are killed
 order.
 
 Every published version of the table (an Iceberg snapshot) is compared with counts that DuckDB computes. DuckDB reads
-the source topic up to the version's input offsets. The independent program ``docs/verify.py`` compares each version with its
-changelog, its manifest and its base (the version that it extends).
+the source topic up to the version's input offsets. The independent program ``docs/verify.py`` compares each version
+with its changelog, its manifest and its base (the version that it extends).
 """
 
 from __future__ import annotations
