@@ -43,7 +43,7 @@ from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis
-from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
+from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe, silence_of
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import incident_of, last_apply, strangers_beside
@@ -184,7 +184,7 @@ class _Tick:
         )
         self.sentences += found.sentences
         if found.old is not None:
-            self._report(name, judge_behind(found.old), None)
+            self._report(name, judge_behind(found.old, silence_of(self.world)), None)
         seen = found.seen
         if seen is None:
             return

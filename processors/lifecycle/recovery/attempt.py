@@ -67,6 +67,7 @@ from holdfast.processors.lifecycle.recovery.remedies import (
     Wait,
     action_for,
     decide_slots,
+    retry_of,
 )
 from holdfast.processors.lifecycle.verbs.refusals import shared_with
 from holdfast.processors.lifecycle.world.setting_aside import set_aside
@@ -390,7 +391,7 @@ class _Recovery:
         gravest = worst(found)
         name = self._rollout.processor
         action = action_for(gravest.kind, self._case(gravest), gravest.error if isinstance(gravest, Failed) else {})
-        asked = action or f"see `holdfast logs {name}`; then holdfast incidents retry {self._incident.id}"
+        asked = action or f"see `holdfast logs {name}`; then {retry_of(self._incident.id)}"
         kind = gravest.kind if gravest.needs_recovery else self._incident.kind
         self._registry.decide_incident(self._incident.id, kind, Restart.name, asked)
         sick = {slot: each.sentence for slot, each in found.items() if each.needs_recovery}
@@ -420,12 +421,9 @@ class _Recovery:
         """Raises HeldElsewhere if another installation has workers, because they would compete for partitions."""
         name, others = self._rollout.processor, self._policy.strangers()
         if others:
-            raise HeldElsewhere(
-                shared_with(name, others),
-                action=f"stop {name} there (`holdfast apply stop {name}` in that installation), or stop it here; then: "
-                f"holdfast incidents retry {self._incident.id}",
-                members="; ".join(others),
-            )
+            there = f"stop {name} there (`holdfast apply stop {name}` in that installation), or stop it here"
+            action = f"{there}; then: {retry_of(self._incident.id)}"
+            raise HeldElsewhere(shared_with(name, others), action=action, members="; ".join(others))
 
     def _fence(self, sick: Iterable[str]) -> str:
         """Kill the old processes in these slots; returns a text about what was done."""

@@ -179,6 +179,8 @@ class Outdated:
     """Holdfast's registry lacks the newest deployment, so the desired state is unknown; a person must correct it."""
 
     behind: Behind
+    #: The action that makes the supervisor answer again; empty if it answers.
+    hangs: str = ""
     kind: ClassVar[Kind] = "registry-behind"
     needs_recovery: ClassVar[bool] = False
 

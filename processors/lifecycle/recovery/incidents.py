@@ -46,7 +46,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
 from holdfast.processors.lifecycle.recovery.limits import Limits
-from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots
+from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots, retry_of
 
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
@@ -143,6 +143,15 @@ def observe(
     return found | {slot: replace(found[slot], diagnosis=other) for slot, other in others.items()}
 
 
+def silence_of(world: World) -> str:
+    """The action that makes the supervisor answer again; empty if the supervisor answers or does not run."""
+    try:
+        world.deployer.running()
+    except SupervisorSilent as hangs:
+        return hangs.action or ""
+    return ""
+
+
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
     """The program; if the supervisor reports a start time in the future, the kernel's start time replaces that time."""
     if program.pid is None or not is_ahead(program.since, now):
@@ -157,7 +166,7 @@ def _unsupervised(
     """The observation of one worker while the supervisor does not answer, so that only the worker's answer is known."""
     status = world.statuses(desired.processor, slot).status()
     if old is not None:
-        return Observation(None, status, Outdated(old))
+        return Observation(None, status, Outdated(old, hangs.action or ""))
     may_end = status is None or age_s(desired.updated_at, world.clock()) < limits.stop_s
     if desired.desired == "stopped" and may_end:
         return Observation(None, status, NotDeployed(status is not None, hangs.action or ""))
@@ -235,7 +244,7 @@ def _stop_trying(
         f"It crashed {limits.incidents} times within {limits.retry_s:.0f} s: restarts don't help. Last time: "
         f"{' '.join(detail.values())}"
     )
-    action = f"read `holdfast logs {processor}`, repair the cause, then: holdfast incidents retry {incident.id}"
+    action = f"read `holdfast logs {processor}`, repair the cause, then: {retry_of(incident.id)}"
     world.registry.decide_incident(incident.id, "crash-loop", Ask.name, action)
     world.registry.ask_about(incident.id, sick)
     world.registry.note_incident(incident.id, "ask", f"{reason} What to do: {action}", now)

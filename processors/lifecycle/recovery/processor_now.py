@@ -85,7 +85,7 @@ def judge(
     # If Holdfast's registry was replaced by an older backup, it may list an apply (execution of a plan) as open that
     # has ended. So applies are not judged.
     if isinstance(gravest, Outdated):
-        return judge_behind(gravest.behind)
+        return judge_behind(gravest.behind, gravest.hangs)
     if begun is not None and is_broken_off(begun):
         return judge_interrupted(begun, found, incident)
     answer = judge_pause(judge_working(found, incident, now, lag=lag, processor=processor) or STARTING, last)

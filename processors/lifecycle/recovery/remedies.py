@@ -167,6 +167,11 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
     return Restart() if action is None else Ask(found.sentence, action)
 
 
+def retry_of(incident: int) -> str:
+    """The command that lets recovery try an incident again, which it gave up."""
+    return f"holdfast incidents retry {incident}"
+
+
 def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
     """The one action that repairs a fault which no restart repairs; None if a restart may help."""
     name, fields = case.processor, error.get("fields") or {}

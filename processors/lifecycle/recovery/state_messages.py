@@ -141,10 +141,11 @@ def follow(
             lasting.add(place)
             is_other = asked[place].action != told.need.action and _is_settled(told, now)
             changed = now if is_other else told.changed
-            after[name] = msgspec.structs.replace(told, need=asked[place], changed=changed)
+            posted = told.posted or _is_settled(told, now)
+            after[name] = msgspec.structs.replace(told, need=asked[place], changed=changed, posted=posted)
         elif told.need.subject in unread:
             after[name] = told
-        elif _is_settled(told, now):
+        elif told.posted or _is_settled(told, now):
             after[name] = msgspec.structs.replace(told, ended=now)
     for place, need in asked.items():
         if place not in lasting:
@@ -161,7 +162,7 @@ def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime
     found = []
     for told in states.values():
         until = now if told.ended is None else told.ended
-        if not _is_settled(told, until):
+        if not (told.posted or _is_settled(told, until)):
             continue
         found.append(_message(told, "", told.need.title, told.since))
         if told.changed is not None and _lasts(told.changed, until, SETTLED_S):

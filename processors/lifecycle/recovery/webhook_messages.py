@@ -81,6 +81,8 @@ class SeenNeed(msgspec.Struct, frozen=True):
     since: datetime
     ended: datetime | None = None
     changed: datetime | None = None
+    #: Whether its first message was due in some tick. The time of that tick may have been wrong.
+    posted: bool = False
 
     @property
     def identity(self) -> str:

@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.lagging import Lag, is_lasting, lagging_words
 from holdfast.processors.lifecycle.recovery.limits import ATTEMPTS
-from holdfast.processors.lifecycle.recovery.remedies import Wait
+from holdfast.processors.lifecycle.recovery.remedies import Wait, retry_of
 from holdfast.processors.lifecycle.verbs.refusals import shared_with
 
 #: Name of the asset check.
@@ -99,7 +99,7 @@ def judge_working(
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
-        return judge_behind(gravest.behind)
+        return judge_behind(gravest.behind, gravest.hangs)
     if isinstance(gravest, NotDeployed):
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
@@ -137,10 +137,15 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
     return replace(answer, text=f"{text} {left}{ACTION_MARK}{todo}", only_warns=False)
 
 
-def judge_behind(old: Behind) -> Answer:
-    """The result of the check if Holdfast's registry is a restored backup without the processor's newest deployment."""
-    text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
-    return Answer(False, "registry-behind", text, action=old.action)
+def judge_behind(old: Behind, hangs: str = "") -> Answer:
+    """The answer if Holdfast's registry was replaced by a backup, so that it lacks the newest deployment.
+
+    ``hangs`` is the action that makes a silent supervisor answer again. It comes first, because the correction of the
+    registry asks the supervisor for the running workers.
+    """
+    action = f"{hangs} Then: {old.action}" if hangs else old.action
+    text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {action}"
+    return Answer(False, "registry-behind", text, action=action)
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None = None) -> Answer:
@@ -176,7 +181,10 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
     failed = incident if incident is not None and incident.outcome == "failed" else None
     down = any(each.needs_recovery for each in found.values())
     if failed is not None and down and not held and way_on.needs_workers(begun):
-        return f"{failed.action}; then, when all workers run: {action}"
+        if retry_of(failed.id) in failed.action:
+            return f"{failed.action}; then, when all workers run: {action}"
+        # The incident's action is an apply of its own, which is refused while this one is open.
+        return f"holdfast apply abandon {begun.id} --reason WHY; then: {failed.action}"
     if not any(map(_ended_by_itself, found.values())) or not way_on.waits_with_whole_state(begun):
         return action
     instead = f"holdfast apply abandon {begun.id} --reason WHY"

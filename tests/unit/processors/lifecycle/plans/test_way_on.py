@@ -312,6 +312,9 @@ def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: 
     record = interrupted(Restart("orders"), installed)
     old = Behind("orders", None, Recorded(3, "v2"))
     assert judge({"0": Outdated(old)}, None, record, record, NOW).action == old.action
+    silent = judge({"0": Outdated(old, HANGS.action or "")}, None, record, record, NOW)
+    assert silent.action == f"{HANGS.action} Then: {old.action}", "the correction asks the supervisor"
+    assert silent.text.endswith(silent.action)
 
 
 def test_workers_of_another_installation_are_stopped_before_the_version_is_deployed_that_is_recorded(
@@ -413,6 +416,11 @@ def test_a_worker_that_recovery_gave_up_is_started_before_an_apply_that_needs_it
     assert judge_interrupted(record, killed, failed).action == f"{retry}; then, when all workers run: {resume}"
     for found, incident in (({"0": Healthy("running")}, failed), (killed, None), (killed, replace(failed, outcome=""))):
         assert judge_interrupted(record, found, incident).action == resume
+    apply = replace(failed, action="holdfast apply deploy orders")
+    abandon = f"holdfast apply abandon {record.id} --reason WHY"
+    assert judge_interrupted(record, killed, apply).action == f"{abandon}; then: {apply.action}", (
+        "it is refused beside it"
+    )
     there = "stop orders there (`holdfast apply stop orders` in that installation)"
     answer = judge_interrupted(record, killed, replace(failed, action=f"{there}, or stop it here; then: {retry}"))
     assert judge_beside(answer, "orders", OTHERS).action.count(there) == 1

@@ -412,6 +412,18 @@ def test_a_state_that_began_while_the_clock_was_ahead_is_told_and_over(ahead: ti
     assert [each.event for each in messages_of(states, DAY, after(30))] == ["state.needs", "state.over"]
 
 
+def test_what_was_told_while_the_clock_was_ahead_is_over_once_it_ended() -> None:
+    """Found by a course: the clock was six hours ahead for one tick, in which a state seemed to last."""
+    states = follow({}, [need()], (), NOW)
+    ahead = NOW + timedelta(hours=6)
+    states = follow(states, [need()], (), ahead)
+    (told,) = messages_of(states, DAY, ahead)
+    states = follow(states, [need()], (), after(5))
+    assert messages_of(states, DAY, after(5)) == [told], "it is told already"
+    states = follow(states, [], (), after(10))
+    assert [each.id for each in messages_of(states, DAY, after(10))] == [told.id, f"{told.id}-over"]
+
+
 def test_what_ends_before_it_is_told_is_forgotten_and_another_state_is_told_anew() -> None:
     states = follow({}, [need()], (), NOW)
     assert follow(states, [], (), after(5)) == {}
