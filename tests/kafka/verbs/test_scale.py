@@ -25,7 +25,7 @@ from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
-from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restart, Scale, Stop
+from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Prefix, Restart, Scale, Stop
 from holdfast.processors.lifecycle.recovery.attempt import recover
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
 from holdfast.processors.lifecycle.recovery.limits import Limits
@@ -237,7 +237,7 @@ def _clear_all_but_one_stage(wide: Operated) -> None:
 
     After the resume, a restart is accepted again.
     """
-    clear = wide.verbs.plan(Clear(wide.group))
+    clear = wide.verbs.plan(Clear(wide.group, selection=Prefix("k")))  # all keys; `Everything` needs a stop
     struck: set[str] = set()
     with pytest.raises(Killed):
         wide.verbs.apply(clear, confirmed=clear.hash, tell=killing_at_stages(struck))
