@@ -32,8 +32,6 @@ from holdfast.infra.system.files import locked
 
 #: Maximum seconds that a copy waits while another process has locked the registry.
 WAIT_S = locks.ATTEMPTS * locks.BUSY_TIMEOUT_S
-#: Endings of the files that SQLite keeps beside a database file.
-_BESIDE = ("-wal", "-shm", "-journal")
 #: Middle part of the names of unfinished copies.
 _PART = ".part-"
 #: SQLite's codes for a file whose content is damaged, or that is no database.
@@ -219,7 +217,7 @@ def _is_whole(live: Path) -> bool:
 
 def _set_aside(live: Path, aside: Path | None) -> None:
     """Rename the registry's file and SQLite's files beside it; without ``aside``, delete what a lost file left."""
-    for end in ("", *_BESIDE):
+    for end in ("", *schema.BESIDE):
         part = live.with_name(live.name + end)
         if aside is None:
             part.unlink(missing_ok=True)
@@ -242,5 +240,5 @@ def _partial(final: Path) -> Iterator[Path]:
     try:
         yield Path(name)
     finally:
-        for end in ("", *_BESIDE):
+        for end in ("", *schema.BESIDE):
             Path(name + end).unlink(missing_ok=True)

@@ -40,6 +40,8 @@ WAL_RETRY_S = 0.005
 _ADVISORY_LOCK = int.from_bytes(b"holdfast", "big")
 
 _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
+#: Endings of the files that SQLite keeps beside a database file.
+BESIDE = ("-wal", "-shm", "-journal")
 #: Name of the table in which the library for migrations keeps the schema's version.
 VERSION_TABLE = "alembic_version"
 
@@ -152,7 +154,7 @@ def _begin_file(path: Path) -> None:
     with locked(path.with_name(f"{path.name}.lock")):
         if path.exists():
             return
-        for left in ("-wal", "-shm", "-journal"):
+        for left in BESIDE:
             path.with_name(path.name + left).unlink(missing_ok=True)
         path.touch()
 

@@ -106,7 +106,8 @@ class OperationWorld(LifecycleWorld):
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
         #: The slots (places of workers) whose workers end with ``NoConfiguration`` until a person repairs it.
         self.broken_slots: set[str] = set()
-        #: The releases that have worked (processed all partitions), each once; the one that worked last is at the end.
+        #: The releases that have worked (processed all partitions). The list has each release once. The release that
+        #: worked last is at the end.
         self.worked: list[str] = []
         #: Slot (place of a worker) -> the versions of the two modules that its last worker has imported.
         self.imported: dict[str, Imported] = {}

@@ -213,11 +213,12 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
 
     world, found = build_world(settings, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
-    for deployment in registry.deployments():
+    deployments = registry.deployments()
+    for deployment in deployments:
         rows, why = describe_processor(deployment, world, limits)
         document["processors"] += rows
         found += why
-    for begun, answer in applies_beside(world, {each.processor for each in registry.deployments()}):
+    for begun, answer in applies_beside(world, {each.processor for each in deployments}):
         found += [reasons.of_apply(begun, answer)] if is_broken_off(begun) else []
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}

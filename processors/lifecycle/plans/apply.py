@@ -403,7 +403,7 @@ def is_free(record: ApplyRecord, holder: Holder) -> bool:
 def _in_progress(record: ApplyRecord, begun: Plan | None, how: str) -> ApplyInProgress:
     total = "an unknown number of stages" if begun is None else count_of(len(begun.stages), "stage")
     where = f"{len(record.done)} of {total} done"
-    abandon, on = f"holdfast apply abandon {record.id} --reason WHY", way_on.way_on(record)
+    abandon, on = way_on.abandon_of(record), way_on.way_on(record)
     action = f"Let it finish, or complete it: `{on}`. To end it without its remaining stages: `{abandon}`."
     why = f" It stopped because: {in_one_line(record.reason)}" if record.reason else ""
     return ApplyInProgress(

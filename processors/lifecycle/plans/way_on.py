@@ -121,6 +121,11 @@ def needs_workers(record: ApplyRecord) -> bool:
     return isinstance(first, _BY_WORKERS)
 
 
+def abandon_of(record: ApplyRecord) -> str:
+    """The command that ends an open apply (execution of a plan) without its remaining stages."""
+    return f"holdfast apply abandon {record.id} --reason WHY"
+
+
 def way_on(record: ApplyRecord) -> str:
     """The command with which a user ends an open apply, for example ``holdfast apply resume 7``.
 
@@ -128,7 +133,7 @@ def way_on(record: ApplyRecord) -> str:
     """
     begun = read(record)
     if begun is None or isinstance(begun.request, Compact):
-        return f"holdfast apply abandon {record.id} --reason WHY"
+        return abandon_of(record)
     if begun.after_kill == "go on":
         return f"holdfast apply resume {record.id}"
     return command_of(begun.request)

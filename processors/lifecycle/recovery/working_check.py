@@ -179,15 +179,14 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
     """
     action, held = way_on.way_on(begun), way_on.keeps_recovery_away(begun)
     failed = incident if incident is not None and incident.outcome == "failed" else None
-    down = any(each.needs_recovery for each in found.values())
+    down, instead = any(each.needs_recovery for each in found.values()), way_on.abandon_of(begun)
     if failed is not None and down and not held and way_on.needs_workers(begun):
         if retry_of(failed.id) in failed.action:
             return f"{failed.action}; then, when all workers run: {action}"
         # The incident's action is an apply of its own, which is refused while this one is open.
-        return f"holdfast apply abandon {begun.id} --reason WHY; then: {failed.action}"
+        return f"{instead}; then: {failed.action}"
     if not any(map(_ended_by_itself, found.values())) or not way_on.waits_with_whole_state(begun):
         return action
-    instead = f"holdfast apply abandon {begun.id} --reason WHY"
     if held:
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
     if failed is None or failed.opened_at < begun.started_at:
