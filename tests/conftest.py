@@ -24,6 +24,7 @@ from holdfast.infra import masking
 from holdfast.infra.setup.java import Java, find_java
 from holdfast.infra.system import privacy
 from holdfast.orchestration.commands import options
+from tests.mechanics.constants import Constants
 from tests.mechanics.json_answers import compared_text
 from tests.mechanics.leftovers import end_leftovers
 from tests.mechanics.tiers import (
@@ -188,6 +189,20 @@ def answers_fit_their_schemas() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "as_text", compared_text(options.as_text))
         yield
+
+
+@pytest.fixture(scope="session")
+def constants() -> Constants:
+    """The constants of the product's modules at the first test."""
+    return Constants()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def constants_stay(constants: Constants) -> Iterator[None]:
+    """Fail a module whose tests leave a changed constant behind, because later tests in this process would use it."""
+    constants.look()
+    yield
+    assert not (changes := constants.look()), f"constants are changed for the tests after this module: {changes}"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -30,6 +30,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from tests.kafka.conftest import SESSION_MS, Stream, Worker, wait_for
+from tests.mechanics.constants import build_of
 
 #: The first event time. It is a multiple of the window size since the epoch.
 BEGIN_MS = 1_690_000_000_000
@@ -160,9 +161,7 @@ class Scenario:
 
     def application(self) -> Application:
         """The same application as in the worker processes, for provisioning and inspection."""
-        namespace: dict[str, Any] = {}
-        exec(self.definition, namespace)
-        made: Application = namespace["build"](self.stream.bootstrap, self.stream.group)
+        made: Application = build_of(self.definition)(self.stream.bootstrap, self.stream.group)
         return made
 
     # -- progress -----------------------------------------------------------------------------------------------------

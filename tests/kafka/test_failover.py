@@ -18,6 +18,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.kafka.faults.verification import verify
+from tests.mechanics.constants import build_of
 from tests.mechanics.tiers import variants
 
 DAY_S = 86_400.0
@@ -161,7 +162,7 @@ def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_o
 
     The owner of the task dies while many windows close and many timers fire at once.
     """
-    stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
+    stream.application = lambda: build_of(TIMED)(stream.bootstrap, stream.group)
     stream.provision()
     workers = worker("0", home="home-0"), worker("1", home="home-1")
     for each in workers:
@@ -190,13 +191,6 @@ def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_o
     logs = [f"{stream.group}-{store}-changelog" for store in ("tens", "timed")]
     whole = sum(stream.topics.end_offsets(log, committed=False)[number] for log in logs)
     assert restored < whole / 2, f"{restored} records replayed of {whole}"
-
-
-def definition_of(text):
-    """The function `build` in the source text of a definition."""
-    namespace = {}
-    exec(text, namespace)  # the definition of the processor that the worker processes import
-    return namespace["build"]
 
 
 def feed_timed(stream, messages):

@@ -17,6 +17,7 @@ from holdfast import Application
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
+from tests.mechanics.constants import build_of
 
 ROWS = 6_000
 
@@ -81,9 +82,7 @@ def test_rows_are_whole_at_a_start_and_followed_live(
 ) -> None:
     planes = TopicSpec(f"{stream.group}-planes", 3, 1, {"cleanup.policy": "compact"})
     stream.topics.create(planes)
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition of the processor that the worker process imports
-    application: Application = namespace["build"](stream.bootstrap, stream.group)
+    application: Application = build_of(DEFINITION)(stream.bootstrap, stream.group)
     stream.application = lambda: application
     stream.provision()
     write(stream, ((f"P{each}", each) for each in range(ROWS)))

@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
+from tests.mechanics.constants import build_of
 from tests.mechanics.tiers import variants
 
 WINDOW_MS, GRACE_MS, PER_S = 2_000, 500, 90
@@ -47,9 +48,7 @@ if "TEST_GROUP" in os.environ:
 
 
 def applied(stream: Any) -> Application:
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the worker processes import
-    made: Application = namespace["build"](stream.bootstrap, stream.group)
+    made: Application = build_of(DEFINITION)(stream.bootstrap, stream.group)
     return made
 
 
