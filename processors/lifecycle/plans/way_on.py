@@ -47,6 +47,8 @@ from holdfast.processors.lifecycle.plans.stages import (
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
 #: Stages that running workers carry out. Such a stage fails while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
+#: Stages that start or resume workers, and fail if a worker does not start.
+_STARTS = (ResumeProcessor, RunProcessor)
 #: Stages that start, stop or pause workers, prepare a version, or only compare.
 _CHANGES_NO_STATE = (
     CheckLocalState,
@@ -100,12 +102,28 @@ def waits_with_whole_state(record: ApplyRecord) -> bool:
     It is also complete if all stages after the start only stop workers, or delete old state or temporary topics.
     """
     plan = read(record)
-    if plan is None:
-        return False
-    done, after = plan.stages[: len(record.done)], plan.stages[len(record.done) :]
+    return plan is not None and _starts_whole(plan, len(record.done))
+
+
+def resumes_to_whole_state(record: ApplyRecord) -> bool:
+    """Whether a resumed apply (execution of a plan) comes to a stage that starts workers while the state is complete.
+
+    If the workers do not start there, ``waits_with_whole_state`` is true, and the apply may be abandoned.
+    """
+    plan = read(record)
+    if plan is None or needs_workers(record) or paused_start(plan.stages[: len(record.done)]) is not None:
+        return False  # The apply first starts workers with state that may be changed in part, or needs running ones.
+    starts = (at for at in range(len(record.done), len(plan.stages)) if isinstance(plan.stages[at], _STARTS))
+    first = next(starts, None)
+    return first is not None and _starts_whole(plan, first)
+
+
+def _starts_whole(plan: Plan, number: int) -> bool:
+    """Whether the stage with this index, from 0, starts or resumes workers while the state is complete."""
+    done, after = plan.stages[:number], plan.stages[number:]
     unchanged = all(isinstance(stage, _CHANGES_NO_STATE) for stage in done)
     later = all(isinstance(stage, _REMOVES_REST) for stage in after[1:])
-    return isinstance(next(iter(after), None), RunProcessor | ResumeProcessor) and (unchanged or later)
+    return isinstance(next(iter(after), None), _STARTS) and (unchanged or later)
 
 
 def needs_workers(record: ApplyRecord) -> bool:

@@ -289,7 +289,7 @@ def test_workers_of_another_installation_are_stopped_before_an_apply_can_be_ende
     world = replace(installed.world, strangers=lambda processor: OTHERS)
     answer = processor_now("orders", world, Limits()).answer
     there = "stop orders there (`holdfast apply stop orders` in that installation)"
-    assert answer.action == f"{there}; then: holdfast apply resume {record.id}"
+    assert answer.action.startswith(f"{there}; then: holdfast apply resume {record.id}")
     assert answer.text.endswith(f"share its partitions. What to do: {answer.action}")
     with pytest.raises(PlanRefused, match="client id holdfast-orders-bbbb-0"):
         refuse_beside(record, world)
@@ -363,10 +363,14 @@ def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_
     instead = f"holdfast apply abandon {record.id} --reason WHY"
     resume = f"holdfast apply resume {record.id}"
     assert judge_interrupted(record, FAILS).action == (
-        f"{resume}; or, if its workers end again: {instead}, and recovery continues."
+        f"{resume}; or, if its workers do not start: {instead}, and recovery continues."
     )
     assert judge_interrupted(record, {"0": Healthy("running")}).action == resume
-    assert judge_interrupted(replace(record, done=()), FAILS).action == resume, "its state is half set aside"
+    early = replace(record, done=())
+    assert judge_interrupted(early, FAILS).action == (
+        f"{resume}; or, if its workers do not start: {instead}, and recovery continues."
+    ), "the start comes later, with whole state"
+    assert judge_interrupted(early, {"0": NotDeployed()}).action == resume, "recovery would start no worker"
 
 
 def test_a_clear_that_changed_nothing_yet_may_be_abandoned_if_its_workers_do_not_start(installed: Installation) -> None:
@@ -381,7 +385,7 @@ def test_a_clear_that_changed_nothing_yet_may_be_abandoned_if_its_workers_do_not
     record = broken_off(plan, installed, starts + 1)
     resume, instead = f"holdfast apply resume {record.id}", f"holdfast apply abandon {record.id} --reason WHY"
     assert judge_interrupted(record, FAILS).action == (
-        f"{resume}; or, if its workers end again: {instead}, and recovery continues."
+        f"{resume}; or, if its workers do not start: {instead}, and recovery continues."
     )
     told: list[str] = []
 
