@@ -23,7 +23,7 @@ def outcome_of() -> Iterator[Callable[[int], Outcome]]:
         yield cache(runner.run)
 
 
-@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=2, quick=1))
+@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=1))
 def test_what_a_plan_says_is_what_happens_whoever_dies(outcome_of: Callable[[int], Outcome], first: int) -> None:
     for seed in range(first, first + SHARE):
         outcome = outcome_of(seed)
@@ -32,6 +32,6 @@ def test_what_a_plan_says_is_what_happens_whoever_dies(outcome_of: Callable[[int
 
 @pytest.mark.slow
 def test_operators_and_workers_die_and_applies_are_gone_on_with(outcome_of: Callable[[int], Outcome]) -> None:
-    outcomes = [outcome_of(seed) for seed in range(2 * SHARE)]
-    assert sum(outcome.struck for outcome in outcomes) > 20
+    outcomes = [outcome_of(seed) for seed in range(SHARE)]
+    assert sum(outcome.struck for outcome in outcomes) > 10
     assert any("resumed" in line for outcome in outcomes for line in outcome.told)

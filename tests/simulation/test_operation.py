@@ -14,7 +14,7 @@ import pytest
 from tests.mechanics.tiers import named
 from tests.simulation.operation import COURSES, FILES, SHARE, TESTED, OperationRunner, Outcome, operation_runner, shares
 from tests.simulation.operation_steps import Ask, Both
-from tests.simulation.planted import seeds_until_caught
+from tests.simulation.planted import not_caught, seeds_until_caught
 from tests.simulation.planted_operation import BUGS, Planted
 
 SEEDS_MAX = 400
@@ -81,7 +81,7 @@ def test_a_course_is_cut_down_to_the_steps_that_it_needs(runner: OperationRunner
 @pytest.mark.parametrize("bug", named(BUGS))
 def test_the_bug_is_caught(runner: OperationRunner, bug: Planted, known: bool) -> None:
     caught = seeds_until_caught(runner, bug, SEEDS_MAX, known=known)
-    assert caught is not None, f"{SEEDS_MAX} courses ran with this bug, and nothing was found"
+    assert caught is not None, not_caught(bug, "tests.simulation.planted_operation")
 
 
 def test_the_documentation_lists_every_planted_bug() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mechanics.tiers import named
 from tests.simulation.lifecycle import lifecycle_runner
-from tests.simulation.planted import seeds_until_caught
+from tests.simulation.planted import not_caught, seeds_until_caught
 from tests.simulation.planted_verbs import BUGS, Planted
 
 SEEDS_MAX = 60
@@ -30,7 +30,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 def test_the_bug_is_caught(bug: Planted, known: bool) -> None:
     with lifecycle_runner() as seeds:
         caught = seeds_until_caught(seeds, bug, SEEDS_MAX, known=known)
-    assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
+    assert caught is not None, not_caught(bug, "tests.simulation.planted_verbs")
 
 
 def test_the_documentation_lists_every_planted_bug() -> None:
