@@ -46,7 +46,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
 from holdfast.processors.lifecycle.recovery.limits import Limits
-from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots, retry_of
+from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, asked_by, decide_slots, retry_of
 
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
@@ -334,7 +334,8 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
     late = abs((incident.opened_at - before.closed_at).total_seconds()) >= BEFORE_S
     if late or (deployed_at is not None and deployed_at > before.closed_at):
         return {}
-    return {slot: Ask(sentence, before.action) for slot, sentence in before.asks.items()}
+    action = asked_by(before.action, before.id, incident.id)
+    return {slot: Ask(sentence, action) for slot, sentence in before.asks.items()}
 
 
 def is_left_alone(processor: str, world: World) -> bool:

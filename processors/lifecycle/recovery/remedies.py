@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -170,6 +171,14 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
 def retry_of(incident: int) -> str:
     """The command that lets recovery try an incident again, which it gave up."""
     return f"holdfast incidents retry {incident}"
+
+
+def asked_by(action: str, before: int, incident: int) -> str:
+    """An action of the incident ``before`` as an action of the incident that follows it.
+
+    A command that retries the former incident becomes the command that retries the present one.
+    """
+    return re.sub(rf"{re.escape(retry_of(before))}\b", retry_of(incident), action)
 
 
 def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:

@@ -185,13 +185,13 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
             return f"{failed.action}; then, when all workers run: {action}"
         # The incident's action is an apply of its own, which is refused while this one is open.
         return f"{instead}; then: {failed.action}"
-    waits = way_on.waits_with_whole_state(begun)
+    waits, comes = way_on.waits_with_whole_state(begun), way_on.resumes_to_whole_state(begun)
     meant = any(not isinstance(each, NotDeployed) for each in found.values())
-    if held and (down if waits else meant and way_on.resumes_to_whole_state(begun)):
+    if held and (down if waits else meant and comes):
         # Named also where no worker has failed yet, because nobody knows whether a killed or stopped worker can start.
         return f"{action}; or, if its workers do not start: {instead}, and recovery continues."
     ended = any(map(_ended_by_itself, found.values()))
-    if held or not waits or not ended or failed is None or failed.opened_at < begun.started_at:
+    if held or not (waits or comes) or not ended or failed is None or failed.opened_at < begun.started_at:
         return action
     # `holdfast apply resume` is not proposed, because recovery has already restarted the workers without success.
     return f"{instead}; then: {failed.action}"

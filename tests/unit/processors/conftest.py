@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +63,17 @@ def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def temporary_in_memory(in_memory: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put temporary folders into memory, too.
+
+    Each run of ``InMemoryCluster`` keeps its state in one. To open, close and delete a RocksDB takes 6 ms of CPU and
+    0.09 s on a disk, and 2 ms in memory.
+    """
+    if in_memory is not None:
+        monkeypatch.setattr(tempfile, "tempdir", str(in_memory))
 
 
 @pytest.fixture(autouse=True)

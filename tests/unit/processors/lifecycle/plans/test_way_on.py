@@ -406,6 +406,10 @@ def test_where_recovery_found_that_a_version_does_not_start_its_action_follows(i
     failed = replace(FAILED, opened_at=record.started_at, closed_at=record.started_at)
     abandon = f"holdfast apply abandon {record.id} --reason WHY"
     assert judge_interrupted(record, FAILS, failed).action == f"{abandon}; then: go back to version v1"
+    begun = replace(record, done=())
+    assert judge_interrupted(begun, FAILS, failed).action == f"{abandon}; then: go back to version v1", (
+        "the same restart would stop the workers, and start them as recovery did"
+    )
     before = replace(failed, opened_at=record.started_at - timedelta(seconds=1))
     for other in (None, before, replace(failed, outcome="recovered")):
         assert judge_interrupted(record, FAILS, other).action == way_on(record)

@@ -71,6 +71,24 @@ def test_no_worker_is_started_beside_those_of_another_installation(installed: In
     assert (again.outcome, installed.done) == ("resolved", ["start 0"])
 
 
+def test_the_next_incident_names_itself_and_not_the_one_before(installed: Installation) -> None:
+    """A slot stays with a person, with the action of the former incident. Its retry must be that of the present one.
+
+    The simulation found this case: the retry opened the former incident, and status went on showing the newest one.
+    """
+    installed.worker("0").kill()
+    assert recovered(installed, lambda: (str(OTHER),)).outcome == "failed"
+    installed.pass_time(60)
+    installed.worker("1").kill()
+    assert recovered(installed, lambda: (str(OTHER),)).outcome == "failed"
+    newest, first = installed.registry.incidents()
+    assert first.action.endswith(f"holdfast incidents retry {first.id}")
+    assert newest.action == first.action.replace(f"retry {first.id}", f"retry {newest.id}")
+    assert installed.registry.retry_incident(newest.id, installed.now)
+    again = recovered(installed, lambda: ())
+    assert (again.outcome, installed.done) == ("resolved", ["start 0", "start 1"])
+
+
 def test_a_worker_of_before_is_waited_for_until_its_session_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
