@@ -184,10 +184,18 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"
             if (failure.action or "").startswith(_CORRECT):
-                world.define(world.worked[-1].partition("-")[0])
+                world.define(running_version(world))
                 act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
                 return f"the definition was corrected; holdfast {' '.join(words)}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
+
+
+def running_version(world: OperationWorld) -> str:
+    """The version to which a person corrects a definition: the one that worked last, or the recorded one."""
+    record = world.registry.deployment(GROUP)
+    assert record is not None
+    # a backup of the registry, put back, does not know what has worked since
+    return world.worked[-1].partition("-")[0] if world.worked else record.code_version
 
 
 def run(person: Person, words: list[str]) -> None:
