@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
 from holdfast.infra import masking
 from holdfast.infra.setup.java import Java, find_java
 from holdfast.infra.system import privacy
 from holdfast.orchestration.commands import options
+from tests.mechanics import bytecode, hypothesis_profile  # noqa: F401
 from tests.mechanics.constants import Constants
 from tests.mechanics.json_answers import compared_text
 from tests.mechanics.leftovers import end_leftovers
@@ -42,10 +41,6 @@ from tests.mechanics.tiers import (
 )
 from tests.parts import brokers
 from tests.parts.brokers import TrackedBroker, stop_all
-
-# A slow machine must not fail a property-based test: examples have no deadline, and slow generation is no failure.
-hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-hypothesis_settings.load_profile("any-machine")
 
 # A process that is started in the background ignores SIGINT. Dagster would then ignore SIGTERM as well, in its child
 # processes, too. So restore the default handler.
@@ -109,14 +104,13 @@ def pytest_collection() -> Iterator[None]:
     mistake stale bytecode for current if a test changed a module twice within a second. The collected cases stay in
     memory until the end of the run, so they are frozen: the garbage collector skips them.
     """
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-        sys.dont_write_bytecode = before
+        sys.dont_write_bytecode = bytecode.BEFORE
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -170,13 +164,19 @@ class Seconds:
 class FilesAndSpark(LoadFileScheduling):
     """Gives each test file to one test process, and all Spark files to the same one: its JVM stays warm between files.
 
+    All tidy files go to one process, too, because they share the syntax trees of all modules. So do those of formats,
+    which share a schema registry.
+
     In a thorough run, files in tests/spark/model start a JVM of their own, so any test process may run them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         own_jvm = file.startswith("tests/spark/model/") and self.config.getoption("--tier") == "thorough"
-        return "tests/spark" if file.startswith("tests/spark/") and not own_jvm else file
+        if own_jvm:
+            return file
+        together = ("tests/spark", "tests/tidy", "tests/kafka/formats")
+        return next((folder for folder in together if file.startswith(f"{folder}/")), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:

@@ -20,7 +20,6 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -84,6 +83,9 @@ def bill(packages: list[Locked], version: str) -> str:
             )
         )
     text: str = JsonV1Dot6(made).output_as_string(indent=1)
+    # The import takes 2 s of CPU, and each test process imports this module to collect its cases.
+    from cyclonedx.validation.json import JsonStrictValidator
+
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         raise ValueError(f"the bill does not fit CycloneDX 1.6: {wrong!r}")

@@ -21,6 +21,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -43,6 +44,7 @@ FOLDERS, CRUMBS, METHODS, ATTRIBUTES, TESTS = (
 )
 
 
+@cache
 def found() -> dict[str, dict[str, int]]:
     """Return the numbers that exceed a limit, by kind and place."""
     return {
