@@ -16,8 +16,9 @@ from tests.combinations.grammar import SOURCES, STEPS
 from tests.combinations.run import quiet, run
 from tests.combinations.schedules import REFERENCE, draw_schedule
 from tests.combinations.shrink import shrunk
+from tests.mechanics.tiers import examples
 
-SEEDS = range(600)
+SEEDS = range(examples(600, tested=200))
 
 
 @pytest.fixture(scope="module")

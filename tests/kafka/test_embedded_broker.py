@@ -184,6 +184,7 @@ def test_it_listens_on_loopback_only(make) -> None:
             socket.create_connection((host, address.port), timeout=2)
 
 
+@pytest.mark.thorough
 def test_a_broker_whose_start_was_killed_is_stopped_and_stands_in_no_ones_way(make, tmp_path, broker_jars) -> None:
     folder = tmp_path / "kafka"
     starting = folder / "broker-starting.json"

@@ -15,8 +15,8 @@ MIB = 1 << 20
 BOUND = 256 * MIB
 #: The memory that allocators may keep in addition to the limit. docs/memory.md has the measurements.
 MARGIN = 32 * MIB
-MESSAGES, KEYS = 300_000, 120_000
-#: Padding of each value, in bytes. With it, a run without a limit would need one and a half times the limit.
+MESSAGES, KEYS = 150_000, 120_000
+#: Padding of each value, in bytes. With it, a run without a limit would need 1.4 times the limit.
 PAD = 1_000
 
 PADDED = """

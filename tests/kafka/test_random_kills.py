@@ -41,7 +41,6 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.rocksdb import StateReader
-from tests.mechanics.tiers import variants
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PARTITIONS = 4
@@ -259,7 +258,9 @@ def fleet_of(tmp_path: Path, broker: str, unique: Callable[[str], str]) -> Itera
         fleet.kill_all()
 
 
-@pytest.mark.parametrize("kinds", variants(pytest.param(kinds, id=f"{kinds[0][0]} processes") for kinds in KINDS))
+# In `make test`, kills hit at each step of a commit, and behind `group_by`.
+@pytest.mark.thorough
+@pytest.mark.parametrize("kinds", [pytest.param(kinds, id=f"{kinds[0][0]} processes") for kinds in KINDS])
 def test_killed_processes_lose_nothing(
     fleet_of: Callable[..., Fleet], kinds: list[tuple[int, Guarantee, int, int]]
 ) -> None:

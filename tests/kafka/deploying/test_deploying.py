@@ -115,6 +115,7 @@ def test_a_version_that_fails_is_rolled_back(
     project.counted({b"k0": 30, b"k1": 30})
 
 
+@pytest.mark.thorough
 def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_one(project: Project) -> None:
     project.stream.feed_numbers(20, keys=2)
     version = project.deploy()
