@@ -13,12 +13,24 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
 from holdfast.infra.system.privacy import keep_private  # noqa: E402
+from holdfast.orchestration.host.warm_runs import is_code_server, start_runs_by_fork  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
 from holdfast.orchestration.sensors.recovery import recovery_sensor, run_failures  # noqa: E402
 from holdfast.orchestration.sensors.schedules import upkeep_hourly  # noqa: E402
 from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa: E402
+
+#: The modules that the process of a run needs, apart from this one: see ``warm_runs``.
+NEEDED_BY_RUNS = (
+    "dagster",
+    "holdfast.orchestration.jobs.recover_processor",
+    "holdfast.orchestration.jobs.upkeep",
+    "holdfast.orchestration.resources",
+    "holdfast.orchestration.sensors.recovery",
+    "holdfast.orchestration.sensors.schedules",
+    "holdfast.orchestration.sensors.webhook",
+)
 
 
 def build_recovery(settings: Settings) -> dg.Definitions:
@@ -40,6 +52,8 @@ def _loaded() -> dg.Definitions:
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
     keep_private(settings)
+    if is_code_server():
+        start_runs_by_fork(NEEDED_BY_RUNS)
     return build_recovery(settings)
 
 
