@@ -6,15 +6,16 @@ last worked.
 Invariants:
     - Callers never delete the release that worked last, because a failed deployment rolls back to this release.
     - ``made_at`` is the order of a processor's versions. A rollback or a refused deploy does not change ``made_at``.
+    - Times follow the order in which they are written, also if the clock was ahead before: see ``_later``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, update
 
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
@@ -52,7 +53,7 @@ class ReleaseBook:
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
             key = {"processor": processor, "release_id": release_id}
-            upsert(connection, tables.releases, key, values, first={"made_at": now})
+            upsert(connection, tables.releases, key, values, first={"made_at": _later(connection, key, now)})
 
     def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
         """Record that a release (deployed version) processes every input partition now.
@@ -62,8 +63,11 @@ class ReleaseBook:
         Raises:
             RecordUnknown: The release is unknown.
         """
-        times = {"worked_at": now, "made_at": now} if newest else {"worked_at": now}
-        if not self._database.changed(update(tables.releases).where(*_key(processor, release_id)).values(times)):
+        with self._database.writing() as connection:
+            moment = _later(connection, {"processor": processor, "release_id": release_id}, now)
+            times = {"worked_at": moment, "made_at": moment} if newest else {"worked_at": moment}
+            known = connection.execute(update(tables.releases).where(*_key(processor, release_id)).values(times))
+        if not known.rowcount:
             raise RecordUnknown(
                 f"The registry has no release {release_id!r} of {processor}.",
                 action="Deploy the processor again.",
@@ -114,6 +118,17 @@ class ReleaseBook:
     def _first(self, query: Select[Any]) -> Release | None:
         rows = self._database.rows(query.limit(1))
         return Release(**rows[0]._mapping) if rows else None
+
+
+def _later(connection: Connection, key: Mapping[str, str], now: datetime) -> datetime:
+    """``now``, or a moment behind all times of the processor's other releases.
+
+    A clock that was ahead gave them later times. The newest release would otherwise not be the one that worked last.
+    """
+    others = _RELEASE.processor == key["processor"], _RELEASE.release_id != key["release_id"]
+    query = select(func.max(_RELEASE.made_at), func.max(_RELEASE.worked_at)).where(*others)
+    latest = max(filter(None, connection.execute(query).one()), default=None)
+    return now if latest is None or latest < now else latest + timedelta(microseconds=1)
 
 
 def _key(processor: str, release_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -201,6 +201,29 @@ def test_two_at_once_are_one_after_the_other(registry: Registry) -> None:
             return registry.claim_incident(incident_id, "run", NOW) is not None
 
         assert sorted(at_once(apply, recover)) == [False, True]
+
+
+def test_a_clock_that_was_ahead_does_not_change_the_order_of_releases(registry: Registry) -> None:
+    """The release that worked last is the newest one, also if the clock was ahead when the other one worked.
+
+    The simulation found this case: status named the release of the hour ahead, and a deploy could not change that.
+    """
+    book, ahead = registry.releases, NOW + timedelta(minutes=10)
+    about: dict[str, Any] = {"code_version": "v2", "target": "a:b", "folder": None, "shape": {}}
+    book.record("fleet", "first", **about, now=ahead)
+    book.works("fleet", "first", ahead, newest=True)
+    book.record("fleet", "second", **about, now=NOW)
+    book.works("fleet", "second", NOW, newest=True)
+    book.record("other", "third", **about, now=NOW)
+    found = book.of_version("fleet", "v2")
+    assert found is not None
+    assert found.release_id == "second"
+    assert [each.release_id for each in book.newest("fleet")] == ["second", "first"]
+    former, other = book.before("fleet"), book.of_version("other", "v2")
+    assert former is not None
+    assert former.release_id == "first"
+    assert other is not None
+    assert other.made_at == NOW, "other processors keep their times"
 
 
 @pytest.mark.slow
