@@ -28,6 +28,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     CheckLocalState,
     ClearKeys,
     CompareStores,
+    CreateTopic,
     DeleteStateAside,
     MakeRelease,
     PauseProcessor,
@@ -38,6 +39,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     ResumeProcessor,
     RunProcessor,
     SetPositions,
+    SetTopicConfig,
     Stage,
     StopProcessor,
 )
@@ -49,13 +51,15 @@ HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compac
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
 #: Stages that start or resume workers, and fail if a worker does not start.
 _STARTS = (ResumeProcessor, RunProcessor)
-#: Stages that start, stop or pause workers, prepare a version, or only compare.
+#: Stages that start, stop or pause workers, create or configure topics, prepare a version, or only compare.
 _CHANGES_NO_STATE = (
     CheckLocalState,
+    CreateTopic,
     MakeRelease,
     PauseProcessor,
     ProveVersion,
     RunProcessor,
+    SetTopicConfig,
     StopProcessor,
 )
 #: Stages after which the processor's state is the same as before them, and complete.

@@ -64,6 +64,15 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     )
 
 
+def repairs(facts: Facts, topology: Topology) -> tuple[SetTopicConfig, ...]:
+    """The stages that repair the configuration of changelogs, for a verb that starts workers of this topology.
+
+    A worker does not start while a changelog has another ``cleanup.policy``, because Kafka would delete its state.
+    """
+    decided = stages_of(provisioning.plan(topology, facts.topics, facts.brokers, facts.others))
+    return tuple(stage for stage in decided if isinstance(stage, SetTopicConfig))
+
+
 def stages_of(decided: provisioning.ProvisionPlan) -> tuple[Stage, ...]:
     """Converts the needed changes of topics to the stages of a plan."""
     stages: list[Stage] = []

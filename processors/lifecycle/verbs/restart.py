@@ -5,11 +5,14 @@ A slot is the place of one worker.
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restart
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import missing_topics
 
 #: Typical seconds of a stop and a start from local state.
@@ -21,7 +24,7 @@ def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
     deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
     # The plan's hash does not depend on which slots (places of workers) have a live process. So a repeated restart has
     # the same hash as the interrupted one, although other slots are alive by then.
-    basis = {"deployed": facts.deployed, "defined": topology.code_version}
+    basis: dict[str, Any] = {"deployed": facts.deployed, "defined": topology.code_version}
     refused = _refused(facts, topology)
     if refused is not None or deployment is None:
         assert refused is not None
@@ -37,12 +40,15 @@ def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
     notes = [f"slot {each} has no process" for each in deployment.slots if each not in alive]
     if facts.desired == "stopped":
         notes.append(f"{facts.processor} is stopped: it runs afterwards, and recovery keeps it running")
+    repaired = provision.repairs(facts, topology) if version == topology.code_version else ()
+    if repaired:
+        basis["repaired"] = {stage.name: stage.config for stage in repaired}
     if version != topology.code_version:
         notes.append(f"the files define version {topology.code_version}, which only a deployment starts")
     return Plan(
         request=request,
         verdict=Ready(f"stop {facts.processor} in slot {slots}, and start version {version} again."),
-        stages=(stop, start),
+        stages=(*repaired, stop, start),
         findings=tuple(notes),
         kept=("State, changelogs and input offsets: it continues from them.",),
         undo=f"Not needed: the same version runs afterwards. To stop it: `holdfast apply stop {facts.processor}`",

@@ -5,6 +5,8 @@ Workers fetch the state of their new tasks before the group rebalances. So proce
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from holdfast.processors.engine.topology import Topology
@@ -14,6 +16,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 from holdfast.processors.lifecycle.plans.requests import Scale
 from holdfast.processors.lifecycle.plans.slots import slots_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.verbs import provision
 
 
 def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
@@ -28,7 +31,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     """
     name, wanted = topology.processor, slots_of(request.workers)
     version = facts.deployed
-    basis = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}
+    basis: dict[str, Any] = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}
     if facts.deployment is None or version is None or facts.desired == "stopped":
         state = "was never deployed" if facts.deployment is None else "is stopped"
         refused = Refused(
@@ -48,10 +51,14 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     release = released.release_id if released is not None and released.code_version == version else None
     change = f"{count_of(request.workers, 'worker')} in place of {len(before)}"
     warm = request.warm_s if topology.logged else 0.0
+    repaired = provision.repairs(facts, topology) if version == topology.code_version else ()
+    if repaired:
+        basis["repaired"] = {stage.name: stage.config for stage in repaired}
     return Plan(
         request=request,
         verdict=Ready(f"run {name} in {change}."),
         stages=(
+            *repaired,
             RunProcessor(
                 _says(before, wanted, warm),
                 version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from holdfast.processors.lifecycle.deploy.warming import UNTOLD_S, unprepared
 from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, Facts, InstanceFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import WORKERS_MAX, Deploy, RequestInvalid, Restart, Scale, Stop
-from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetTopicConfig
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.conftest import _status as status_of
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
@@ -56,6 +57,25 @@ def test_state_without_a_changelog_cannot_be_fetched_and_is_not_waited_for() -> 
     run = run_of(decide(Scale("orders", 2), facts, bare))
     assert run.warm_s == 0.0
     assert "fetched" not in run.says
+
+
+@pytest.mark.parametrize("request_", [Scale("orders", 3), Restart("orders")], ids=["scale", "restart"])
+def test_a_changelog_with_which_no_worker_starts_is_repaired_first(request_: Scale | Restart) -> None:
+    """A worker refuses to start while Kafka would delete its state, so status names no restart that fails for it.
+
+    The simulation found this case.
+    """
+    right = in_workers(1)
+    changelog = TOPOLOGY.changelogs[0].topic.name
+    there = right.topics[changelog]
+    drifted = replace(there, config={**there.config, "cleanup.policy": "delete"})
+    wrong = in_workers(1, topics={**right.topics, changelog: drifted})
+    plan, usual = decide(request_, wrong, TOPOLOGY), decide(request_, right, TOPOLOGY)
+    first = plan.stages[0]
+    assert isinstance(first, SetTopicConfig)
+    assert (first.name, first.config) == (changelog, {"cleanup.policy": "compact"})
+    assert plan.stages[1:] == usual.stages
+    assert plan.hash != usual.hash
 
 
 def test_more_workers_than_tasks_are_told() -> None:
