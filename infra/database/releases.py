@@ -6,7 +6,7 @@ last worked.
 Invariants:
     - Callers never delete the release that worked last, because a failed deployment rolls back to this release.
     - ``made_at`` is the order of a processor's versions. A rollback or a refused deploy does not change ``made_at``.
-    - Times follow the order in which they are written, also if the clock was ahead before: see ``_later``.
+    - Times follow the order in which they are written, also if the clock was ahead before.
 """
 
 from __future__ import annotations

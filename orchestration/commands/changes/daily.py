@@ -20,7 +20,14 @@ from rich.markup import escape
 
 from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.orchestration.commands.changes import requests
-from holdfast.orchestration.commands.changes.verbs import carry_out, joined_command, opened_verbs, print_short, resuming
+from holdfast.orchestration.commands.changes.verbs import (
+    after_recovery,
+    carry_out,
+    joined_command,
+    opened_verbs,
+    print_short,
+    resuming,
+)
 from holdfast.orchestration.commands.options import Json, Who
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -66,6 +73,7 @@ def carry_out_asked(
 ) -> None:
     """Show the plan of a request, ask the user to confirm it, and apply exactly this plan."""
     with opened_verbs(who) as verbs:
+        after_recovery(request, verbs)
         begun = verbs.begun(request)
         if begun is not None:
             if not as_json:

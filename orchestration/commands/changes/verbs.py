@@ -37,7 +37,7 @@ from holdfast.orchestration.commands.options import Json, Who, command_settings,
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
-from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
 from holdfast.processors.lifecycle.plans.stages import Stage
 from holdfast.processors.lifecycle.plans.way_on import way_on
 
@@ -178,6 +178,7 @@ def list_applies(
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
     """Resume an interrupted apply from its first unfinished stage."""
     with opened_verbs(who) as verbs:
+        after_recovery(apply_id, verbs)
         carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
 
 
@@ -189,6 +190,7 @@ def abandon(
 ) -> None:
     """Close an interrupted apply without undoing its finished stages. Workers that it paused are resumed or stopped."""
     with opened_verbs(who) as verbs:
+        after_recovery(apply_id, verbs)
         told: list[str] = []
         record = verbs.abandon(apply_id, reason=reason, tell=told.append if as_json else typer.echo)
     stages = len(record.done)
@@ -229,6 +231,7 @@ def _apply(
     as_json: Json = False,
 ) -> None:
     with opened_verbs(who) as verbs:
+        after_recovery(request, verbs)
         begun = verbs.begun(request)
         if begun is not None:
             if not as_json:
@@ -240,6 +243,25 @@ def _apply(
         if not as_json and not isinstance(decided.verdict, Refused):
             typer.echo(explain(decided))
         carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
+
+
+def after_recovery(of: Request | int, verbs: Verbs) -> None:
+    """Wait for a live recovery run of a processor, as Dagster's jobs do, and say so on standard error.
+
+    ``of`` is a request, or the number of an apply, for this processor.
+
+    Without this, a command that status names could be refused for the half minute of such a run.
+    """
+    # imported late, because it loads the database library
+    from holdfast.processors.lifecycle.recovery.incidents import await_recovery
+
+    if isinstance(of, int):
+        record = verbs.registry.journal.apply_of(of)
+        processor = None if record is None else record.processor
+    else:
+        processor = None if isinstance(of, OfInstallation) else of.processor
+    if processor is not None:
+        await_recovery(processor, verbs.registry, lambda text: typer.echo(text, err=True))
 
 
 def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:

@@ -290,9 +290,9 @@ def await_recovery(
 ) -> None:
     """Wait for the end of a live recovery run of a processor, at most ``timeout_s`` seconds.
 
-    A run that will change a processor calls this function, because recovery never waits for such a run. If recovery
-    still runs after the timeout, the function returns. The apply (execution of a plan) of the calling run is then
-    refused, with an error that names the next action.
+    A command or run that will change a processor calls this function before it makes its plan, because recovery never
+    waits for it. If recovery still runs after the timeout, the function returns. The apply (execution of a plan) is
+    then refused, with an error that names the next action.
     """
 
     def at_work() -> Incident | None:
@@ -302,9 +302,8 @@ def await_recovery(
 
     found = at_work()
     if found is not None:
-        tell(
-            f"Recovery repairs {processor} now, incident {found.id}. This run waits for it, {timeout_s:.0f} s at most."
-        )
+        now = f"Recovery repairs {processor} now, incident {found.id}."
+        tell(f"{now} The change waits for it, {timeout_s:.0f} s at most.")
         wait_until(lambda: at_work() is None, timeout_s, every_s=1.0)
 
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,11 +21,12 @@ from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.infra.settings import PROJECT
 from holdfast.infra.system.holders import new_holder
 from holdfast.infra.system.process import ProcessIdentity, own_identity
+from holdfast.orchestration.commands.changes import verbs as verb_commands
 from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
-from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
+from holdfast.processors.lifecycle.plans.requests import Clean, Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
 from holdfast.processors.lifecycle.plans.way_on import way_on
 from holdfast.processors.lifecycle.recovery.attempt import recover
@@ -240,10 +243,36 @@ def test_a_run_that_changes_a_processor_waits_for_its_recovery(installed: Instal
         registry.release_incident(incident.id, "run")
 
     await_recovery(NAME, registry, ends)
-    assert told == [f"Recovery repairs orders now, incident {incident.id}. This run waits for it, 300 s at most."]
+    assert told == [f"Recovery repairs orders now, incident {incident.id}. The change waits for it, 300 s at most."]
     assert registry.claim_incident(incident.id, "run", NOW)
     await_recovery(NAME, registry, told.append, timeout_s=0.0)
     assert len(told) == 2, "it goes on, and is refused with what to do"
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+def test_a_command_waits_for_the_recovery_of_its_processor(
+    installed: Installation, by_number: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drill found this case: the command that status named was refused while a recovery run of 40 s was at work."""
+    registry, told = installed.registry, list[str]()
+    record = begun(installed, new_holder(), Restart(NAME))
+    registry.journal.let_go_of_apply(record.id, record.token, "broken off")
+    incident, _ = registry.open_incident(NAME, "dead", {}, NOW)
+    assert registry.claim_incident(incident.id, "run", NOW)
+
+    def echo(text: str, *, err: bool) -> None:
+        assert err, "standard output has the answer alone"
+        told.append(text)
+        registry.release_incident(incident.id, "run")
+
+    monkeypatch.setattr(verb_commands.typer, "echo", echo)
+    opened: Any = SimpleNamespace(registry=registry)
+    verb_commands.after_recovery(record.id if by_number else Restart(NAME), opened)
+    assert told == [f"Recovery repairs orders now, incident {incident.id}. The change waits for it, 300 s at most."]
+    verb_commands.after_recovery(record.id if by_number else Restart(NAME), opened)
+    verb_commands.after_recovery(99, opened)
+    verb_commands.after_recovery(Clean(), opened)
+    assert len(told) == 1
 
 
 def nothing(processor: str, stage: Stage, tell: ProgressLog) -> Done:
