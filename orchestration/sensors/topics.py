@@ -3,7 +3,8 @@
 Invariants:
     - A tick requests no run. The number of Kafka requests of a tick does not grow with processors, stores or
       partitions. Workers are asked only if a topic's id changed, that is, if the topic was recreated.
-    - A check is updated only if its result changed. If a topic can't be read, its check keeps the last result.
+    - A check is updated only if its result changed, or if Dagster shows another one. If a topic can't be read, its
+      check keeps the last result.
     - A processor is not judged while a plan is applied to it.
 """
 
@@ -20,7 +21,7 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.health import topics as topic_health
-from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
+from holdfast.processors.lifecycle.health.topics import Finding, Look, WatchMemory
 
 WATCH_EVERY_S = 15
 #: Timeout of each Kafka request of a tick, seconds.
@@ -59,7 +60,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
                 skip_reason=f"The topics could not be read: {failed}",
                 cursor=topic_health.encode_memory(memory),
             )
-        news = topic_health.changed(findings, memory)
+        news = topic_health.changed(findings, memory, _shown(context.instance, findings, now))
         for each in news:
             if not each.passed:
                 context.log.warning(f"{each.check}: {each.text}")
@@ -71,6 +72,21 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
         )
 
     return topics_watched
+
+
+def _shown(instance: dg.DagsterInstance, findings: Sequence[Finding], before: float) -> dict[str, bool]:
+    """Finding -> whether its check passes by Dagster's newest result, if that is older than ``before``.
+
+    ``before`` is the time of the look, in seconds since 1970: a later result may know more than the look.
+    """
+    names = {dg.AssetCheckKey(topic_checks.key_of(each), each.check): each.name for each in findings}
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
+    shown = {}
+    for key, record in found.items():
+        event = None if record.event is None or record.create_timestamp >= before else record.event.dagster_event
+        if event is not None and event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            shown[names[key]] = event.asset_check_evaluation_data.passed
+    return shown
 
 
 def _registered(

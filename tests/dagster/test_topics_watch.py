@@ -136,6 +136,15 @@ def test_a_transaction_that_hangs_is_told_and_mended_by_the_action_that_it_names
     operated.do(Compact(operated.group))
     assert watch.tick() == {"no_hanging_transaction": ""}
 
+    # A run has evaluated the check, and the fault was repaired before the next tick. A drill found this case.
+    key = keys.changelog_key(operated.group, "counts")
+    red = dg.AssetCheckEvaluation(asset_key=key, check_name="no_hanging_transaction", passed=False)
+    watch.instance.report_runless_asset_event(red)
+    assert watch.stored(key, "no_hanging_transaction") is False
+    assert watch.tick() == {"no_hanging_transaction": ""}
+    assert watch.stored(key, "no_hanging_transaction") is True
+    assert watch.tick() == {}
+
 
 def test_input_that_is_gone_unread_and_partitions_that_were_added_are_told(
     operated: Operated, watch: Watch, admin: AdminClient
