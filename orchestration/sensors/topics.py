@@ -60,7 +60,10 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
                 skip_reason=f"The topics could not be read: {failed}",
                 cursor=topic_health.encode_memory(memory),
             )
-        news = topic_health.changed(findings, memory, _shown(context.instance, findings, now))
+        changed = {each.name for each in topic_health.changed(findings, memory)}
+        # A run may have evaluated a check since the last look, and a person may have repaired the fault before this.
+        shown = _shown(context.instance, findings, now)
+        news = [each for each in findings if each.name in changed or shown.get(each.name, each.passed) != each.passed]
         for each in news:
             if not each.passed:
                 context.log.warning(f"{each.check}: {each.text}")

@@ -490,20 +490,9 @@ def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str
     return Finding(TOPIC_EXISTS, topic, "missing", sentence=sentence, action=action)
 
 
-def changed(
-    findings: Sequence[Finding], memory: WatchMemory, shown: Mapping[str, bool] | None = None
-) -> tuple[Finding, ...]:
-    """The findings that must be reported: their short text differs from the memory, or Dagster shows another result.
-
-    ``shown`` maps the names of findings to whether their checks pass in Dagster. A run may have evaluated a check since
-    the last look, and a person may have repaired the fault before this look.
-    """
-    told = shown or {}
-    return tuple(
-        each
-        for each in findings
-        if memory.told.get(each.name) != each.short or told.get(each.name, each.passed) != each.passed
-    )
+def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:
+    """The findings whose short text is not the same as in the memory of the last check."""
+    return tuple(each for each in findings if memory.told.get(each.name) != each.short)
 
 
 def _names(topology: Topology) -> list[str]:
