@@ -237,8 +237,14 @@ def _stopped_for_a_while(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a rollback always runs the release that works now, instead of the release that it names."""
-    patch.setattr(rollback, "_named", lambda name, releases: releases[0])
+    """The bug: a rollback runs another release than the one that it names, if there is one."""
+    original = rollback._named
+
+    def other(name: str, releases: Any) -> Any:
+        named = original(name, releases)
+        return next((each for each in releases if each is not named), named)
+
+    patch.setattr(rollback, "_named", other)
 
 
 def _stores(topology: Any) -> tuple[str, ...]:
