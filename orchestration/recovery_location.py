@@ -21,7 +21,8 @@ from holdfast.orchestration.sensors.recovery import recovery_sensor, run_failure
 from holdfast.orchestration.sensors.schedules import upkeep_hourly  # noqa: E402
 from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa: E402
 
-#: The modules that the process of a run needs, apart from this one: see ``warm_runs``.
+#: The modules that the process of a run has imported when it starts. This module is not one of them, because it reads
+#: the settings.
 NEEDED_BY_RUNS = (
     "dagster",
     "holdfast.orchestration.jobs.recover_processor",

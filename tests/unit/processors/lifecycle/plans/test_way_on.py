@@ -289,7 +289,11 @@ def test_workers_of_another_installation_are_stopped_before_an_apply_can_be_ende
     world = replace(installed.world, strangers=lambda processor: OTHERS)
     answer = processor_now("orders", world, Limits()).answer
     there = "stop orders there (`holdfast apply stop orders` in that installation)"
-    assert answer.action.startswith(f"{there}; then: holdfast apply resume {record.id}")
+    instead = f"holdfast apply abandon {record.id} --reason WHY"
+    assert answer.action == (
+        f"{there}; then: holdfast apply resume {record.id}; or, if its workers do not start: {instead}, and recovery "
+        "continues."
+    )
     assert answer.text.endswith(f"share its partitions. What to do: {answer.action}")
     with pytest.raises(PlanRefused, match="client id holdfast-orders-bbbb-0"):
         refuse_beside(record, world)

@@ -284,7 +284,10 @@ def test_an_apply_whose_stage_failed_with_an_action_of_its_own_is_told_with_one_
     failed = SupervisorSilent("The supervisor hangs.", action="End it: `holdfast down`, then `holdfast up`.")
     installed.registry.journal.let_go_of_apply(record.id, record.token, f"stage 1: {failed}")
     (told,) = of_processor(NAME, processor_now(NAME, installed.world, LIMITS).answer)
-    assert told.action.startswith(f"holdfast apply resume {record.id}")
+    assert told.action == (
+        f"holdfast apply resume {record.id}; or, if its workers do not start: holdfast apply abandon {record.id} "
+        "--reason WHY, and recovery continues."
+    )
     assert "The supervisor hangs. Before that: End it: `holdfast down`, then `holdfast up`." in told.reason
     with pytest.raises(ApplyInProgress) as refused:
         Applier(nothing, installed.registry.journal, "bob", Holder("another")).apply(
