@@ -65,10 +65,13 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
 
 
 def repairs(facts: Facts, topology: Topology) -> tuple[SetTopicConfig, ...]:
-    """The stages that repair the configuration of changelogs, for a verb that starts workers of this topology.
+    """The stages that repair the configuration of changelogs, for a verb that starts the deployed version again.
 
     A worker does not start while a changelog has another ``cleanup.policy``, because Kafka would delete its state.
+    Empty if the files define another version: its changelogs are not those of the deployed one.
     """
+    if facts.deployed != topology.code_version:
+        return ()
     decided = stages_of(provisioning.plan(topology, facts.topics, facts.brokers, facts.others))
     return tuple(stage for stage in decided if isinstance(stage, SetTopicConfig))
 

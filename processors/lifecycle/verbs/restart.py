@@ -40,7 +40,7 @@ def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
     notes = [f"slot {each} has no process" for each in deployment.slots if each not in alive]
     if facts.desired == "stopped":
         notes.append(f"{facts.processor} is stopped: it runs afterwards, and recovery keeps it running")
-    repaired = provision.repairs(facts, topology) if version == topology.code_version else ()
+    repaired = provision.repairs(facts, topology)
     if repaired:
         basis["repaired"] = {stage.name: stage.config for stage in repaired}
     if version != topology.code_version:

@@ -51,7 +51,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     release = released.release_id if released is not None and released.code_version == version else None
     change = f"{count_of(request.workers, 'worker')} in place of {len(before)}"
     warm = request.warm_s if topology.logged else 0.0
-    repaired = provision.repairs(facts, topology) if version == topology.code_version else ()
+    repaired = provision.repairs(facts, topology)
     if repaired:
         basis["repaired"] = {stage.name: stage.config for stage in repaired}
     return Plan(
