@@ -161,6 +161,10 @@ class Seconds:
             write_slow_cases(self.cases)
 
 
+#: Files outside of `tests/tidy` that read the syntax trees of all modules.
+WALKS_ALL_MODULES = frozenset({"tests/docs/test_reference.py"})
+
+
 class FilesAndSpark(LoadFileScheduling):
     """Gives each test file to one test process, and all Spark files to the same one: its JVM stays warm between files.
 
@@ -175,6 +179,8 @@ class FilesAndSpark(LoadFileScheduling):
         own_jvm = file.startswith("tests/spark/model/") and self.config.getoption("--tier") == "thorough"
         if own_jvm:
             return file
+        if file in WALKS_ALL_MODULES:
+            return "tests/tidy"
         together = ("tests/spark", "tests/tidy", "tests/kafka/formats")
         return next((folder for folder in together if file.startswith(f"{folder}/")), file)
 

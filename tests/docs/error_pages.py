@@ -7,12 +7,14 @@ import importlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from holdfast.assets.factory import IMPORTABLE
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
+from tests.mechanics.trees import nodes_of, tree_of
 from tests.tidy.test_words import FOLDERS, PROJECT, error_classes, linked, literal, name_of
 
 #: Maximum number of suggested actions shown for an error. The error message itself names the right action.
@@ -38,13 +40,15 @@ PARTS = {
 _SAYS = re.compile(r"\w+")
 
 
+@cache
 def _rows_of_errors() -> Mapping[str, list[str]]:
     """For each part of the product, a table row for each error: its cause, its exit code, and its actions."""
     modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py")) if not linked(path)]
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules}
-    actions = _actions(trees, error_classes(trees.values()))
+    trees = {path: tree_of(path) for path in modules}
+    names = error_classes(trees.values())
+    actions = _actions(trees, names)
     rows: dict[str, list[str]] = defaultdict(list)
-    for error, module in sorted(_errors(trees), key=lambda found: found[0].__name__):
+    for error, module in sorted(_errors(trees, names), key=lambda found: found[0].__name__):
         when = " ".join((error.__doc__ or "").split("\n\n")[0].replace("``", "`").split())
         todo = " · ".join(sorted(actions[error.__name__])[:ACTIONS_MAX]) or "as the message says"
         part = next(part for part, folders in PARTS.items() if module.startswith(folders))
@@ -129,9 +133,8 @@ def checks_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _errors(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[type[HoldfastError], str]]:
+def _errors(trees: Mapping[Path, ast.Module], names: set[str]) -> Iterator[tuple[type[HoldfastError], str]]:
     """The error classes of the product, with the paths of their modules."""
-    names = error_classes(trees.values())
     for path, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name in names and not node.name.startswith("_"):
@@ -145,7 +148,7 @@ def _actions(trees: Mapping[Path, ast.Module], names: set[str]) -> dict[str, set
     """The texts of ``action=`` at the raise sites of each error; ``…`` stands for an inserted value."""
     found: dict[str, set[str]] = defaultdict(set)
     for tree in trees.values():
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.Call) and name_of(node.func) in names:
                 for each in node.keywords:
                     if each.arg == "action":

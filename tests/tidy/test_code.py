@@ -15,10 +15,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import grimp
+
+from tests.mechanics.trees import nodes_of, tree_of
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("orchestration", "assets", "processors", "infra")
@@ -94,11 +95,6 @@ def name_of(path: Path) -> str:
     return path.relative_to(PROJECT).as_posix()
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-
-
 def allowed(line: str, rule: str) -> bool:
     found = _ALLOWED.search(line)
     return found is not None and found[1] == rule
@@ -106,7 +102,7 @@ def allowed(line: str, rule: str) -> bool:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """The line and dotted name of every import, including those inside functions and type-checking blocks."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -116,7 +112,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 def assigned(tree: ast.AST) -> Iterator[ast.expr]:
     """The targets of assignments: names, attributes and subscripts. Tuples are split into their elements."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
         yield from (each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one]))
@@ -125,7 +121,7 @@ def assigned(tree: ast.AST) -> Iterator[ast.expr]:
 def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
     """Every function, with the line of its ``def``."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node, lines[node.lineno - 1]
 
@@ -157,7 +153,7 @@ def test_the_private_side_of_dagster_has_few_homes() -> None:
 
 @every_module
 def test_nothing_private_of_dagster_is_named_by_a_text(path: Path) -> None:
-    named = [each.value for each in ast.walk(tree_of(path)) if isinstance(each, ast.Constant)]
+    named = [each.value for each in nodes_of(tree_of(path)) if isinstance(each, ast.Constant)]
     assert [each for each in named if isinstance(each, str) and each.startswith("dagster._")] == []
 
 
@@ -216,7 +212,7 @@ def test_functions_do_not_ask_for_much(path: Path) -> None:
 def test_names_say_what_a_thing_is(path: Path) -> None:
     words = set(path.relative_to(PROJECT).with_suffix("").parts)
     vague = {word for part in words for word in part.split("_") if word in VAGUE}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if isinstance(node, ast.ClassDef):
             vague |= {word for word in re.findall(r"[A-Z][a-z]+", node.name) if word.lower() in VAGUE - {"base"}}
     assert vague == set()
@@ -297,7 +293,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
     assert {"AsOfLeft", "VersionedRead", "IntervalProcessing", "Aggregation", "LookupMerge"} <= steps
     asked = []
     for path in MODULES:
-        for call in ast.walk(tree_of(path)):
+        for call in nodes_of(tree_of(path)):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "isinstance"):
                 continue
             names = {each.id for each in ast.walk(call.args[1]) if isinstance(each, ast.Name)}

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.mechanics.trees import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
 #: Matches ``patch.setattr(module, "CONSTANT", ...)``, and rows ``(module, "CONSTANT", ...)`` in a table of patches.
@@ -24,7 +26,7 @@ def set_by_tests() -> set[tuple[str, str]]:
 
 def captured(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The line and name of each constant that is evaluated once, as the default of an argument or a field."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.arguments):
             once = [*node.defaults, *(each for each in node.kw_defaults if each is not None)]
         elif isinstance(node, ast.ClassDef):
@@ -45,7 +47,7 @@ def test_no_constant_that_a_test_sets_was_taken_as_a_default_before() -> None:
         for folder in FOLDERS
         for file in sorted((ROOT / folder).rglob("*.py"))
         if file.stem in modules
-        for line, name in captured(ast.parse(file.read_text(encoding="utf-8")))
+        for line, name in captured(tree_of(file))
         if (file.stem, name) in set_
     ]
     assert found == []

@@ -25,8 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
+from tests.mechanics.trees import nodes_of, tree_of
 from tests.tidy.test_code import FOLDERS as FLOORS
-from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, assigned, imports, name_of, tree_of
+from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, assigned, imports, name_of
 
 UNIT = PROJECT / "tests" / "unit"
 UNIT_TESTS = sorted(UNIT.rglob("*.py"))
@@ -68,7 +69,7 @@ def _crumbs() -> Iterator[tuple[str, int]]:
     importers = Counter[str]()
     for path in MODULES:
         named = set()
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         importers.update(named | {name for _, name in imports(path)})
@@ -84,7 +85,7 @@ def _crumbs() -> Iterator[tuple[str, int]]:
 def _classes() -> Iterator[tuple[str, int, int]]:
     """Each class with its number of public methods, and of attributes that its ``__init__`` or body defines."""
     for path in MODULES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             if not isinstance(node, ast.ClassDef):
                 continue
             methods = [

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mechanics.trees import nodes_of, tree_of
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
@@ -163,7 +165,7 @@ def error_classes(trees: Iterable[ast.Module]) -> set[str]:
     bases = {
         node.name: {name_of(base) for base in node.bases}
         for tree in trees
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef)
     }
     known = {"HoldfastError"}
@@ -174,7 +176,7 @@ def error_classes(trees: Iterable[ast.Module]) -> set[str]:
 
 def shown_texts(tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str]]:
     """Line and text of everything that the code shows to users."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call):
             parts = [each.value for each in node.keywords if each.arg in _SHOWN]
             if name_of(node.func) in errors:
@@ -198,7 +200,7 @@ def repeats(docstring: str, *names: str) -> bool:
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Line, text and names of each docstring. The names of a method are its own name and that of its class."""
     owners: dict[ast.AST, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             owner = node.name if isinstance(node, ast.ClassDef) else ""
             owners.update(dict.fromkeys(node.body, owner))
@@ -228,7 +230,7 @@ def of_module(path: Path, tree: ast.Module, errors: set[str]) -> Iterator[Findin
 def findings() -> list[Finding]:
     """All texts to rewrite, ordered by file and line."""
     modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py"))]
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules if not linked(path)}
+    trees = {path: tree_of(path) for path in modules if not linked(path)}
     errors = error_classes(trees.values())
     found = [each for pattern in PAGES for path in sorted(PROJECT.glob(pattern)) for each in of_page(path)]
     found += [each for path, tree in trees.items() for each in of_module(path, tree, errors)]
