@@ -162,7 +162,13 @@ class Seconds:
 
 
 #: Files outside of `tests/tidy` that read the syntax trees of all modules.
-WALKS_ALL_MODULES = frozenset({"tests/docs/test_reference.py"})
+WALKS_ALL_MODULES = frozenset(
+    {
+        "tests/docs/test_reference.py",
+        "tests/unit/orchestration/commands/test_json_documents.py",
+        "tests/unit/orchestration/commands/test_named_commands.py",
+    }
+)
 
 
 class FilesAndSpark(LoadFileScheduling):

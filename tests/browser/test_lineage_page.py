@@ -43,6 +43,7 @@ def test_an_asset_page_tells_its_checks(page: Page, url: str) -> None:
     expect(page.get_by_text("partitions_match_source").first).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_an_assets_page_leads_to_its_page_of_the_docs(page: Page, url: str) -> None:
     page.goto(f"{url}/assets/processors/fleet/fleet_processor")
     with page.expect_popup(timeout=60_000) as opened:

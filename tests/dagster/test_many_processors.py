@@ -86,6 +86,7 @@ def test_all_of_them_are_in_the_graph(definitions: dg.Definitions) -> None:
     assert kinds["state"] == kinds["changelogs"] == PROCESSORS * STORES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sensor", ["processor_recovery", "processor_telemetry"])
 def test_a_tick_asks_each_worker_once_and_the_supervisor_once(
     fleet: Fleet,

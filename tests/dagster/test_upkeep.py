@@ -152,6 +152,7 @@ def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.
     assert [each.run_id for each in instance.fetch_run_status_changes(wanted, limit=9).records] == [run]
 
 
+@pytest.mark.thorough
 def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

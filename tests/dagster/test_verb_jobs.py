@@ -73,6 +73,7 @@ def test_a_clear_is_shown_first_and_done_when_its_hash_is_confirmed(
     assert record.who == f"anna, dagster run {done.run_id}"
 
 
+@pytest.mark.thorough
 def test_a_refused_plan_fails_the_run_with_its_words(operated: Operated, definitions: dg.Definitions) -> None:
     operated.bring_up()
     result = launch(definitions, "clear_state", "clear_one", processor=operated.group, everything=True, dry_run=False)

@@ -77,7 +77,7 @@ def hung(it: Exercise) -> None:
     it.exact()
 
 
-@drill(10, "state folder corrupted", quick=True)
+@drill(10, "state folder corrupted")
 def corrupted(it: Exercise) -> None:
     it.begin()
     files = [*it.state_folder.glob("*/MANIFEST-*"), *it.state_folder.glob("*/*.sst")]

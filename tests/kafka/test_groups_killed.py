@@ -148,6 +148,7 @@ class Groups(Scenario):
         assert highest(self.stream) == groups
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", variants([1, 3]))
 def test_kill_9_neither_loses_nor_doubles_a_message_behind_group_by(
     stream: Any, worker: Callable[..., Any], workers: int

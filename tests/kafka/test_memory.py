@@ -64,6 +64,7 @@ def totals(stream: Any) -> dict[bytes, int]:
     return {key: value["total"] for key, value in stream.counts().items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 def test_a_worker_in_little_memory_commits_early_and_loses_nothing(stream, worker, waiting) -> None:
     stream.feed_numbers(MESSAGES, KEYS)

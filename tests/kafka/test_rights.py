@@ -252,6 +252,7 @@ def test_not_being_let_in_is_told_with_its_reason(
         Inspector(secured.bootstrap, config, timeout_s=3)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_asks_for_a_password_is_told_from_one_that_is_not_there(secured: SecuredBroker) -> None:
     with pytest.raises(BrokerUnreachable, match="A program listens at 127.0.0.1") as asked:
         Topics(secured.bootstrap, timeout_s=3).ping()

@@ -65,6 +65,7 @@ def keep(value, state):
         assert len(places) == len(set(places)) == COUNT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", variants([2, 1]))
 def test_kill_9_neither_loses_nor_doubles_a_message_of_a_source(
     stream: Any, worker: Callable[..., Any], workers: int

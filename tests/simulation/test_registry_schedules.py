@@ -32,6 +32,7 @@ THOROUGH = (
     "a former holder writes through its registry",
     "the loss of a hold is not told by the registry",
     "each holder has the same token",
+    "recovery takes an apply that was silent at its look",
 )
 
 

@@ -77,6 +77,7 @@ def attempt(changelog: Any, plan: Any, schema: StoreSchema) -> steps.Work:
     return work
 
 
+@pytest.mark.thorough
 def test_columns_change_for_readers_with_their_values_or_not_at_all(changed: Any) -> None:
     plan = planned(changed, SECOND)
     assert read(changed) == (["flights", "airport", "gone"], OLD)

@@ -62,6 +62,7 @@ def parts(copies: list[Path], store: str) -> list[CheckpointPart]:
     return [CheckpointPart(number, path, store) for number, path in enumerate(copies)]
 
 
+@pytest.mark.thorough
 def test_every_row_of_the_store_is_read_and_the_folder_stays_as_it_is(spark, copies):
     before = [content(path) for path in copies]
     frame = read_checkpoints(spark, parts(copies, "a"))

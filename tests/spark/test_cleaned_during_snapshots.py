@@ -64,6 +64,7 @@ def from_checkpoint(changelog: Changelog, folder: Path) -> Any:
     return changelog.snapshot(plan_snapshot(changelog.facts(changelog.ends(), paths)))
 
 
+@pytest.mark.thorough
 def test_a_deletion_that_the_log_has_forgotten_is_not_missed(cleaned: Changelog, tmp_path: Path) -> None:
     cleaned.write(0, [(b"a", 1), (b"b", 1)])
     assert from_checkpoint(cleaned, tmp_path / "first").manifest.source == "checkpoint"

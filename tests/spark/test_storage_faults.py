@@ -49,6 +49,7 @@ def converges(changelog, settings, session_for):
     assert published(settings, changelog.processor) == {"a": "3", "b": "2"}
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_another_process_has_locked(local, local_settings, session_for, monkeypatch):
     monkeypatch.setattr("holdfast.infra.warehouse.properties.PATIENCE_S", 1)
     local.spark = session_for(local_settings)

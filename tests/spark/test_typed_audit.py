@@ -63,6 +63,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, changelog: Any, write: str, column: s
     monkeypatch.setattr(current, write, spoiled)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("column", variants(["flights", "tags", "price", "at"]))
 def test_a_typed_column_that_changed_in_another_row_is_not_published(
     changelog: Any, monkeypatch: pytest.MonkeyPatch, column: str

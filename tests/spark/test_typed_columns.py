@@ -272,6 +272,7 @@ def test_the_pages_tell_windows_that_are_closed_and_the_timers_of_a_store(spark)
     assert [tuple(row) for row in found] == [("k0", "unpaid", "stream", at)]
 
 
+@pytest.mark.thorough
 def test_count_windows_have_their_messages_and_columns(spark):
     made = WindowAggregation({"total": Sum("x"), "messages": windows.First("x")})
     start = 1_700_000_000_000
@@ -332,6 +333,7 @@ def test_the_audit_finds_columns_that_sql_reads_by_the_name_of_another_field(spa
     assert sorted(misread(written, schema), key=str) == [("a", None, 1), ("a", None, 3), ("b", None, 2), ("b", None, 4)]
 
 
+@pytest.mark.thorough
 def test_a_view_says_the_same_as_the_dataframe(spark):
     frame = rows(spark, ['{"flights": 1, "legs": [{"to": "A"}]}', "{}", '{"flights": "x"}'])
     schema = schema_of(Aircraft)

@@ -182,6 +182,7 @@ def tagged(spark, table, number):
     return found.collect()[0]["snapshot_id"]
 
 
+@pytest.mark.thorough
 def test_a_leftover_goes_when_it_is_old(spark, processor):
     table = table_name(processor, "s")
     leftover = location_of(spark, table) / "data" / "old.parquet"

@@ -53,7 +53,7 @@ STARTS = [
                 *(["init"], ["config"], ["scale"]),
             )
         ],
-        tested=8,
+        tested=4,
     ),
 ]
 

@@ -14,6 +14,7 @@ from tests.mechanics.tiers import variants
 READERS_WAIT_MAX_S = 15.0 + 15.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "api_key",
     variants(

@@ -14,6 +14,7 @@ from tests.kafka.faults.verification import finish, verify
 QUICK = {"transaction.timeout.ms": 4000}
 
 
+@pytest.mark.thorough
 def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
     """An EndTxn request that arrives late must not end the transaction that is open at that moment.
 

@@ -15,6 +15,7 @@ STEPS = {"end": END_TXN, "offsets": TXN_OFFSET_COMMIT}
 UNANSWERED = [(step, fate) for step in STEPS for fate in (Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("api_key", "fate"),
     variants([pytest.param(STEPS[step], fate, id=f"{step}-{fate.name}") for step, fate in UNANSWERED]),

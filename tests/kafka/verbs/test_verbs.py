@@ -107,6 +107,7 @@ def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
 
 
+@pytest.mark.thorough
 def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted_since(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +278,7 @@ def cut(operated: Operated) -> None:
     operated.topics.alter(operated.changelog, {"cleanup.policy": "compact"})
 
 
+@pytest.mark.thorough
 def test_a_changelog_that_lost_its_beginning_is_filled_from_the_worker_that_works_and_restores_cold(
     operated: Operated,
 ) -> None:

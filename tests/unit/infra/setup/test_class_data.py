@@ -37,7 +37,7 @@ def _archive(archive: ClassData) -> ClassData:
     return archive
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_jvm_reads_the_classes_that_another_wrote_and_starts_without_a_damaged_archive(
     tmp_path: Path, java: Java
 ) -> None:

@@ -16,6 +16,7 @@ from holdfast.infra.exit_codes import EXIT_CODES
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.json_documents import ANSWERS, answer_of
 from holdfast.orchestration.commands.lazy import loaded
+from tests.mechanics.trees import nodes_of, tree_of
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -138,7 +139,7 @@ def test_only_one_module_has_the_numbers() -> None:
     found = []
     for folder in ("infra", "processors", "assets", "orchestration"):
         for path in (PROJECT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes_of(tree_of(path)):
                 named = isinstance(node, ast.Assign) and any(
                     isinstance(each, ast.Name) and each.id == "exit_code" for each in node.targets
                 )

@@ -21,6 +21,7 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAI
 from holdfast.infra.sample_data.flights import flights_of
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.lazy import LazyCommand, loaded
+from tests.mechanics.tiers import variants
 
 #: These modules make a command's start slow, and only some commands need them: Holdfast's engine, and libraries.
 ENGINE = (
@@ -161,7 +162,7 @@ def test_the_shell_completes_names_and_options_of_lazy_commands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", NOT_IMPORTED)
+@pytest.mark.parametrize("words", variants(reversed(NOT_IMPORTED), tested=5))
 def test_a_command_imports_only_what_it_needs(words: str, tmp_path: Path) -> None:
     """Imports are most of a daily command's CPU time; `docs/commands.md` has the seconds."""
     registry = Registry(f"sqlite:///{tmp_path / 'registry.db'}")

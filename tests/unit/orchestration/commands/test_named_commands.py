@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.orchestration.cli import app
 from holdfast.orchestration.commands.lazy import loaded
+from tests.mechanics.trees import nodes_of, tree_of
 
 PROJECT = Path(__file__).resolve().parents[4]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
@@ -22,7 +23,7 @@ VALUE = "VALUE"
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The line and content of each string of a module, without docstrings."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     apart |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
@@ -37,7 +38,7 @@ def named_commands() -> Iterator[tuple[str, str]]:
     """Yield each `holdfast` command that a string in the code shows in backticks, as (file and line, words)."""
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.py")):
-            for line, text in texts(ast.parse(path.read_text())):
+            for line, text in texts(tree_of(path)):
                 for words in re.findall(r"`holdfast ([a-z][^`]*)`", text):
                     yield f"{path.relative_to(PROJECT)}:{line}", words
 

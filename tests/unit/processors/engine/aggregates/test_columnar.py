@@ -149,13 +149,13 @@ any_slices = st.one_of(
 )
 
 
-@settings(max_examples=examples(250, tested=80), deadline=None)
+@settings(max_examples=examples(250, tested=40), deadline=None)
 @given(st.lists(any_slices, min_size=1, max_size=6), st.sets(st.integers(0, 5)))
 def test_slices_of_all_kinds_give_the_same_bytes(slices, restarts):
     check(BENCH, slices, restarts)
 
 
-@settings(max_examples=examples(100, tested=40), deadline=None)
+@settings(max_examples=examples(100, tested=25), deadline=None)
 @given(
     st.lists(slices_of(fitting, st.text(max_size=3)).filter(len), min_size=1, max_size=4), st.sets(st.integers(0, 4))
 )

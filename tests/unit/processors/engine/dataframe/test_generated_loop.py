@@ -342,7 +342,7 @@ def _left(machine: Machine, boxes: Outboxes, states: dict[str, StoreState]) -> t
     return sent, writes, pending, machine.failures
 
 
-@settings(deadline=None, max_examples=examples(250, tested=80))
+@settings(deadline=None, max_examples=examples(250, tested=40))
 @given(
     SOURCES,
     MESSAGES,

@@ -136,7 +136,7 @@ def alone(path: list[str]) -> list[bytes]:
     return [json.dumps(value, separators=(",", ":")).encode() for value in values]
 
 
-@settings(max_examples=examples(500, tested=200), deadline=None)
+@settings(max_examples=examples(500, tested=80), deadline=None)
 @given(TREES)
 def test_each_branch_makes_what_it_makes_alone(trees: list[Tree]) -> None:
     ways = []

@@ -190,7 +190,7 @@ def assigned_plainly(drawn: Drawn, value: Any) -> Any:
     return [value]
 
 
-@settings(max_examples=examples(600, tested=200))
+@settings(max_examples=examples(600, tested=100))
 @given(expressions(), VALUES)
 def test_an_expression_means_what_it_means_in_plain_python(drawn: Drawn, value: Any) -> None:
     wanted = outcome(lambda given: assigned_plainly(drawn, given), copy.deepcopy(value))

@@ -13,6 +13,7 @@ from holdfast.processors.engine.changelog.format import decode_value, encode_val
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import CELLS_MAX, StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from tests.mechanics.tiers import examples
 
 RECORD_BYTES_MAX = 60
 
@@ -76,7 +77,7 @@ def same(one, other):
     return one == other or repr(one) == repr(other) or (one != one and other != other and math.isnan(one))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300, tested=100))
 @given(STEPS)
 def test_inlined_code_does_what_the_calls_do(steps):
     (inlined, first), (called, second) = store_of(StoreState), store_of(Called)

@@ -28,7 +28,7 @@ from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 from tests.mechanics.tiers import variants
 
-SEEDS = variants(range(300), tested=16)
+SEEDS = variants(range(300), tested=8)
 BUILT_IN = {"n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v"), "most": Max("v"), "last": Last("u")}
 
 

@@ -23,7 +23,7 @@ from tests.simulation.timed import windows
 from tests.simulation.timed_model import check_windows
 from tests.window_lives import SHORT_S, live_through, put_aside, unlucky, world
 
-SEEDS = variants(range(400), tested=12)
+SEEDS = variants(range(400), tested=6)
 #: Longer than any silence before the last message, and shorter than the silence after it.
 IDLE_MS, SILENCE_S = 20_000, 100.0
 

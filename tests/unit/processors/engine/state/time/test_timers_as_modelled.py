@@ -22,7 +22,7 @@ from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed_model import check_timers
 from tests.window_lives import live, world
 
-SEEDS = variants(range(200), tested=8)
+SEEDS = variants(range(200), tested=4)
 NAMES = ("x", "y", "a/b", "")
 
 
