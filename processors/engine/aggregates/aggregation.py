@@ -118,9 +118,9 @@ class Aggregator:
         raise NotImplementedError  # every subclass defines this method
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
+        """Merges this column's stored values of two session windows, when a message connects the two windows.
 
-        Neither of the two values is None.
+        All event times of ``earlier`` are before those of ``later``. Neither of the two values is None.
         """
         raise NotImplementedError  # ``check_merges`` refuses a session window with a column that defines no ``merge``
 
@@ -244,8 +244,8 @@ class Mean(_OfNumbers):
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            # The result is computed here as well. An overflow then fails this message, and not the whole window when it
-            # closes.
+            # The mean is computed here already, so that an overflow fails only this message. Otherwise the overflow
+            # would fail the whole window when the window closes.
             self.result(held, column)
         return held
 
@@ -408,12 +408,12 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """Returns the aggregation itself, because it also declares the content of the step's store."""
+        """Returns the aggregation itself: the same object is also the declaration of what the step's store contains."""
         return self
 
     @property
     def use(self) -> None:
-        """Returns None, because the content of an aggregation's store does not depend on event time."""
+        """Returns None. The property describes how a store's content depends on time, and an aggregation's does not."""
 
     def lines(self) -> tuple[str, ...]:
         """Describes each column in one line, for example ``total = sum(amount)``."""

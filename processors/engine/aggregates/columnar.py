@@ -175,9 +175,10 @@ class ColumnarAggregation:
         return max(1024, self.rows_bytes_max // self._table.row_bytes)
 
     def _forget_unused(self) -> None:
-        """Evicts unchanged rows until the number of rows is at most three quarters of the limit.
+        """Evicts rows until at most three quarters of the allowed number of rows are left.
 
-        Rows that were not used since the last eviction are evicted first, in the order in which they were added.
+        Changed rows stay in memory, because they are not written back yet. Rows that were not used since the last
+        eviction are evicted first, in the order in which they were added.
         """
         keys, table = list(self._index), self._table
         rows = np.fromiter(self._index.values(), np.int64, len(keys))

@@ -1,4 +1,4 @@
-"""The columns of an aggregation that numpy computes. Each column holds arrays with one element per row (message key).
+"""The columns of an aggregation, as numpy arrays. An array has one element for each row (a message key or a window).
 
 A column processes a run (consecutive messages) in two steps: ``run`` computes without changing anything, and ``keep``
 stores the result. Between these steps, ``shown`` makes the outputs. If numpy can't compute a run with exactly the same
@@ -30,7 +30,7 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """Raised if numpy can't compute these messages exactly. ``Aggregation`` must then process them one by one."""
+    """Raised if numpy can't compute these messages exactly. They must then be processed one by one, without numpy."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
@@ -58,7 +58,7 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """Checks that each item can be encoded as JSON and decoded unchanged. Returns the length of the longest text.
+    """Checks that JSON returns each item unchanged. Returns the length of the longest text in characters, or 0.
 
     Raises:
         Unfit: An item is not a text, a 64-bit integer, a finite float, a boolean or null.

@@ -1,10 +1,10 @@
-"""Finds a ``Decimal`` in an aggregate of numbers, and the lines to write in its place.
+"""Tells the user what to write if ``Sum``, ``Mean``, ``Min`` or ``Max`` reads a ``Decimal``.
 
 JSON has no ``Decimal``. Aggregates and rows of tables are stored as JSON, so a field of a typed topic that is a
 ``Decimal`` is read as a text. ``Sum`` can't add texts, and ``Min`` and ``Max`` would compare them as texts.
 """
 
-# tidy: allow-crumb because it is one pure decision, separate from the declarations of the columns
+# tidy: allow-crumb because the module is one pure decision, separate from the declarations of the columns
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from typing import Any
 
 
 def instead_of_decimal(of: str | Callable[[Any], Any] | None, written: str, value: Any, item: Any) -> str | None:
-    """Returns the action for a message whose number is a ``Decimal``; None for any other type.
+    """Returns the advice for the error if a column read a ``Decimal``; None if it read another type.
+
+    The advice is a text with code that the user can write instead, for example ``Sum(lambda value: float(...))``.
 
     Args:
         of: The column's field, its function of the value, or None for the whole value.
         written: The name of the column's aggregator, for example ``Sum``.
         value: The message's value.
-        item: The item that the column has read. For a field of an instance, it has the types of JSON.
+        item: The item that the column has read. A field of an instance is already converted to the types of JSON.
     """
     read, found = "value", item
     if isinstance(of, str):

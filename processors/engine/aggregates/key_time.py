@@ -34,8 +34,8 @@ class KeyTime:
 
     Attributes:
         time: The key's stream time: the largest event time of its messages that is not after the worker's clock.
-        closed: The time up to which windows are closed. A window is closed if its due time, the grace not added, is at
-            or before this time.
+        closed: The time up to which windows are closed. A window is closed if its end (without its grace) is at or
+            before this time.
         open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
             event time that opened the session.
         more: Bounds of the open windows that are not in ``open``; None if ``open`` has all open windows. For sessions:
@@ -61,7 +61,11 @@ class KeyTime:
 
     @property
     def is_former(self) -> bool:
-        """Whether an older Holdfast version wrote the record. That version wrote no index entries for open windows."""
+        """Whether an older Holdfast version wrote the record. That version wrote no index entries for open windows.
+
+        Read it only if windows close by the stream time of their message key, because only such records have the field
+        ``closed``, which shows the newer version.
+        """
         return self.stored is not None and "closed" not in self.stored
 
     def reach(self, cap_ms: int) -> None:

@@ -44,9 +44,9 @@ Reader = Callable[[Sequence[bytes]], Picked]
 
 
 def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Reader:
-    """Returns the function that reads the items of all columns from JSON messages, after ``steps`` have processed them.
+    """Returns a function that reads the items of all columns from JSON messages.
 
-    The function raises Unfit for messages that it can't read.
+    The function first applies ``steps`` to the messages. It raises Unfit for messages that it can't read.
 
     Raises:
         Unfit: A step can only process one message at a time.
@@ -145,7 +145,8 @@ def _items(aggregation: Aggregation, raw: Mapping[Any, list[Any]]) -> list[Any]:
 class _Absent:
     """Stands for a missing field.
 
-    No column accepts this type; every operator except ``is`` and ``in`` raises an error.
+    No column accepts this type. Operators raise an error for it, except ``is``, ``is not``, ``in`` and the ``%`` of a
+    text.
     """
 
     def __eq__(self, other: object) -> bool:

@@ -24,7 +24,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class _Empty:
-    """Stands for the value of a row without a value. None can't be used, because None is a valid value."""
+    """Marks a row that has no value. None can't mark such a row, because None is a valid value."""
 
 
 _EMPTY = _Empty()

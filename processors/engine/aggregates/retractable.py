@@ -1,14 +1,15 @@
 """Aggregates of the rows of a table. A row can be added to its group, and removed from it again.
 
-The columns of a group have one stored value. ``rows`` is the number of its rows, and each column has its own form::
+All columns of a group are stored together, in one value. The field ``rows`` is the number of rows in the group. The
+form of a column depends on its aggregator::
 
     {"format": 1, "rows": 2, "columns": {"total": [3, 1, 1], "average": [12, 0, 0], "all": [value]}}
 
     Sum, Mean     [numerator, exponent, floats]: the exact sum, numerator / 2**exponent, and how many of its items are
                   floats
     Reduce        a list with the reduced value; absent for a group without rows
-    Count         nothing: it is the number of rows
-    Collect       nothing: the items are stored by row, outside of this value
+    Count         nothing, because the count is ``rows``
+    Collect       nothing, because its items are stored by row, outside of this value
 
 Invariants:
     - A row that is added and removed again leaves no trace in the stored value. Sums are exact, so the order in which

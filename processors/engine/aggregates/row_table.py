@@ -52,7 +52,7 @@ class RowTable:
     Attributes:
         keys: The message key of each row.
         times: The event time of the last message of each row, in milliseconds.
-        there: For each row, whether it has a value.
+        there: For each row, whether it has a value: a stored one, or one from a message.
         dirty: For each row, whether it has changed since it was last stored.
         used: For each row, whether it was used since the caller last set this flag to False.
 
@@ -96,7 +96,10 @@ class RowTable:
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a row's key and its stored value with one of these items could exceed ``bytes_max``."""
+        """Raises Unfit if a stored value and its key could together have more than ``bytes_max`` bytes.
+
+        ``items`` are the new items of the columns. ``key_bytes`` is the length of the longest key.
+        """
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -139,8 +142,8 @@ class RowTable:
         Pass the result to ``shown`` and ``keep``, as their argument ``ran``.
 
         Raises:
-            Unfit: numpy can't compute the messages with the same bits as Python, or a stored value is longer than
-                ``room`` bytes.
+            Unfit: numpy can't compute exactly the same numbers as Python, or a reduced value could make a stored value
+                longer than ``room`` bytes.
         """
         ran = [column.run(item, segments) for column, item in zip(self._columns, items, strict=True)]
         for column, made in zip(self._columns, ran, strict=True):

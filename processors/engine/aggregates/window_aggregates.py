@@ -50,7 +50,7 @@ class FailedResult(dict[str, Any]):
         self.error = error
 
     def __deepcopy__(self, memo: object) -> FailedResult:
-        """Returns the object itself, because no step gets this result, and its error may not allow a copy."""
+        """Returns the object itself. No step gets it, so no step can change it; and its error may not allow a copy."""
         return self
 
 
@@ -274,8 +274,8 @@ class WindowAggregation(Aggregation):
     def seen(self, stored: Any) -> Any:
         """Returns the current result of an open window, for the user functions ``before_update`` and ``after_update``.
 
-        These functions decide whether the result is sent early. The result is the only column's value; with ``agg``, it
-        is a dict of all columns.
+        These functions decide whether the result is sent early. For a window with ``agg``, they get a dict of all
+        columns. For a window with a method such as ``sum()``, they get the value of its only column.
         """
         made = self.result(0, 0, stored)
         return made["value"] if self.alone else {name: made[name] for name in self.columns}
@@ -303,10 +303,12 @@ class WindowAggregation(Aggregation):
     ) -> dict[str, Any]:
         """Returns the same dict as ``computed``, or a ``FailedResult`` with the error of a column.
 
-        A ``FailedResult`` is returned for an error that must not fail the message that is being processed. If
-        ``closes`` is True, the window closes, and its messages were processed before. Then every error becomes a
-        ``FailedResult``. If ``closes`` is False, an error while the messages are aggregated is raised, and fails the
-        message.
+        If ``closes`` is True, the current message closes the window, but all messages of the window were processed
+        before. The current message must not fail, so every error becomes a ``FailedResult``.
+
+        If ``closes`` is False, the current message is in the window. If the messages can't be aggregated, the error is
+        raised, and the current message fails. An error of a user's function that makes a column's result becomes a
+        ``FailedResult``.
         """
         try:
             folded = self._folded_items(items)
@@ -353,7 +355,9 @@ class WindowAggregation(Aggregation):
                 )
 
     def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
-        """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
+        """Merges the stored values of two session windows, when a message connects the two windows.
+
+        All event times of ``earlier`` are before those of ``later``.
 
         Raises:
             AggregationFailed: The values of a column can't be merged.

@@ -1,1 +1,4 @@
-"""The record format, topic names and topic configuration of changelogs. Of Holdfast, it imports only ``infra``."""
+"""The record format, topic names and topic configuration of changelogs.
+
+This package imports no other package of Holdfast than ``infra``.
+"""

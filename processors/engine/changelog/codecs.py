@@ -214,7 +214,8 @@ def _article(name: str) -> str:
 
 _KEPT = "dict with keys of text or whole numbers, list, str, int of 64 bits, float, bool, None, bytes and times in UTC"
 
-#: Stores without ``codec`` do not call this codec: ``changelog.format`` calls msgspec itself, for each message.
+#: Stores without the argument ``codec`` also have JSON values, but they do not call this object. Instead,
+#: ``changelog.format`` calls msgspec itself, for each message.
 JSON = Codec("json", 1, 1, _encode_json, msgspec.json.Decoder().decode, msgspec.json.Decoder().decode)
 BYTES = Codec("bytes", 1, 2, _encode_bytes, bytes, shown, "bytes")
 MSGPACK = Codec("msgpack", 1, 3, _encode_msgpack, _unpack, lambda payload: shown(_unpack(payload)), _KEPT)

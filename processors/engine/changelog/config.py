@@ -32,7 +32,10 @@ class ChangelogConfigInvalid(BadConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One configuration entry: its standard value, the rule for accepting another value of a topic, and the reason."""
+    """One configuration entry of a topic.
+
+    ``value`` is the standard value, and ``why`` its reason. ``rule`` says which other values a topic may keep.
+    """
 
     value: str
     rule: Literal["is", "at least", "at most"]
@@ -91,10 +94,10 @@ class Durability:
 
 
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
-    """Returns the number of replicas for a new changelog on a cluster with ``brokers`` brokers.
+    """Returns the replication settings of a new changelog on a cluster with ``brokers`` brokers.
 
     If the cluster has enough brokers, the changelog has at least as many replicas as the input topics
-    (``inputs_replication``).
+    (``inputs_replication`` replicas).
     """
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)
@@ -164,10 +167,10 @@ def drift(
 
 
 def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns ``expected``, with ``max.compaction.lag.ms`` not below the topic's present ``min.compaction.lag.ms``.
+    """Returns ``expected``, with ``max.compaction.lag.ms`` raised to the topic's present ``min.compaction.lag.ms``.
 
-    The topic may have a larger ``min.compaction.lag.ms``, which is kept. The broker refuses a maximum that is less than
-    the minimum.
+    The maximum is raised only if it is below this minimum, because the broker refuses such a pair. The topic keeps its
+    minimum, even if it is larger than expected.
     """
     kept = seen.get(MIN_LAG, "")
     if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdecimal():

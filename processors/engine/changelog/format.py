@@ -37,7 +37,7 @@ CODEC_BYTES = 2
 META_KEY = b"\x00meta"
 #: Number of ``once`` names that a task remembers. A ``once`` name is the name that a client gives to an owner command
 #: (``clear``, ``adopt``), so that the command takes effect once, even if the client sends it again. Few names are
-#: enough, because a client sends a command again soon.
+#: enough, because a client repeats a command before the task gets many others.
 COMMANDS_KEPT = 8
 #: The ``once`` names of a task's last owner commands. The task recognises a repeated command by its name. UNSET (absent
 #: from the JSON) before the first command.
@@ -99,7 +99,10 @@ def prefix_of(key: bytes) -> bytes:
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """Returns one changelog key for each message key, made with this state key. Each result begins with ``before``."""
+    """Returns one changelog key for each message key, made with this state key.
+
+    Each result begins with the bytes ``before``, for example the prefix of a store in RocksDB.
+    """
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
@@ -273,7 +276,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         processor: The processor that owns the changelog; empty in records that old Holdfast versions wrote.
         generation: The number of the deployment that started the worker; 0 for a worker without a deployment.
         commands: The ``once`` names of the last owner commands that changed the state, oldest first.
-        keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
+        keys: Text lines, made by the module ``steps.meaning``, that describe how the keys of the store are made.
         codec: Name and version of the codec that wrote the store's values; UNSET for JSON.
     """
 
@@ -312,7 +315,7 @@ def _with_known_codec(meta: ChangelogMeta) -> ChangelogMeta:
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """Returns ``names`` (the ``once`` names of a task's last owner commands) with ``name`` added.
+    """Returns ``before`` (the ``once`` names of a task's last owner commands) with ``name`` added.
 
     At most ``COMMANDS_KEPT`` names remain. An empty ``name`` adds nothing.
     """

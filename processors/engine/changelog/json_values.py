@@ -144,9 +144,9 @@ def _other_type(value: Any, path: str) -> Iterator[str]:
 
 
 def _in_fields(value: Any, path: str) -> Iterator[str]:
-    """Finds values that JSON would change in the fields of a dataclass or a msgspec struct.
+    """Describes the values that JSON would change in the fields of a dataclass or a msgspec struct.
 
-    Accepts all other objects.
+    For an object of another type, nothing is reported.
     """
     names = getattr(type(value), "__struct_fields__", None)
     if names is None:

@@ -1,4 +1,4 @@
-"""Makes names: of changelogs, of repartition topics, of the consumer groups of shadows, and transactional ids.
+"""Makes the names of changelogs, repartition topics and shadows' consumer groups, and makes transactional ids.
 
 A shadow is a second run of a processor's functions, which builds one of its stores again.
 """
@@ -45,12 +45,12 @@ def check_name(name: str, what: str) -> str:
 
 
 def changelog_topic(processor: str, store: str) -> str:
-    """The changelog topic of one store of one processor."""
+    """Returns the name of the changelog topic of one store of one processor."""
     return check_name(f"{processor}-{store}{CHANGELOG_SUFFIX}", "changelog name")
 
 
 def repartition_topic(processor: str, name: str) -> str:
-    """The repartition topic of one ``group_by`` of one processor."""
+    """Returns the name of the repartition topic of one ``group_by`` of one processor."""
     return check_name(f"{processor}-{name}{REPARTITION_SUFFIX}", "name of a repartition topic")
 
 
@@ -82,9 +82,9 @@ def shadow_group(processor: str, store: str) -> str:
 
 
 def filling_topic(processor: str, store: str) -> str:
-    """Returns the name of a temporary topic: rows of an Iceberg table are loaded into it in changelog format.
+    """Returns the name of a temporary topic, into which rows of an Iceberg table are loaded in changelog format.
 
-    A store then adopts the topic: it makes its content equal to the topic's content.
+    Afterwards, the store adopts the topic: its content becomes equal to the content of the topic.
     """
     return check_name(f"{processor}--fill-{store}{CHANGELOG_SUFFIX}", "name of the topic that a table is loaded to")
 

@@ -82,7 +82,7 @@ def encode_dumped(value: Any) -> bytes:
 
 
 def another(value: Any, path: str) -> Any:
-    """Raises TypeError for a value of an unsupported type."""
+    """Raises TypeError, because a value of an unsupported type has no replacement here."""
     if isinstance(value, Enum):
         raise TypeError(f"{path} is {value!r}; an enum comes back only through a model: `app.store(..., model=...)`")
     raise another_type(path, value)

@@ -18,7 +18,7 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
 #: A number of changelog offsets. If a restore without a checkpoint replays fewer offsets, no checkpoint is searched
-#: for. A checkpoint is used only if the restore then replays at least this many offsets less, and at most half of the
+#: for. A checkpoint is used only if it saves the replay of at least this many offsets, and of at least half of the
 #: offsets.
 SPARES_AT_LEAST = 1_000
 

@@ -80,7 +80,10 @@ class Fetcher:
     suspect: set[str]
 
     def run(self, place: Place, wanted: Wanted, path: Path, job: Job) -> Generator[None, None, Fetched]:
-        """Downloads the best usable checkpoint to ``path``, in steps; failures are returned in ``Fetched.refused``."""
+        """Downloads the best usable checkpoint to ``path``. The generator yields after each part of the work.
+
+        Failures are not raised, but returned in ``Fetched.refused``.
+        """
         refused: list[Refusal] = []
         try:
             found: list[Manifest] = []
@@ -108,9 +111,9 @@ class Fetcher:
         return Fetched(None, path, tuple(refused))
 
     def _manifests(self, place: Place, found: list[Manifest], refused: list[Refusal]) -> Iterator[None]:
-        """Reads the newest manifests into ``found``.
+        """Reads the task's newest manifests, and adds them to ``found``. Yields after each manifest.
 
-        An unreadable manifest is added to ``refused``, with the reason.
+        An unreadable manifest is added to ``refused`` instead, with the reason.
         """
         names = manifests_of(self.objects, place)
         yield

@@ -3,7 +3,7 @@
 Checkpoints are made at a fixed interval, on demand, and when the worker stops. They are fetched if local state is lost.
 
 The worker's thread only flushes RocksDB and makes hard links for a checkpoint. Uploads and downloads run in parallel
-to the worker's loop, one upload at a time. *Store* means the object store here.
+to the worker's loop, one upload at a time.
 
 Invariants:
     - Processing never waits for the object store, and never fails because of it. A slow object store delays only
@@ -104,8 +104,8 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due. None if no checkpoint is
-        #: due.
+        #: Monotonic seconds since which there has always been a checkpoint that is due and not stored yet. None if all
+        #: checkpoints that were due are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
         for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an interrupted transfer
@@ -143,9 +143,9 @@ class CheckpointKeeper:
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, because a user asks for them.
+        """Schedules checkpoints like ``ask``, at the request of a user.
 
-        A failed upload is therefore retried at once.
+        The user does not have to wait for the next retry: a failed upload is retried at once.
         """
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
@@ -234,7 +234,7 @@ class CheckpointKeeper:
     # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Stores the time since which a checkpoint is due. If the object store is slow, logs one warning."""
+        """Remembers since when checkpoints are due. If the object store is slow, logs one warning."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return
@@ -247,7 +247,7 @@ class CheckpointKeeper:
             )
 
     def _slow(self, now: float) -> str | None:
-        """Returns an error text if a checkpoint that is due is not stored after the time limit; otherwise None."""
+        """Returns an error text if checkpoints have been due for longer than the time limit; otherwise None."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None
@@ -337,9 +337,10 @@ def open_keeper(
     clock: Clock,
     topology: Topology,
 ) -> CheckpointKeeper | None:
-    """Creates the keeper of a worker, with ``storage`` or the object store of the settings.
+    """Creates the keeper of a worker's checkpoints.
 
-    Returns None if checkpoints are disabled, if no store has a changelog, or if state is kept in memory only.
+    If ``storage`` is None, the checkpoints are in the object store of the settings. Returns None if checkpoints are
+    disabled, if no state store has a changelog, or if state is kept in memory only.
 
     Raises:
         StorageUnusable: No driver is installed for the object store of the settings.

@@ -55,7 +55,7 @@ Steps = Generator[None, None, Any]
 
 
 class Work(Protocol):
-    """Runs jobs in parallel to the worker's loop: on threads, or in tests by one step in each turn of the loop."""
+    """Runs jobs in parallel to the worker's loop: on threads, or (in tests) one step of each job in each turn."""
 
     def start(self, work: Callable[[Job], Steps]) -> Job:
         """Starts a job, and returns it."""

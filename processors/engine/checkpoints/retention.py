@@ -35,9 +35,10 @@ MARK_ABANDONED_S = 86_400.0
 
 
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
-    """Deletes a task's old checkpoints and unused files, in steps.
+    """Deletes a task's old checkpoints and unused files. The generator yields after each part of the work.
 
-    If an upload of the task is running, deletes nothing.
+    No manifest and no file is deleted while an upload of the task runs. They are also kept if a newer Holdfast version
+    wrote the manifest of a kept checkpoint, or if this manifest is missing, because its files are then unknown.
     """
     files = objects.sizes(place.files)
     yield
@@ -88,13 +89,18 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
 
 
 def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, None, set[str] | None]:
-    """Returns the names of all objects to which these manifests refer; None if a manifest can't be read."""
+    """Returns the names of all objects to which these manifests refer.
+
+    Returns None if a manifest is missing, or was written by a newer Holdfast version.
+    """
     named: set[str] = set()
     for name in sorted(manifests):
         try:
             named.update(file.object for file in read_manifest(objects, name).files)
         except (ObjectMissing, FormatUnknown):
-            return None  # another worker has just deleted this manifest, or a newer Holdfast version wrote it
+            # Another worker has just deleted this manifest, or a newer Holdfast version wrote it. The names of its
+            # files are therefore unknown.
+            return None
         except ManifestDamaged:
             pass  # No restore can use this manifest, so the files to which it refers need not be kept.
         yield

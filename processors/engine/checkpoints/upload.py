@@ -72,7 +72,7 @@ class Uploader:
         holder: The worker's name. The name of an upload's mark contains it. No other running worker has the same name.
         new_id: Makes a unique name for an upload.
         time: Returns the wall clock, in seconds since 1970.
-        known: Maps the identity of a local file to its SHA-256.
+        known: Maps a local file's ``identity`` to its SHA-256. Files with the same identity have the same content.
         suspect: Names of damaged objects. Files with these objects are uploaded again, and not shared.
     """
 
@@ -85,7 +85,12 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Uploads a checkpoint in steps, then deletes the local copy; raises StorageFailed, or OSError (local disk)."""
+        """Uploads a checkpoint, then deletes the local copy. The generator yields after each part of the work.
+
+        Raises:
+            StorageFailed: The object store can't be read or written.
+            OSError: The local disk can't be read.
+        """
         try:
             place, upload = taken.place, self.new_id()
             yield from self._mark(place, upload)

@@ -9,8 +9,9 @@ Invariants:
       the old content.
     - Repeating the same command changes nothing.
     - If the command also exports the content before the change, the file is complete before the first change, and no
-      input is processed in between. The first change of a task also stores the command's name ``once``. If a client
-      sends the command again with this name, no second export is made, because the store may be partly changed.
+      input is processed in between. A client gives the command a name (the argument ``once``). The commit of a task's
+      first change also stores this name. If the client sends the command again with this name, no second export is
+      made, because the store may be partly changed.
 """
 
 from __future__ import annotations

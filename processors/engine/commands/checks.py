@@ -25,10 +25,13 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Extra effects of the last commit that a command makes for a task.
+    """Extra effects of one commit of a command.
 
-    ``command`` is the command's name (``once``). The task stores it, so that the command has no effect if a client
-    sends it again. ``emptied`` has the tables without a changelog whose local entries this commit deletes.
+    For ``clear``, this is the last commit for a task; for ``adopt``, the first one.
+
+    ``command`` is the name that the client gave to the command (the argument ``once``). The task stores the name, so
+    that it recognises the command if the client sends it again. ``emptied`` has the tables without a changelog whose
+    local entries this commit deletes.
     """
 
     command: str = ""
@@ -43,9 +46,9 @@ NO_MOVES: Moves = MappingProxyType({})
 
 
 def is_carried_out(task: Task, once: str) -> bool:
-    """Whether the task has already carried out a command with the name ``once``; False for an empty name.
+    """Whether the task has stored ``once`` as the name of an earlier command; False for an empty name.
 
-    A client gives a command this name, so that a repeated command changes nothing.
+    A client gives a command this name, so that the task recognises the command if the client sends it again.
     """
     return bool(once) and once in (task.meta.commands or ())
 
@@ -64,8 +67,9 @@ def check_writable(
 ) -> None:
     """Raise CommandWrong if one of the stores is a table that is restored from its source topic.
 
-    Such a table may only be changed by records of the topic, because a restore would undo any other change. The table
-    may be emptied if ``moves`` also sets the topic's position in all ``tasks``, so that its rows are read again.
+    Such a table may only be changed by records of the topic, because a restore would undo any other change. But the
+    table may be emptied if ``moves`` also sets the topic's position in all ``tasks``, because its rows are then read
+    again.
     """
     for log in topology.source_logs:
         moved = bool(tasks) and all(log.topic in moves.get(task.name, {}) for task in tasks)
@@ -165,7 +169,8 @@ def moves_of(
         emptied: The stores that the same commit empties.
 
     Raises:
-        CommandWrong: A topic is not an input, or an offset does not exist.
+        CommandWrong: A topic is not an input, an offset does not exist, or the rows of a table that is restored from
+            the topic would not match the offset.
         CommandRefused: The worker is not paused, or does not own one of the partitions.
     """
     if not positions and within is not None:
@@ -206,7 +211,11 @@ def moves_of(
 
 
 def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied: Sequence[str]) -> None:
-    """Raise CommandWrong if a table is restored from this topic, and its rows are not those of the new offset."""
+    """Raise CommandWrong if a table is restored from this topic, and its rows would not match the new offset.
+
+    The present rows match only the offset that the task has committed. ``emptied`` has the tables that the same commit
+    empties. The caller names them only if the new offset is the topic's first offset, which an empty table matches.
+    """
     topic, offset = to
     log = next((each for each in topology.source_logs if each.topic == topic), None)
     if log is None or log.store in emptied or offset == task.committed.get(topic):
@@ -266,8 +275,8 @@ def commit_apart(
 ) -> Generator[None, None, None]:
     """Commit one task with only a command's writes (by store) and new positions (``inputs``).
 
-    The task must have no uncommitted work. ``last`` has the extra effects of a command's last commit. If a position
-    moves back, stream time is reset, too, so that the messages are not late when they are read again.
+    The task must have no uncommitted work. ``last`` has the extra effects of this commit. If a position moves back,
+    stream time is reset, too, so that the messages are not late when they are read again.
     """
     back = any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items())
     if task.time is not None and back:

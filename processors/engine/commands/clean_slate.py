@@ -2,8 +2,8 @@
 
 Neither Holdfast's registry (database) nor the supervisor is needed.
 
-    no other member? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology
-                     ──► delete the checkpoints ──► delete the local state
+    no other group member? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology
+                           ──► delete the checkpoints ──► delete the local state
 
 The worker deletes all keys in ordinary transactions, like ``holdfast apply clear``. It reads no input.
 
@@ -99,7 +99,7 @@ class CleanSlate:
                 elif firsts:
                     yield from work_of(Position(positions=firsts), worker, ticket)
         except (CommandRefused, CommandFailed):
-            self._check_members(expected=1)  # another group member may be the cause; then this raises a clearer error
+            self._check_members(expected=1)  # raises a clearer error if another group member has caused this one
             raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)

@@ -68,9 +68,9 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """Returns a reader of ``content``.
+    """Returns a reader of ``content`` that yields only the entries of some message keys.
 
-    It yields only entries whose message key has an entry in the content ``keys``, too.
+    These are the message keys that also have an entry in the content that ``keys`` reads.
     """
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -196,7 +196,9 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write it meanwhile.
+    """Maps each partition of a changelog to its first offset and its high watermark.
+
+    The caller replays the changelog up to this high watermark, so no worker may write to the changelog meanwhile.
 
     Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before the expected end
     offsets in ``upto``.

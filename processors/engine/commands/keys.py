@@ -10,9 +10,10 @@ Invariants:
     - A table that is restored from its source topic is emptied in the same commit that moves the topic's position to
       its first offset. Before that commit, the table's rows must match the committed offset.
     - If ``clear`` also sets new positions, they change in the commit of the task's last deletes, or after it.
-    - The last commit of a ``clear`` with a ``once`` name writes the name into the meta records. A repeated ``clear``
-      then changes nothing in a task that has already carried it out. A client that does not know the result can
-      therefore repeat the command, even much later. Keys that were set after the first execution are not deleted.
+    - A client can give a ``clear`` a name (the argument ``once``). The last commit of the ``clear`` writes this name
+      into the meta records, which keep the names of the last ``COMMANDS_KEPT`` commands. If the client repeats the
+      ``clear`` with this name, a task that has already carried it out changes nothing. Keys that were set after the
+      first execution are not deleted. A client that does not know the result can therefore repeat the command.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     return _told(totals, tasks)
 
 
-def export(  # tidy: allow-wide because these are the parts of one command
+def export(  # tidy: allow-wide because each argument is a part of one command
     worker: Owner,
     ticket: Ticket,
     tasks: Sequence[Task],
@@ -97,7 +98,7 @@ def export(  # tidy: allow-wide because these are the parts of one command
     return {**_told(totals, tasks), "path": str(file.path), "sha256": file.sha256}
 
 
-def clear(  # tidy: allow-wide because these are the parts of one command
+def clear(  # tidy: allow-wide because each argument is a part of one command
     worker: Owner,
     ticket: Ticket,
     tasks: Sequence[Task],
@@ -109,8 +110,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # Tasks that have already carried out this command are skipped. Their entries were set after the command, and must
-    # not be deleted.
+    # Tasks that have already carried out this command are skipped. Their present entries were set after the command,
+    # and must not be deleted.
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -142,7 +143,10 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
-    """Paths of the export files that earlier attempts of the command named ``once`` wrote here, oldest first."""
+    """Paths of the export files that earlier attempts of a command left in this worker's folder, oldest first.
+
+    ``once`` is the name that the client gave to the command; the result is empty if the client gave none.
+    """
     folder = worker.options.exports
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
@@ -153,9 +157,9 @@ def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[
 
 
 def _mark(once: str) -> str:
-    """Returns a part of the export files' names, which is derived from the command's name ``once``.
+    """Returns a part of an export file's name: a hash of ``once``, the name that the client gave to the command.
 
-    A repeated command finds its earlier files by this part.
+    A repeated command finds the files of its earlier attempts by this part.
     """
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 

@@ -125,7 +125,10 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of an export's ``content`` without windows that the store has closed since the export."""
+    """Returns a reader of an export's ``content`` without the windows that are closed in the store.
+
+    A window that the store does not have is read, too.
+    """
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -183,12 +186,12 @@ def _both_more(one: Any, other: Any) -> Any:
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
-    """Merges the two values of an internal record. A record of stream time keeps its present value.
+    """Merges the two values of an internal record: a record of stream time, or for example an index entry.
 
-    Every other record gets the value of the export.
+    A record of stream time keeps its present value, except for the field ``removed``. This field is the index position
+    up to which entries were removed. It gets the smaller position of the two values.
 
-    The field ``removed`` of stream time is the index position up to which entries were removed. It gets the smaller
-    position of the two values.
+    Every other internal record gets the value of the export.
     """
     if key not in _CLOCKS:
         return files
@@ -202,7 +205,10 @@ def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) ->
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
-    """Reads the record of a store's stream time and its position in the index by time; None if there is none."""
+    """Returns a store's record of stream time, which also has positions in the store's index by time.
+
+    Returns None if the store has no such record.
+    """
     found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
     return next((decode_value(stored) for stored in found if stored is not None), None)
 
@@ -224,13 +230,14 @@ def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) ->
 def _moved(
     export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
 ) -> Generator[None, None, None]:
-    """Moves the export's index entries of open windows after ``closed``.
+    """Moves index entries of the export to a position after ``closed``, so that the store closes these windows.
 
-    The store will then close and send these windows.
+    These are the entries of windows that were open at the time of the export. If the store already has the same window,
+    the export's index entry is deleted instead.
 
-    ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is the same position at
-    the time of the export. For session windows ``was_closed`` is None, because the sessions' own records contain it. If
-    the store already has the same window, the export's index entry is deleted instead.
+    ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is this position at the
+    time of the export. For session windows ``was_closed`` is None, because the record of an open session contains the
+    place of its index entry.
     """
     if closed == first_due():
         return
@@ -268,7 +275,7 @@ def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int])
     """Returns the record of an open session window, changed so that it refers to its new index entry.
 
     ``entry`` is the window's old index entry. ``entered`` has the time and the end of the new one. The result is empty
-    if ``entry`` belongs to no session.
+    if no session's record refers to ``entry``.
     """
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)

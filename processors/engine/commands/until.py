@@ -83,7 +83,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # unread offsets remain only if a transaction was aborted; the loop reads their records again
+                break  # otherwise a transaction was aborted, and the loop must read its records again
     finally:
         gap.close()
     ticket.done = first

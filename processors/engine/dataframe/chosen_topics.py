@@ -1,8 +1,8 @@
 """``to_topic`` with a function that chooses the topic of each message.
 
 All output topics of a processor must be known before it starts, because they are created and checked then. The function
-can therefore only choose among the topics that the application declares and does not read. The step becomes one branch
-for each of them::
+can therefore only choose among the topics that the application declares and does not read. The step gets one branch for
+each of these topics::
 
     choose ──┬── chosen is "paid"     ──► to_topic paid
              ├── chosen is "refused"  ──► to_topic refused
@@ -92,7 +92,11 @@ class IsChosen(Step):
 
 
 class Apart(Step):
-    """A step without effect. Its node is the start of a branch, which has the filter and the output for one topic."""
+    """A step without effect, at the start of the branch of a ``to_topic`` with ``timestamp``.
+
+    The branch sets the timestamp of the output. Later steps are outside of the branch, so they still get the message's
+    own timestamp.
+    """
 
     __slots__ = ()
 

@@ -368,7 +368,7 @@ class StreamingDataFrame(
         keeps = node.kind in ("filter", "update", "set_timestamp", "to_topic")
         made._model, made._mixed = (self._model, self._mixed) if keeps else (None, False)
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # Other stateful steps send results, and not changed rows of the table.
+        if node.store is None or reads_rows:  # A step with a store of its own sends results, not changed rows.
             made._changes_of = self._changes_of
         return made
 

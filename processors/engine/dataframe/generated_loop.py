@@ -200,14 +200,14 @@ class _Writer:
         nodes, is_woven = steps_of(sources), len(sources) > 1
         boxes = {self._name("box", self.outboxes[node.outbox]) for node in nodes if node.outbox}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
-        # If the only output is the last step, a failed message has added no output that would have to be removed.
+        # If the only output is the last step, no step can fail after it. A failed message then has no output to remove.
         simple = not is_woven and self._ends_with_its_only_sink(sources[0])
         taken = ["value", "raw_key", "timestamp", "key", "header"]
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            # The limits for record times are read once for many messages, because the worker processes these within
-            # milliseconds.
+            # The limits for record times are read only once in each call, because the worker processes all messages of
+            # a call within milliseconds.
             if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
@@ -372,7 +372,7 @@ class _Writer:
             self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed, shared)
             self._write(depth + node.expand, "pass")
 
-    def _column(  # tidy: allow-wide because these are the arguments of _step, and the code of the step.
+    def _column(  # tidy: allow-wide because the arguments are those of _step, and the step's code.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
         """Generates the code of a column expression.

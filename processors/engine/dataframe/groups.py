@@ -52,7 +52,7 @@ class Streams(Generic[Stream]):
 class StreamGroups(Generic[Stream]):
     """The method that groups the messages of a stream by another key."""
 
-    def group_by(  # tidy: allow-wide because these are the argument names of Quix Streams.
+    def group_by(  # tidy: allow-wide because the argument names are those of Quix Streams.
         self: Any,
         key: str | Callable[[Any], Any],
         name: str | None = None,
@@ -126,9 +126,11 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _between(self: Any, key: Callable[[Any], bytes], name: str, label: str | None = None) -> Stream:
-        """Sends JSON messages with a new key through a topic, inside a join or inside ``group_by`` of a table.
-        Returns the stream that reads this topic. Default names of stores after the topic begin with ``label``; None
-        means ``name``.
+        """Sends JSON messages with a new key through a repartition topic. Returns the stream that reads this topic.
+
+        A join by a key inside the row, and ``group_by`` of a table, call this method. Later steps may use stores
+        without a name from the user. The names of these stores begin with ``label``, or with ``name`` if ``label`` is
+        None.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.

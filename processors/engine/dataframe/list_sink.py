@@ -50,7 +50,10 @@ class _Collected(Sunk):
 
 @contextmanager
 def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
-    """While the ``with`` block runs, also adds the results of the streams' last steps to the list ``into``."""
+    """Adds the results of the streams' last steps to the list ``into`` while the ``with`` block runs.
+
+    If ``into`` is None, no results are collected.
+    """
     leaves = (
         []
         if into is None

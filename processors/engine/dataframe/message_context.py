@@ -64,7 +64,7 @@ def current_message() -> MessageContext | None:
 def processing(place: Callable[[], MessageContext], function: Callable[..., None], given: Iterable[Any]) -> None:
     """Calls ``function`` with the arguments ``given``.
 
-    During the call, ``message_context()`` returns the result of ``place``.
+    During the call, ``message_context()`` calls ``place`` and returns its result.
     """
     token = _place.set(place)
     try:

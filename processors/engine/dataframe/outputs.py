@@ -35,8 +35,8 @@ class StreamOutputs(Generic[Stream]):
         The step is added to this stream itself.
 
         Args:
-            topic: The output topic; or a function of (value, key, timestamp, headers) that returns it. A function
-                returns one of the topics that the application declares before it runs, and that it does not read.
+            topic: The output topic; or a function of (value, key, timestamp, headers) that returns it. The function may
+                only return a topic that the application has declared before it runs, and does not read.
             key: A function that makes another key from the value; None sends the message's key.
             headers: A function that makes other headers from the value: names with bytes, texts or None. If it returns
                 None, no headers are sent.
@@ -96,7 +96,7 @@ class StreamOutputs(Generic[Stream]):
             )
         self._in_place(Node("update", Sunk(sink), metadata=True, in_place=False))
 
-    def test(  # tidy: allow-wide because these are the argument names of Quix Streams.
+    def test(  # tidy: allow-wide because the argument names are those of Quix Streams.
         self: Any,
         value: Any,
         key: Any = b"key",
@@ -118,8 +118,8 @@ class StreamOutputs(Generic[Stream]):
             headers: The headers: names with bytes, texts or None.
             ctx: Ignored; accepted for code that was written for Quix Streams.
             topic: Ignored; accepted for code that was written for Quix Streams.
-            state: The key's state before the call: a dict from state key to value. The call changes the dict like the
-                functions change the state.
+            state: The key's state before the call: a dict from state key to value. After the call, the dict has the
+                state that the functions have left.
 
         Returns:
             For each result: value, key, timestamp and headers.
@@ -143,7 +143,7 @@ class StreamOutputs(Generic[Stream]):
         made: Stream = self._in_place(Node("update", Printed(pretty, metadata), metadata=metadata))
         return made
 
-    def print_table(  # tidy: allow-wide because these are the argument names of Quix Streams.
+    def print_table(  # tidy: allow-wide because the argument names are those of Quix Streams.
         self: Any,
         size: int = 5,
         title: str | None = None,

@@ -82,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """The arguments of ``compile_steps`` that the compilation of every step needs."""
+    """Those arguments of ``compile_steps`` that are needed to compile every step."""
 
     stores: Mapping[str, StoreState]
     current: CurrentMessage
@@ -393,7 +393,7 @@ def loop_over(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """Makes the function of ``compile_run`` from closures of ``plain_loop``, for steps that are nested too deeply."""
+    """Returns the same as ``compile_run``, but made of closures: for steps nested too deeply for Python's compiler."""
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
     stream, aside = timing.stream if source.kind == "source" else None, timing.aside

@@ -52,7 +52,7 @@ class PrintedTable(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Returns Python's ``print`` instead of a user function, because the step calls none."""
+        """Returns Python's ``print``, which the version hash contains. The step calls no user function."""
         return (print,)
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""Keeps a message from failing because of a result that earlier messages made.
+"""Prevents that a message fails because of a result that earlier messages made.
 
 A message may close a window of its key, or bring a result that was held back. Earlier messages made this result
 (``OwedResult``). A later step of the stream may raise an error for it. The message would then fail. Each later message
@@ -31,7 +31,10 @@ _ENDING = (SystemExit, GeneratorExit)
 
 
 class Mark(NamedTuple):
-    """The lengths of undo logs and outboxes at one point, so that later writes and outputs can be removed."""
+    """The lengths of undo logs and outboxes before a result is sent.
+
+    If the result fails, all later writes are undone, and all later outputs are removed.
+    """
 
     undo_logs: list[int]
     outboxes: dict[str, int]
@@ -55,13 +58,17 @@ class ResultsAside:
         self._states, self._outboxes, self._decide = states, outboxes, decide
         #: The failed results of the current message. The list is never replaced, because compiled steps refer to it.
         self.failed: list[tuple[Closing, BaseException]] = []
-        #: Returns whether the message must be processed again after this error, because the worker's clock was slow.
+        #: A function of an error. It returns whether the message must be processed again, because the error came only
+        #: from the worker's slow clock.
         self.repeats: Callable[[BaseException], bool] = _never
         #: The error because of which the message is processed again.
         self.repeated: BaseException | None = None
 
     def mark(self) -> Mark:
-        """Returns the mark for ``fails``. It must be called before the later steps get a result."""
+        """Returns the present lengths of undo logs and outboxes. ``fails`` needs them if the next result fails.
+
+        Call it before the later steps get a result.
+        """
         logs = [len(state.undo_log) for state in self._states.values()]
         return Mark(logs, {topic: len(box.values) for topic, box in self._outboxes.items()})
 
@@ -84,7 +91,7 @@ class ResultsAside:
         self.failed.append((Closing("", raw_key, result.result, result.start), error))
 
     def decide(self) -> None:
-        """Applies the failure policy to the failed results, and raises its error.
+        """Applies the failure policy to the failed results. Raises an error if the policy stops the worker.
 
         Call it when all other steps have succeeded.
         """

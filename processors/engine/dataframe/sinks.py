@@ -230,9 +230,9 @@ class Sunk(Step):
         return f"sink {type(self.sink).__qualname__}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Does nothing.
+        """Does nothing, because a task calls its ``SinkBox`` instead of this step.
 
-        The method is called only without a task, for example in ``sdf.test``, where no result is sent.
+        Only runs without a task call this method, for example ``sdf.test``, which sends no result.
         """
 
 

@@ -77,7 +77,8 @@ def described_stores(
 def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
     """Returns the stores with their field ``meaning``: text lines about the steps on which their state depends.
 
-    The line about the key of a ``group_by`` is recorded only for stores between this ``group_by`` and the next one.
+    A ``group_by`` has a line about its key. Only stores between this ``group_by`` and the next ``group_by`` get this
+    line, because the next one makes other keys.
     """
     nodes, before = steps_of(sources.values()), dict[int, list[Node]]()
     for node in nodes:
@@ -102,7 +103,7 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
 
 
 def _retracting(nodes: Sequence[Node]) -> frozenset[str]:
-    """Returns the stores on which groups of a table's rows depend.
+    """Returns the stores whose entries must fit each other, because groups of a table's rows depend on all of them.
 
     These are the stores of the groups, and the stores of earlier steps that send the deletion of a row only if they
     have the row. The table itself sends every deletion, so its store is not included.

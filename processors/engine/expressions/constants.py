@@ -82,7 +82,7 @@ def same_code(value: Any, named: Named) -> str:
 def _is_literal(value: Any, left: list[int]) -> bool:
     """Whether ``repr(value)`` is code that makes an equal value.
 
-    ``left`` holds the number of parts that are still allowed.
+    ``left`` is a list with one number: how many parts of a constant may still become part of the literal.
     """
     left[0] -= 1
     if left[0] < 0:

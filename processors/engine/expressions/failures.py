@@ -54,7 +54,8 @@ class _Found(Exception):
 def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError | None:
     """Returns the error for the first part of the expression that fails with this value.
 
-    The search does not call user functions. It returns None if no other part of the expression fails.
+    The search does not call user functions, so it skips all parts that need the result of such a call. Returns None if
+    none of the other parts fails.
     """
     try:
         _probed(expression, value)

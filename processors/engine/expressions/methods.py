@@ -27,7 +27,11 @@ class StreamColumns(Generic[Stream]):
     def __getitem__(self, item: StreamingSeries | list[str] | StreamColumns[Stream]) -> Stream: ...
 
     def __getitem__(self: Any, item: Any) -> Any:
-        """Returns the column ``item``; for a list of names, a stream of these; for an expression, a filtered stream.
+        """Returns a column, or a new stream.
+
+        Args:
+            item: A name returns the column. A list of names returns a stream whose values have only these columns. An
+                expression, or the result of ``sdf.apply``, returns a stream of the messages for which it is true.
 
         Raises:
             ColumnInvalid: ``item`` has another type, or is a column of another stream.

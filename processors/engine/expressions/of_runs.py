@@ -128,7 +128,7 @@ class _Writer:
     def _ask_if_returned(self, part: Expression) -> None:
         """Marks columns as required, if the expression may return such a column's value unchanged.
 
-        Without the mark, a missing column would be returned as a value, and no error would be raised.
+        Without the mark, the expression would return the object that stands for a missing field, and raise no error.
         """
         self._ask_columns((part,))
         if isinstance(part, Logical):
@@ -147,10 +147,10 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps as one function for many consecutive messages.
+    """Column expressions of a stream, compiled to one function for many consecutive messages.
 
     Attributes:
-        fields: The fields of the messages that the function reads.
+        fields: The names of the message fields that the function reads.
         asked: The fields that each message must have. If a message lacks one, the plain loop must process the messages.
         run: The function. It takes the lists of the fields' values and the number of messages. It returns the indexes
             of the messages that pass the filters, and the lists of the needed columns.
@@ -162,7 +162,7 @@ class RunSteps:
 
 
 def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
-    """Returns the steps as one function for many messages. The function computes the columns ``needed``.
+    """Compiles steps to one function for many messages. The function returns the columns ``needed``.
 
     Raises:
         NoRuns: A step calls a user function, or the steps remove a needed column.

@@ -33,8 +33,8 @@ class Results(Step):
     def stands_in_order(self) -> bool:
         """Returns True, so that the version hash contains the step's position.
 
-        The hash also contains the functions' source code, but this code does not show which steps use the functions'
-        result.
+        The hash also contains the functions' source code. But this code does not show which steps use the results, so
+        the position is needed, too.
         """
         return True
 

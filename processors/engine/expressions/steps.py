@@ -55,9 +55,9 @@ class ColumnStep(Step):
 
     @property
     def stands_in_order(self) -> bool:
-        """Returns True, because the step's text does not show the earlier steps.
+        """Returns True: the version hash contains the step's position.
 
-        The version hash therefore also needs the step's position.
+        The position is needed, because the step's text does not show the steps before it.
         """
         return True
 
@@ -180,9 +180,9 @@ class _Changed(ColumnStep):
 
     @property
     def touches(self) -> Touch:
-        """Declares that the step changes the value object itself.
+        """Declares that the step changes only the fields of the value object, not the objects inside the fields.
 
-        If the step calls a user function, the function may change more than that.
+        Changes by a user function that the step calls are not included.
         """
         return Touch.OBJECT
 

@@ -95,7 +95,7 @@ class Expression:
 
     @property
     def gives_parts(self) -> bool:
-        """Whether the result may be an object of the message's value, or may contain one."""
+        """Whether the result may share an object (such as a list) with the message's value."""
         return True
 
     def evaluate(self, value: Any) -> Any:
@@ -191,10 +191,10 @@ class Field(Item):
         return whole[key] if isinstance(whole, _ITEMS) else getattr(whole, key)
 
     def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
-        """Returns one expression that reads an item or an attribute.
+        """Returns the code of an expression that reads an item or an attribute.
 
-        It calls no helper function, because a further frame in the traceback means that a user function raised the
-        error.
+        The code calls no helper function. If the read fails, a helper would add a frame to the traceback, and such a
+        frame means that a user function raised the error.
         """
         part, whole = f"part_{self.depth}", operands[0]
         items = named("items", _ITEMS)
@@ -230,7 +230,7 @@ class Operation(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """Returns True only for ``+`` and ``*`` of parts of the value. A joined or repeated list has the same items."""
+        """Returns True only for ``+`` and ``*`` of parts of the value: the new list has the same objects as items."""
         return self.symbol in ("+", "*") and any(each.gives_parts for each in self.parts)
 
     def _same(self, operands: Sequence[Any]) -> Sequence[Any]:
@@ -267,7 +267,7 @@ class Logical(Expression):
         return self.parts[1].evaluate(value) if self.decides(left) else left
 
     def decides(self, left: Any) -> bool:
-        """Whether the second operand must be computed, because the first one's result ``left`` does not decide."""
+        """Whether the second operand decides the result. It does, unless the first operand's result ``left`` does."""
         return bool(left) is (self.symbol == "and")
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -325,8 +325,8 @@ class Call(Expression):
     def called(self) -> Callable[[Any], Any]:
         """The user function, wrapped as a Python function if it is a built-in function.
 
-        An error of the wrapped function then has a frame in the traceback, which shows that a user function raised the
-        error.
+        A built-in function has no frame in a traceback. The frame of the wrapping function shows that a user function
+        raised the error.
         """
         function = self.function
         if isinstance(function.__func__ if isinstance(function, MethodType) else function, FunctionType):

@@ -136,7 +136,7 @@ def connect_all(functions: Iterable[object], registries: Registries) -> None:
 
 
 def connect_alone(functions: Iterable[object]) -> None:
-    """Create those schema registry clients that do not exist yet. It is called outside of a worker.
+    """Create those schema registry clients that do not exist yet. Code outside of a worker calls this function.
 
     The URL of the schema registry comes from Holdfast's settings.
 
