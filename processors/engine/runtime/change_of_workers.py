@@ -58,7 +58,8 @@ def no_change() -> Change | None:
 class Newcomer:
     """Stands for the future group member of a worker that has not joined its consumer group yet.
 
-    The worker restores standbys (copies of tasks) before it joins. Their choice needs a member id.
+    The worker restores standbys (copies of tasks) before it joins. This object has a member id, because the tasks of a
+    worker are computed from the members' ids.
     """
 
     client_id: str
@@ -68,7 +69,7 @@ class Newcomer:
     def member_id(self) -> str:
         """The client id with a dash. The real member id will begin with this text; the broker adds random text.
 
-        Kafka's assignor sorts members by id. This id therefore sorts as the real one will.
+        Kafka's assignor sorts members by id. This id gets the same place in that order as the real id will get.
         """
         return f"{self.client_id}-"
 

@@ -22,7 +22,7 @@ COMMAND_BYTES_MAX = 1 << 20
 
 
 class CommandWrong(HoldfastError):
-    """The command is malformed, or names something that does not exist, for example a store. A retry fails again."""
+    """The command is malformed, or names something unknown, for example an unknown store. A retry fails again."""
 
 
 class CommandRefused(HoldfastError):
@@ -90,7 +90,7 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the last commit of the
     deletes also commits these input offsets. The worker then reads the inputs from these offsets. ``once`` is a name
-    that makes the command idempotent: a task that has already carried out a command with this name deletes nothing.
+    that makes the command idempotent. If the command is repeated with this name, finished tasks delete nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -129,9 +129,9 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     If ``positions`` is given, the commit of the last change also commits these input offsets. The worker then reads the
     inputs from these offsets. Message keys that the changelog does not contain are deleted, or stay unchanged if
-    ``keep`` is True. If ``export`` is True, the entries that the store has before the command (those of ``keys``, or
-    all) are first written to a file. ``once`` is a name for retries: a task that an earlier command with this name has
-    begun to change is not exported again.
+    ``keep`` is True. If ``export`` is True, the store's old entries are first written to a file: the entries of
+    ``keys``, or all entries without ``keys``. ``once`` is a name for retries. If the command is repeated with this
+    name, tasks whose change has already begun are not exported again.
     """
 
     store: str
@@ -210,7 +210,7 @@ class Selection:
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: The beginnings of the changelog keys of the listed message keys, sorted. None if ``prefix`` or ``all``
+        #: The prefixes of the changelog keys of the listed message keys, sorted. None if ``prefix`` or ``all``
         #: selects the keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
@@ -227,7 +227,7 @@ class Selection:
                     action="Give the first time, and one behind the last time.",
                     seen=str(asked.window),
                 )
-        #: Whether the whole store is selected, including the records that Holdfast keeps in the store for itself.
+        #: Whether the whole store is selected, including Holdfast's internal records, for example the stream time.
         self.everything = asked.all and self.span is None
 
     def has(self, message_key: bytes) -> bool:

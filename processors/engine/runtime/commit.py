@@ -156,7 +156,7 @@ def produce_changelogs(
         )
         plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # an owner command may have set its changes already
+            if name not in part.writes:  # an owner command may have set ``writes`` already
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -192,7 +192,8 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
     """Step 5: writes changes and offsets to RocksDB.
 
-    ``complete_at`` is the wall-clock time before step 1, in seconds since 1970.
+    ``complete_at`` is the wall-clock time before step 1, in seconds since 1970. It is stored with the offsets: the
+    local state contains all changes up to this time.
     """
     for part in commit.tasks:
         task = part.task

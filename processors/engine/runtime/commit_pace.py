@@ -88,8 +88,8 @@ def slice_size(size: int, took_s: float, most: int) -> int:
 class Overlays:
     """The total size of the uncommitted state of all tasks, in bytes.
 
-    Only the size of the changed task is updated, because a sum over all tasks for each batch would be slow with many
-    partitions.
+    Only the size of the changed task is updated. With many partitions, it would be slow to add up the sizes of all
+    tasks after each batch.
     """
 
     def __init__(self) -> None:

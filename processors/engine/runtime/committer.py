@@ -84,7 +84,7 @@ class OwnershipLost(Exception):
 class Committer:
     """Sends the outputs of a worker's tasks and commits their work.
 
-    The transactional id belongs to the worker's slot, and stays the same after a restart.
+    The transactional id belongs to the worker's slot (its place on the machine), so a restart does not change it.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: ``doubts`` of the producer counts events that may have left transaction markers out. This is the count at the
-        #: last check for missing markers. None: ``begin`` must check first.
+        #: The producer's count of events after which markers may be missing (``doubts``), at the last check for missing
+        #: markers. None if no check was made yet; ``begin`` must then check first.
         self._settled: int | None = None
         #: Monotonic seconds at which ``look_after`` checks for missing markers again, at the earliest.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
-        #: The producer that sends outputs. For at-least-once, this is a second producer without transactions.
+        #: The producer that sends outputs. It is ``_producer``, or a second one without transactions (at-least-once).
         self._outputs: TransactionProducer | None = None
         self._open = False
         self._opened_at = 0.0
@@ -207,14 +207,14 @@ class Committer:
             producer.close()
 
     def send(self, task: Task) -> Outcome:
-        """Queue a task's outputs in the producer: returns DROPPED if the transaction was aborted, otherwise NOTHING.
+        """Queue a task's outputs in the producer. A later ``commit`` commits them.
 
-        Raises the same errors as ``commit``.
+        Returns DROPPED if the transaction was aborted, else NOTHING. Raises the same errors as ``commit``.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
             for box in boxes:
-                box.clear()  # a shadow (a rebuild of a store) sends no outputs; the processor sends them
+                box.clear()  # a shadow only rebuilds a store; the processor's own workers send the outputs
             task.watermarks.clear()
             return Outcome.NOTHING
         boxes = [box for box in boxes if box.to_kafka]  # results for sinks are not sent here: ``commit`` delivers them
@@ -423,7 +423,7 @@ class Committer:
         raise OwnershipLost from why
 
     def _rivals(self) -> list[Member]:
-        """Other members of the group with this worker's client id; empty if the group can't be read."""
+        """Rivals: other members of the group with this worker's client id; empty if the group can't be read."""
         self._note_own_id()
         try:
             members = self._cluster.topics(RIVALS_TIMEOUT_S).group_members(self._options.group)

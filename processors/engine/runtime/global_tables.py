@@ -232,7 +232,7 @@ class GlobalTables:
         }
 
     def _kept(self) -> list[_Load]:
-        """Returns the loads whose rows are in memory: the one that functions read, and one that will replace it."""
+        """Returns the loads whose rows are in memory: the load that functions read, and its replacement, if any."""
         loads = {id(each): each for each in (self._whole, self._load) if each is not None}
         return list(loads.values())
 
@@ -273,8 +273,8 @@ class GlobalTables:
             into.take(batch)
         if self._load is not None:
             into.positions.update(self._consumer.positions(list(into.positions)))
-            # At the end of a partition, the consumer's position stays before transaction markers. The end offset is
-            # after them.
+            # At the end of a partition, the consumer's position may be before transaction markers. The end offset is
+            # after the markers, so it is used as the position.
             for place, end in ends.items():
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()

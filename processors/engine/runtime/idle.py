@@ -5,8 +5,8 @@ also advances when the clock reaches event times that were in the future when th
 user's class that produces messages for a topic, in a thread. Its messages are committed in units: all messages of a
 unit, or none.
 
-    turn of the loop ──► look: threads of sources start, units wait ──► a commit is due
-    stop, revoke ──► end: `running` is False ──► commits, until all have ended or the time is over ──► the task closes
+    turn of the loop ──► look: the threads of sources start; if a unit waits, a commit is due
+    stop, revoke ──► end: `running` of the sources is False ──► commits until all end or time out ──► the task closes
 
 A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
 
@@ -62,9 +62,9 @@ ENDED_WITHIN_S = 0.05
 
 @dataclass(slots=True)
 class _Silence:
-    """A task's work counter (``TaskTime.work``) and its stream time when the task became idle.
+    """The work counter (``TaskTime.work``) and the stream time of a task when the task became idle.
 
-    ``since`` is the time at which the task became idle, in monotonic seconds.
+    ``since`` is that moment in monotonic seconds. If the counter has grown since then, the task is not idle.
     """
 
     time: TaskTime
@@ -93,8 +93,9 @@ class SourceTurns:
         self._end_at: float | None = None
 
     def look(self, tasks: Sequence[Task]) -> bool:
-        """Starts sources. Returns True if the messages of a source wait for a commit. Call it only while inputs are not
-        paused.
+        """Starts sources. Returns True if the messages of a source wait for a commit.
+
+        Call it only while the inputs are not paused.
 
         Raises:
             SourceFailed: The ``run`` of a source has raised an error.

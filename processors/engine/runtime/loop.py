@@ -7,7 +7,7 @@
 Invariants:
     - Only this thread uses Kafka clients and RocksDB.
     - State is never restored inside a rebalance callback; partitions stay paused until their task runs.
-    - Work on revoked partitions is committed or discarded before the callback returns; on lost partitions, discarded.
+    - Before a callback returns, work on revoked partitions is committed or discarded. Work on lost ones is discarded.
     - After ``ProcessingFailed``, the messages before the failed message are committed. Other errors discard all work.
 """
 
@@ -82,7 +82,7 @@ class Worker:
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
-        self.warnings: tuple[str, ...] = ()  # warnings for the status page
+        self.warnings: tuple[str, ...] = ()  # warnings about tables that may lose rows, for `/status`
         self.stopping = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
@@ -155,7 +155,7 @@ class Worker:
     def resume(self) -> None:
         """Resume the inputs; call it on the worker's thread only."""
         self.paused = False
-        self._open.commit_in(0.0, self.clock.monotonic())  # so that due windows close and due timers fire
+        self._open.commit_in(0.0, self.clock.monotonic())  # a commit closes due windows and fires due timers
         if not self.maintenance.holds:
             self.flow(lambda member, partitions: member.resume(partitions))
 
@@ -202,7 +202,7 @@ class Worker:
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
-            # The client joins in the background. Partitions arrive with the first poll, once older transactions ended.
+            # The client joins in the background. ``start`` ends old transactions. The first poll then gets partitions.
             self.committer.start()
             self.phase = Phase.JOINING
             while True:
@@ -212,7 +212,7 @@ class Worker:
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest and sources_rest:
-                    break  # else one more round: the commit was aborted, or left due windows open
+                    break  # otherwise the loop goes on: the commit was aborted, or windows are still due
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
@@ -326,7 +326,7 @@ class Worker:
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                # without the pause, the records beyond the limit are fetched again
+                # without the pause, the records behind the read limit would be fetched again and again
                 self.member.pause([batch.partition])
             if task.order is not None:
                 task.order.add(batch, within)
@@ -382,7 +382,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks do not count
+            self._message_at = self.clock.monotonic() if done else self._message_at  # a watermark is no message
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages that were processed before a message failed.
@@ -417,7 +417,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # records of repartition topics will arrive as input
+        if self._open.clear() and self.topology.repartitions:  # records sent to repartition topics arrive as input
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -437,10 +437,10 @@ class Worker:
                 self.member.seek(Partition(topic, task.partition), offset)
             self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # inputs at their read limit were paused
+            self.flow(lambda member, partitions: member.resume(partitions))  # inputs were paused at their read limits
 
     def _pin(self, task: Task) -> None:
-        """Schedule an early commit if an input has no committed offset. A restart then begins at the same offset."""
+        """Schedule an early commit if there is something to commit, for example the start offset of a new input."""
         if task.progressed or (more_is_due([task]) and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
@@ -467,7 +467,7 @@ class Worker:
         """Commit the messages before the failed message, so that a restart does not process them again."""
         try:
             for task in timed(self.assignment.tasks):
-                task.keep_time()  # closes no windows, because a window's function may have failed
+                task.keep_time()  # no window closes, because a window's function may have failed
                 self._send(task)
             self._finish_commit()
         except Exception as failure:

@@ -139,7 +139,8 @@ class Maintenance:
     def step(self) -> None:
         """Run one step of the running command, if a command runs.
 
-        Raises if a commit fails; the worker then leaves its group.
+        Raises if a commit fails; the worker then leaves its group. Also raises if the worker's own command (``errand``)
+        fails; the worker then stops.
         """
         if self._running is None and self._worker.assignment.reseeds.waiting:
             ticket = self._ticket("reseed")

@@ -36,7 +36,7 @@ class Start:
             gives.
         reseed: Names of stores whose changelogs must match local state. A changelog that differs is written again.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
-            begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.
+            begins empty at the committed offsets. An empty id matches any changelog; only temporary workers get it.
         clears: Whether the worker only empties its stores. The state may then have been written with other keys than
             this version of the processor uses. Without ``clears``, that is an error.
         generation: The number of the deployment in the registry of deployments. It is written into meta records; 0

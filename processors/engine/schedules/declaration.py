@@ -71,7 +71,7 @@ class Schedule:
 
     @property
     def use(self) -> ScheduleUse:
-        """Describes the schedule's times, how often a slot fires, and the rule for missed slots."""
+        """For the text about the schedule's store: its times, how often a slot fires, and the rule for missed slots."""
         return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per], "; ", _MISSED[self.missed]))
 
     @property

@@ -6,9 +6,9 @@ A slot is a time at which a schedule's function must run::
                               ▲                                     └── aborted ──► restore: the slot is due again
                               └── more slots are due than one commit fires
 
-The store of the task's schedules has one record for each schedule. The record contains the time up to which the
-schedule's slots are done. Like all state, the record is in the changelog, checkpoints, standbys and snapshots, and is
-restored with the store.
+The store of the task's schedules has a progress record for each schedule. It contains the time up to which the
+schedule's slots are done. Like all state, the progress record is in the changelog, checkpoints, standbys and snapshots,
+and is restored with the store.
 
 A slot is *missed* if the worker that owns the task could not check for due slots in time. Reasons are: no worker had
 the task, or the worker was paused or busy for more than ``ABSENT_S`` seconds. A slot is also missed if the next slot is
@@ -40,8 +40,8 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from holdfast.processors.engine.steps.outbox import Outboxes
 
-#: Seconds. If more time passes between two checks for due slots (times at which a schedule must run), the slots in
-#: between count as missed.
+#: Seconds. Slots are the times at which a schedule must run. If more time passes between two checks for due slots, the
+#: slots in between count as missed.
 ABSENT_S = 5.0
 #: ``FIRED_AT_ONCE``: maximum number of slots that fire in one commit. ``FIRING_MS``: milliseconds after which a commit
 #: fires no further slot.
@@ -101,7 +101,7 @@ class TaskSchedules:
 
     Args:
         reaches: For each schedule, the stores and topics that its function can use.
-        stores: Maps each schedule's name to the store with the schedule's record.
+        stores: Maps each schedule's name to the store with the schedule's progress.
         states: All stores of the task. If a function fails, its writes to these stores are undone.
         outboxes: The outputs of the task that are not sent yet.
     """
@@ -121,12 +121,12 @@ class TaskSchedules:
         self._on_time_from_ms = 0
 
     def load(self) -> None:
-        """Reads the schedules' records from the store.
+        """Reads the progress of the schedules from the store.
 
         Must be called at the start and after a command has changed the store.
 
         Raises:
-            FormatUnknown: A record has another format version.
+            FormatUnknown: A stored progress record has another format version.
         """
         for each in self._running:
             name = each.schedule.name
@@ -146,8 +146,8 @@ class TaskSchedules:
     def look(self, now_ms: int) -> bool:
         """Sets the time up to which slots are due. Returns True if a commit is needed.
 
-        Do not call it while no slot may fire, for example while the worker is paused. A schedule that has no record yet
-        starts with its first slot after ``now_ms``.
+        Do not call it while no slot may fire, for example while the worker is paused. A schedule without progress in
+        the store starts with its first slot after ``now_ms``.
         """
         if self._now_ms is None or abs(now_ms - self._now_ms) > ABSENT_S * 1000:
             self._on_time_from_ms = now_ms
@@ -172,7 +172,7 @@ class TaskSchedules:
         return any(each.progress is not None and each.progress != each.committed for each in self._running)
 
     def fire(self, now_ms: Callable[[], int], on_error: OnScheduleError) -> None:
-        """Fires the due slots in the order of their times, up to the limits of one commit; then writes the records.
+        """Fires the due slots in the order of their times, up to the limits of one commit; then calls ``keep``.
 
         Raises the errors of ``on_error``. The slot whose function failed then stays due, and so do all later slots.
         """
@@ -186,7 +186,7 @@ class TaskSchedules:
             self.keep()
 
     def keep(self) -> None:
-        """Writes the changed records into the store, as a part of the next commit."""
+        """Writes the schedules' new progress into the store, as a part of the next commit."""
         for each in self._running:
             if each.progress is None or each.progress == each.committed:
                 continue

@@ -45,7 +45,7 @@ class Times(Protocol):
 
     @property
     def parts(self) -> Parts:
-        """Describes the slots as a text that is split into a tuple of strings and durations (``Ms`` objects)."""
+        """Describes the slots as text parts. Durations are separate (``Ms``), so that a reader can format them."""
 
     def after(self, time_ms: int) -> int:
         """Returns the first slot after ``time_ms``; ``NEVER_MS`` if the schedule has no further slot."""
@@ -81,7 +81,7 @@ class Every:
 
     @property
     def parts(self) -> Parts:
-        """Describes the interval as a text that is split into a tuple of strings and durations (``Ms`` objects)."""
+        """Describes the interval as text parts. Its duration is separate (``Ms``), so that a reader can format it."""
         return ("every ", Ms(self.interval_ms))
 
     def after(self, time_ms: int) -> int:
@@ -131,7 +131,7 @@ class Cron:
 
     @property
     def parts(self) -> Parts:
-        """Describes the expression and its time zone as a text, in a tuple of strings."""
+        """Describes the cron expression and its time zone as text parts."""
         return (f"cron {self.expression} ({self.zone})",)
 
     def after(self, time_ms: int) -> int:

@@ -1,7 +1,7 @@
 """Computes how a table's typed columns are changed to the columns of a model, and which of these changes are refused.
 
-Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older table versions. If
-a column is added with the name of a dropped column, the added column is empty.
+Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older Iceberg snapshots
+of the table. If a column is added with the name of a dropped column, the added column is empty.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drops a column. Older versions of the table keep it."""
+    """Drops a column. Older Iceberg snapshots of the table keep the column."""
 
     path: Path
 
@@ -107,7 +107,7 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether a table without typed columns now gets one typed column: the column for values that are not objects."""
+    """Whether a table's first typed column is for values that are not objects. All rows must then be written again."""
     return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
 
 
@@ -120,8 +120,8 @@ def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchem
 
     Replaced columns are last.
 
-    The schema and the table must have the same order. The reason is that the next schema is inferred from the table,
-    and the hash of a row depends on the order of its columns.
+    The schema and the table must have the same order, because the next schema is inferred from the table. The hash of a
+    row also depends on the order of its columns.
     """
     replaced = {step.path: number for number, step in enumerate(steps) if isinstance(step, Replace)}
     values = tuple(
@@ -186,8 +186,8 @@ def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
     """Parses a table's typed columns from ``StructType.jsonValue()``, without the columns that every table has.
 
-    The field's name in JSON becomes the source of a column. A column's comment records this name if the column has
-    another name.
+    Each column gets its source: the name of the field in JSON. If this name differs from the column's name, it is read
+    from the column's comment.
     """
     return Record(
         tuple(

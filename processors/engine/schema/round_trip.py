@@ -29,7 +29,7 @@ _JSON_OF = {
     **dict.fromkeys(("list", "set", "frozenset", "tuple"), "array"),
     **dict.fromkeys(("model", "dict"), "object"),
 }
-#: Entries of a core schema that are no constraints, so that they change no value.
+#: Entries of a core schema of pydantic that are no constraints, and so change no value.
 _HARMLESS = {"type", "ref", "metadata", "strict", "microseconds_precision"}
 _PARTS = {
     **{kind: {"items_schema"} for kind in ("list", "set", "frozenset")},

@@ -5,8 +5,8 @@
 
 No connection can block other connections. Each connection has a deadline for its whole request and a deadline for its
 whole answer, even if the client keeps sending bytes. If the maximum number of connections is open, a new connection
-replaces the oldest connection without a complete request. If all requests are complete, the new connection replaces the
-answered connection whose client has not read for the longest time.
+replaces the oldest connection whose request head is incomplete or whose answer is sent. Without such a connection, it
+replaces the answered connection whose client has not read for the longest time.
 
 Invariants:
     - Only complete and admitted requests get a thread, and the number of threads is limited.
@@ -56,8 +56,8 @@ ANSWER_S = 10.0
 #: answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum number of open connections. If all are in use, a new connection replaces an old one whose request is not
-#: complete, or whose answer is sent.
+#: Maximum number of open connections. If all are in use, a new connection replaces an old one, for example one whose
+#: request head is incomplete.
 AT_ONCE_MAX = 128
 #: Maximum number of threads for requests that only read, and for control requests. A reading request waits at most one
 #: second for the worker's main loop.
@@ -70,7 +70,7 @@ _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
 #: Rate limit under load: accepts per second, and accepts in one burst. An accept takes up to 0.13 ms. The thousandth
 #: queued connection waits one second, which is shorter than the timeout of clients that read the status.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: After ``_READS_AT_ONCE`` reads of an incomplete request, the server pauses ``_READ_AGAIN_S`` seconds before each
+#: After ``_READS_AT_ONCE`` reads of an incomplete head, the server pauses ``_READ_AGAIN_S`` seconds before each
 #: further read.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
 #: Seconds for which the server accepts no connections after the process has run out of file descriptors.
@@ -341,7 +341,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a new connection may replace this one: the request is incomplete, or the answer is sent."""
+        """Whether a new connection may replace this one: the head is incomplete, or the whole answer is sent."""
         return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
 
     @property

@@ -5,9 +5,9 @@
     GET other routes                           allowed without a token      with a read token or a control token
     POST (control, stop, owner commands)       with the control token       with the control token
 
-A control token is valid for one worker process only. It is derived from a secret in the settings. The secret itself is
-not accepted for control. A program that sees the traffic to one worker can therefore control no other worker, and no
-later process that takes this worker's place.
+A control token is valid for one worker process only. It is derived from a secret in the settings; without a secret, it
+is random. The secret itself is not accepted for control. If a program sees the traffic to one worker, it can therefore
+control neither another worker nor a later process that takes this worker's place.
 
 On loopback, a request is refused if its ``Host`` header has another name than this server. Otherwise a web page could
 resolve its own name to 127.0.0.1, and read the status through a browser on this machine.

@@ -170,6 +170,6 @@ def _terminal() -> Iterator[Callable[[str], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    to_terminal = sys.stdout.isatty()  # output to a file or a pipe must not be redirected
+    to_terminal = sys.stdout.isatty()  # rich must not redirect output to a file or a pipe
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=to_terminal) as opened:
         yield lambda line: opened.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -79,9 +79,10 @@ class _Tasks(msgspec.Struct):
 
 
 def superseded(folder: Path, keep: int) -> list[Path]:
-    """Returns the checkpoint folders to delete: those that are not among the ``keep`` newest of any of their tasks.
+    """Returns the checkpoint folders to delete: each of their tasks is in at least ``keep`` newer folders.
 
-    Several workers share ``folder``, so a checkpoint has only the tasks of the worker that made it.
+    Several workers share ``folder``, and each checkpoint has the tasks of one worker only. So newer folders are counted
+    for each task. A folder without tasks is deleted if ``keep`` folders are newer.
     """
     seen: Counter[str] = Counter()
     found = []

@@ -1,7 +1,7 @@
 """The status of a processor's subtopologies. A subtopology is a set of input topics that share stores.
 
 The status has the running tasks of each subtopology, and the lag of each input. A processor with ``group_by`` has
-several subtopologies. A single lag would not show whether the sources or the repartition topic lag behind.
+several subtopologies. A single lag would not show in which subtopology the messages wait.
 """
 
 from __future__ import annotations

@@ -96,9 +96,9 @@ class TaskStatus:
     used, or the reason why none was used. ``restored`` is the number of changelog records that were replayed before the
     task ran. The replay took ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or
     before the first message. ``late`` has for each store the number of windows for which messages were late, since the
-    task started on this worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are the
-    inputs without new messages, for which a task that reads in time order has held back other inputs for at least a
-    second. ``arrivals`` also counts messages that earlier owners have processed.
+    task started on this worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are
+    inputs without new messages. A task that reads in time order has waited at least a second for them, and holds back
+    the messages of its other inputs. ``arrivals`` also counts messages that earlier owners have processed.
     """
 
     task: str

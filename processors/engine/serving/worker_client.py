@@ -118,8 +118,8 @@ class ProcessorClient:
 
         Returns the manifest of this copy (a local checkpoint).
 
-        Raises (as all control requests do):
-            ProcessorSilent: The worker does not answer, or refused the request.
+        Raises:
+            ProcessorSilent: The worker does not answer, or refused the request. All control requests raise it.
             PathOutside: The manifest contains a path outside of this processor's checkpoints.
         """
         manifest = self._post("/checkpoint", timeout_s)
@@ -204,8 +204,8 @@ class ProcessorClient:
             which: The same as in ``count``, and three more arguments. ``export=True`` first writes the entries of the
                 keys to files. ``positions`` (topic to partition to offset) are the offsets at which a paused worker
                 reads its inputs next. They are committed together with the last deletes of their task. ``once`` is a
-                name for the command: if the command is repeated with the same name and keys, tasks that have already
-                carried it out delete nothing.
+                name for the command. If the command is repeated with the same name and keys, finished tasks delete
+                nothing.
 
         Returns:
             The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the

@@ -280,8 +280,8 @@ class Handover:
     def urgent(self) -> bool:
         """Whether the worker should commit soon.
 
-        This is the case if the source waits in ``flush``, has ended, or has used half of the room for uncommitted
-        messages.
+        True if a unit waits and one of these is the case: the clock is virtual, the source waits in ``flush``, the
+        source has ended, or half of a limit for uncommitted messages is reached.
         """
         return self.pending and (self.in_step or self.ended or bool(self._flushing) or not self._has_half())
 

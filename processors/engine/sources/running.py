@@ -1,14 +1,14 @@
 """Runs the sources of one task on threads, and passes their units (messages and state) into the task's transaction.
 
-    look ──► thread: run() ──► units ──► take, before a commit ──► outputs, state and record in one transaction
+    look ──► thread: run() ──► units ──► take, before a commit ──► outputs, state and progress in one transaction
                                             └── aborted ──► restore: the units are taken again
 
-A source's store contains its state and a record. The record contains the number of sent messages, and whether the
-source has ended. Like all state, both are in the changelog, checkpoints, standbys and snapshots, and are restored with
-the store.
+A source's store contains its state and a progress record. The progress record has the number of sent messages, and
+whether the source has ended. Like all state, both are in the changelog, checkpoints, standbys and snapshots, and are
+restored with the store.
 
 Invariants:
-    - A unit is taken as a whole: its messages, its state and the record are in one commit.
+    - A unit is taken as a whole: its messages, its state and the progress record are in one commit.
     - A source's thread never uses a Kafka client or the store.
 """
 
@@ -59,7 +59,7 @@ _NOTHING = SourceProgress()
 
 @dataclass(slots=True)
 class _Running:
-    """A source in its task: the record with uncommitted units, the committed record, and the present ``run`` call."""
+    """A source in its task: its progress with uncommitted units, its committed progress, and the running ``run``."""
 
     declared: DeclaredSource
     store: DeclaredState
@@ -92,13 +92,13 @@ class TaskSources:
         self._ending = self._closed = False
 
     def load(self) -> None:
-        """Reads the sources' records from the stores.
+        """Reads the progress of the sources from their stores.
 
         Must be called at the start and after a command has changed a store. Stops the running sources. The next
         ``look`` starts them from the changed state.
 
         Raises:
-            FormatUnknown: A record has another format version.
+            FormatUnknown: A stored progress record has another format version.
         """
         for each in self._all:
             self._stop(each)
@@ -213,7 +213,7 @@ class TaskSources:
 
     @staticmethod
     def _has_ended(each: _Running) -> bool:
-        """Whether ``run`` has ended, and either has raised an error or its end is not in the source's record yet."""
+        """Whether ``run`` has ended, and either has raised an error or its end is not in the source's progress yet."""
         handover = each.handover
         assert handover is not None
         return handover.ended and (handover.error is not None or not each.progress.ended)

@@ -235,15 +235,15 @@ class Source:
             source=self.name,
         )
 
-    if not TYPE_CHECKING:  # a type checker that sees this method accepts every attribute
+    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Called for an attribute that does not exist. A subclass may have an attribute ``state`` of its own.
+            """Called for a missing attribute. Raises SourceWithoutState for ``state``, unless a subclass defines it.
 
             Python also calls this method after a property raised an AttributeError, and drops the property's error.
             """
             if name != "state" or hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # The second attempt raises the property's own error.
+                return object.__getattribute__(self, name)  # This second read raises the property's own error.
             kind = type(self).__name__
             raise SourceWithoutState(
                 f"Source {self.name!r} used `state`, but {kind} is a subclass of `Source`, which keeps no state.",

@@ -75,7 +75,7 @@ class SourceState(StateMethods):
             self._held[key] = raw
         self.writes[key] = raw
 
-    # -- methods that reads of key ranges call; ``stored`` also returns the uncommitted values -------------------------
+    # -- methods for reads of key ranges; ``stored`` includes the uncommitted values -----------------------------------
 
     def uncommitted(
         self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False

@@ -342,12 +342,12 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown. It may lack deletes whose tombstones Kafka removed before they were
-            # replayed.
+            # The age of this data is unknown, so the data is dropped. It may have keys that were deleted in Kafka long
+            # ago, so that no tombstone is left to replay.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # A copy of the folder is kept, because the data of its other stores may be complete when their changelogs
-            # are not.
+            # The folder is renamed instead of deleted, because the data of its other stores may be complete although
+            # their changelogs are not.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -412,7 +412,7 @@ class Assignment:
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
         """Returns the number of offsets to replay after the task's checkpoint.
 
-        Returns None without a checkpoint, or if the number is too small for bulk mode.
+        Returns None without a checkpoint, or if the number is too small for bulk mode (RocksDB with faster writes).
         """
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
@@ -439,7 +439,7 @@ class Assignment:
         if task in self._fetching:
             found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # deletes only files that were not installed
+            self.checkpoints.discard(found)  # ``discard`` does not delete installed files
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task

@@ -51,7 +51,7 @@ def read_changelogs(
         found[log.store] = {
             number: facts_of_source(log, seen, start, committed.get(Partition(log.topic, number)), young[number])
             for number, start in starts.items()
-            if number in young  # ``young`` lacks partitions that were added between the two requests
+            if number in young  # partitions that were added after ``describe`` are not in ``young``
         }
     for spec in specs:
         name = spec.topic.name

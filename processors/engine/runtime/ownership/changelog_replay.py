@@ -138,7 +138,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Returns for each of ``stores`` the offsets to record: the next changelog offset to replay, and ``inputs``."""
+        """Returns the offsets to save for ``stores``, which begin empty: the next one to replay, and ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()

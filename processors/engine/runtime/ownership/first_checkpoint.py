@@ -70,7 +70,7 @@ class FirstCheckpoints:
             return True
         del self._fetching[task]
         self._install(task, found)
-        self.checkpoints.discard(found)  # deletes only files that were not installed
+        self.checkpoints.discard(found)  # ``discard`` does not delete installed files
         return False
 
     def used(self, task: str) -> str | None:

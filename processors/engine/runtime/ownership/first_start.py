@@ -32,7 +32,7 @@ class FirstStart:
 
 
 def look(topics: TopicView, group: str, names: Iterable[str]) -> FirstStart:
-    """Finds the topics that the group reads for the first time, among ``names``: the topics that use `latest`.
+    """Finds the topics that the group reads for the first time. ``names`` are the topics that use `latest`.
 
     Call it before the worker joins its group, because other members may commit offsets after that.
     """

@@ -23,7 +23,7 @@ from holdfast.processors.engine.runtime.task.task import Task
 
 #: Seconds without a commit after which an idle task moves its positions past transaction markers.
 REST_S = 5.0
-#: Seconds between two checks of all tasks.
+#: Seconds between two checks for idle tasks.
 LOOK_EVERY_S = 1.0
 
 
@@ -69,7 +69,7 @@ class PastMarkers:
 
 
 def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
-    """Yields each input topic whose only unread records are transaction markers, with the offset after them."""
+    """Yields the inputs with no record after the position but with transaction markers, and the offset after these."""
     for topic, position in task.positions.items():
         end = member.without_records(Partition(topic, task.partition), position)
         if end is not None:

@@ -60,7 +60,7 @@ def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | No
 
 
 class SameChangelogs:
-    """Checks every ``EVERY_S`` seconds the topic ids of a worker's changelogs and other topics."""
+    """Checks every ``EVERY_S`` seconds the topic ids of a worker's changelogs, outputs and global tables."""
 
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology

@@ -455,8 +455,8 @@ def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], loo
     dropped.
 
     Raises:
-        StateIncoherent: The local state does not match the changelog. But it may be the only complete copy: a task left
-            it complete, or was writing the changelog again from it (re-seed). A standby must not delete such state.
+        StateIncoherent: The local state does not match the changelog, but may be the only complete copy. A task left
+            the state complete, or was writing the changelog again from it (re-seed). So a standby may not delete it.
     """
     meta = task.meta
     needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)

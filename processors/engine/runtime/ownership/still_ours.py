@@ -1,7 +1,7 @@
 """After a failed check of a new task, finds out whether its state is wrong or whether the process was frozen.
 
 If the process freezes between two requests, another worker may own the task during the freeze. The changelog then has
-records that are newer than the committed offsets that this worker has read before.
+records of the new owner, which are newer than the committed offsets that this worker has read before.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class StoreReplay:
     def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
         """Returns the input offsets up to which the replayed store is complete.
 
-        For a changelog, these are the offsets of the last replayed commit. For a table that is restored from its source
-        topic, the replay's position is the offset of this topic. The table does not depend on other inputs, so their
-        offsets are the committed ones.
+        For a changelog, these are the offsets of the last replayed commit. A table may be restored from its source
+        topic. The offset of this topic is then the position of the replay. The table does not depend on other inputs,
+        so their offsets are the committed offsets.
         """
         log = self.facts.source
         if log is None:

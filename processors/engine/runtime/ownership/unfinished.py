@@ -18,9 +18,9 @@ Invariants:
       partitions. In this case, no new transaction can be open.
 
 The worker that wrote the transaction may have been deleted. If a task can't be opened, or its restore makes no
-progress, the new owner searches for such transactions of all workers of the processor. These workers may be alive, so
-the order of requests is reversed. The same transaction must be open on the partition before and after the coordinator
-reports that it has ended. A live worker's open transaction never meets this condition.
+progress, the new owner searches for transactions of all workers of the processor whose markers are missing. These
+workers may be alive, so the order of requests is reversed. The same transaction must be open on the partition before
+and after the coordinator reports that it has ended. A live worker's open transaction never meets this condition.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = structlog.get_logger("runtime.unfinished")
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Timeout of one request, in seconds.
 LOOK_TIMEOUT_S = 5.0
-#: Seconds between the first two checks, and the maximum. The pause doubles after each check.
+#: Seconds between the first two checks, and maximum seconds between two checks. The pause doubles after each check.
 LOOK_EVERY_S, LOOK_EVERY_MAX_S = 0.05, 1.0
 #: Maximum seconds for which a normal transaction of another producer stays open. If it stays open longer, its markers
 #: are missing.

@@ -17,8 +17,8 @@ from holdfast.processors.engine.formats.serialization import Deserializer, Value
 #: other exception.
 ENDING = (SystemExit, GeneratorExit)
 
-#: Maximum records that are deserialized in one call. The data of more records would leave the CPU caches before the
-#: steps process it. With much fewer records, the calls themselves would take noticeable time.
+#: Maximum records that are deserialized in one call. The data of more records would not fit into the CPU caches until
+#: the steps process it. With much fewer records, the calls themselves would take noticeable time.
 RECORDS_AT_ONCE = 100
 
 
@@ -26,7 +26,7 @@ RECORDS_AT_ONCE = 100
 class Readable:
     """The deserialized values and keys of consecutive messages.
 
-    ``failure`` is the error of the message after these, if this message could not be deserialized; otherwise None.
+    ``failure`` is the error of the next message, if that message could not be deserialized; otherwise None.
     """
 
     values: list[Any]

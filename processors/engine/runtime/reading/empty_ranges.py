@@ -62,7 +62,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # The worker's group consumer will get this record. A later check must find it again.
+                else:  # The group consumer will get this record. The next check reads it again.
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

@@ -10,8 +10,9 @@ smallest time of its buffered messages and of the messages that upstream tasks m
 
 If no head is safe, some repartition topic has a younger message before an older message. The younger message must be
 processed first, because offsets are committed in order. But if its input is joined with other inputs (``rights``),
-their older messages are processed before it. Otherwise the join would not find the rows of these messages. A row with a
-later time does no harm. An input in ``rights`` may be joined with a third input, which is then processed before both::
+older messages of these inputs are processed before it. Otherwise the join would not find their rows. A row that
+comes too early does no harm in an as-of join, which ignores rows that are later than the message. An input in
+``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
@@ -156,10 +157,10 @@ class _Cursor:
 
     @property
     def goes(self) -> bool:
-        """Whether the head (first buffered record) may be processed before a possible older message of another input.
+        """Whether the head (first buffered record) may be processed although another input may have older messages.
 
-        True for a source topic, and for a full buffer. Also true if no message that is older than the buffered ones can
-        still arrive in this input.
+        True for a source topic, for a full buffer, and after ``wait_s`` seconds of waiting. Also true if no message can
+        still arrive in this input that is older than the buffered messages. False for an empty buffer.
         """
         if self.lows is None or not self.has_head:
             return self.has_head
@@ -174,10 +175,9 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """Returns the index up to which records must be taken, so that no later record is earlier than ``bound``.
+        """Returns the index up to which records must be taken, so that no message from before ``bound`` is left.
 
-        If this needs records of later pieces, or more than ``most`` records, returns the end of the piece or of
-        ``most`` records.
+        The index is at most the end of the piece, and at most ``most`` records are taken.
         """
         piece = self.piece
         end = min(piece.end, self.at + most)
@@ -190,9 +190,9 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """Returns the index after the head (first buffered record) and the records after it that are before ``bound``.
+        """Returns the index of the first record at or after ``bound``, so that the caller takes the records before it.
 
-        At most ``most`` records are included.
+        The head (first buffered record) is always taken, and at most ``most`` records are taken.
         """
         return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
 
@@ -316,7 +316,7 @@ class _Next(NamedTuple):
 
     cursor: _Cursor
     last: int
-    #: Whether the messages of other inputs that are processed later all have later times than these records.
+    #: Whether these records are in time order: the messages of other inputs that follow all have later times.
     in_order: bool
 
 
@@ -338,9 +338,9 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
     """Chooses the next records if no head (first buffered record of an input) is safe to process next.
 
-    The input ``chosen`` has an older message, from before ``bound``, behind its head. In a topic, the head must be
-    processed before the older message behind it. But messages that the head is joined with must be processed before the
-    head. Returns None if the task must wait for messages that the head is joined with.
+    The input ``chosen`` has an older message, from before ``bound``, behind its head. Records of one topic keep their
+    order, so the head is processed first. But if the head is joined with messages of other inputs, these messages are
+    processed before the head. Returns None if the task must wait for such messages.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

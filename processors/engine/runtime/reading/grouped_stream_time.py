@@ -138,16 +138,16 @@ class Upstream:
     def time_ms(self, topics: Collection[str] | None = None) -> int:
         """Returns the time up to which the watermarks of these topics let stream time advance.
 
-        The time is the minimum over the upstream tasks. It is ``NO_TIME`` until each upstream task has sent a
-        watermark. If ``topics`` is None, all topics count.
+        The time is the minimum over the upstream tasks, and at most the smallest time of unprocessed messages. It is
+        ``NO_TIME`` until each upstream task has sent a watermark. If ``topics`` is None, all topics count.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
         """Returns the time past which stream time must not advance now.
 
-        It is the smaller of two times: the minimum watermark of the upstream tasks, and the smallest time of
-        unprocessed messages.
+        It is the minimum of three times: the minimum watermark of the upstream tasks, the smallest time of buffered
+        messages of repartition topics, and ``InHand.order_ms``.
         """
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 

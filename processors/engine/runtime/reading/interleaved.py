@@ -66,7 +66,7 @@ class InterleavedRun:
             part, at = self._part(index)
             found = part.behind(at + 1) | found
             if len(found) == len(self.parts):
-                break  # a position is known for each part
+                break  # the positions of all parts are known
         return found
 
     def newest(self, index: int) -> int:

@@ -6,13 +6,13 @@ the key's state is split. A task with several inputs infers each input's partiti
     keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
     keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
 
-If any input uses murmur2, as Java's clients, Kafka Connect and Holdfast do, all keys are judged by murmur2. Otherwise,
-keys are judged by crc32 if any input uses crc32. If no input uses one of these two partitioners, for example because a
+If any input uses murmur2, as Java's clients, Kafka Connect and Holdfast do, all keys are checked by murmur2. Otherwise,
+keys are checked by crc32 if any input uses crc32. If no input uses one of these two partitioners, for example because a
 program chooses the partitions, nothing is counted.
 
 Invariants:
-    - A topic with one partition, a record without a key and a repartition topic are never judged.
-    - Keys are judged in portions and at each commit, not one by one, because judging takes about 0.3 us for each key.
+    - A topic with one partition, a record without a key and a repartition topic are never checked.
+    - Keys are checked in portions and at each commit, not one by one. A check takes about 0.3 us for each key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN_BY = 32
 #: Minimum fraction of an input's keys that a partitioner must map to this partition, to be inferred. It is below 1,
 #: because a topic contains keys of two partitioners for a long time after a producer was corrected.
 SHARE_MIN = 0.9
-#: Maximum number of keys that are collected before they are judged.
+#: Maximum number of keys that are collected before a check for misplaced keys.
 PORTION = 4_096
 
 
@@ -72,7 +72,7 @@ def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | N
 
 
 def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
-    """Returns the partitioner by which keys are judged: murmur2 if an input uses it, else crc32, else None."""
+    """Returns the partitioner by which keys are checked: murmur2 if an input uses it, else crc32 or None."""
     known = set(by_input)
     return next((name for name in (MURMUR2, CRC32) if name in known), None)
 
@@ -82,7 +82,7 @@ class KeyPlaces:
 
     Args:
         partition: The number of the task's partition.
-        counts: Maps each input whose keys are judged to its number of partitions.
+        counts: Maps each input whose keys are checked to its number of partitions.
         is_grouped: Whether an input is a repartition topic, whose keys Holdfast places by murmur2.
     """
 
@@ -120,7 +120,7 @@ class KeyPlaces:
             self.forget()
 
     def forget(self) -> None:
-        """Drops the collected keys: they were judged, or they can't be judged, or their messages will be read again."""
+        """Drops the collected keys: they were checked, or can't be checked, or their messages will be read again."""
         self._waiting.clear()
         self._size = 0
 

@@ -38,8 +38,8 @@ BUFFERED_BYTES_MAX = 16 << 20
 #: Maximum records and bytes in the buffers of all inputs of a worker. Each input may use an equal part of both.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Minimum and maximum records of an ``InterleavedRun``. A smaller one would cost too much for each record. The data of
-#: a larger one would leave the CPU caches.
+#: Minimum and maximum records of an ``InterleavedRun``. With fewer records, a run would cost too much
+#: for each record. The data of more records would not fit into the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
 #: A function that returns the event time of each record of a batch, in milliseconds since 1970.

@@ -29,9 +29,9 @@ class Positioned(Protocol):
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
-    """Yields groups of records for the caller to process.
+    """Yields groups of records, which the caller processes one after the other.
 
-    If the caller does not process a group completely, no further group is yielded.
+    If the caller does not process a group completely, no further group is yielded in this turn.
     """
     for each in records:
         yield each

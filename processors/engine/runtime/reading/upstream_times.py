@@ -71,7 +71,7 @@ class WatermarksAhead:
         """
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            # None if another program wrote the record. ``Upstream.take`` logs this.
+            # ``read`` is None if another program wrote the record. ``Upstream.take`` logs this.
             read = Watermark.read(batch.values[index])
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER

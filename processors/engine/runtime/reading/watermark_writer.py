@@ -108,7 +108,7 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
     return found
 
 
-#: The repartition topics of a processor without ``group_by``: none.
+#: The groups of a processor without ``group_by``, which has no repartition topics.
 NO_GROUPS = Groups({})
 
 #: Numbers that identify one idle period of a task: the task's work counter, and the numbers of its upstream tasks' idle
@@ -133,8 +133,8 @@ class WatermarkWriter:
         topics: The repartition topics that the task writes to, by name.
         inputs: The task's inputs whose messages reach these topics.
         hears: Whether one of these inputs is a repartition topic, whose watermarks move the task's stream time.
-        own: Whether the task's own watermarks come back to it through these topics. Its watermarks then depend on
-            ``inputs`` only.
+        own: Whether the task's own watermarks come back to it through these topics. This writer's watermarks then
+            depend on ``inputs`` only.
     """
 
     def __init__(

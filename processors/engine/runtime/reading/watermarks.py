@@ -150,8 +150,8 @@ class Before:
     def wants_end(self, newest_ms: int) -> bool:
         """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
-        This is the case if event times up to ``newest_ms`` have arrived in other inputs, and the next watermarks can't
-        release these times yet (let downstream tasks process them).
+        ``newest_ms`` is the largest event time that has arrived in other inputs. The result is True if the next
+        watermarks can't release this time yet (let downstream tasks process it).
         """
         return self._mark is None and newest_ms > self._newest_ms
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-# Only for type hints: a client of a worker reads counts, and should not load the engine modules that make them.
+# Only for type hints. A client of a worker decodes counts with this module, and should not load the engine for that.
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.reading.interleaved import Run
     from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
@@ -91,8 +91,8 @@ class Arrivals:
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: Is added to the count of ``_places``, which starts at 0 when the task is opened and never decreases. After an
-        #: abort, this number may therefore be negative.
+        #: This number plus the count of ``_places`` is the number of misplaced messages. The count starts at 0 when the
+        #: task is opened, and never decreases. After an abort, this number may therefore be negative.
         self._misplaced = 0
         #: The counts at the last commit.
         self._kept = NONE

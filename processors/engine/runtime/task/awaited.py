@@ -103,8 +103,8 @@ class AwaitedStream:
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages. Returns the index after the last processed message.
 
-        Messages whose calls would not end within the time limit of a turn are left. ``called`` is then True if calls
-        were made.
+        Messages whose calls would not end within the time limit of a turn are left for the next turn. Afterwards,
+        ``called`` says whether this call has made async calls.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]

@@ -45,8 +45,8 @@ _log = structlog.get_logger("columns")
 
 #: Minimum number of messages that are processed together with numpy. Fewer messages are processed faster one by one.
 RUN_MIN = 48
-#: Maximum number of messages that are processed together with numpy. The data of more messages would leave the CPU
-#: caches.
+#: Maximum number of messages that are processed together with numpy. The data of more messages would not fit into
+#: the CPU caches.
 RUN_MAX = 500
 #: Maximum number of slices in a row that are processed message by message, after numpy could not process most messages
 #: of a slice.

@@ -112,13 +112,13 @@ class Failures:
     def __init__(self, task: TaskFacts, states: Mapping[str, StoreState], outboxes: Outboxes) -> None:
         self._task, self._outboxes = task, outboxes
         self.arrivals = Arrivals()
-        #: Results of earlier messages that a later message releases. If such a result fails, it becomes a failure of
-        #: its own.
+        #: Results that earlier messages made and the current message sends, for example by closing a window. If one of
+        #: these results fails, the failure policy decides about the result, and not about the current message.
         self.aside = ResultsAside(states, outboxes, self._owed)
         #: The failure policy that the current call of the task uses.
         self.on_failure: OnFailure | None = None
-        #: The error with which the policy stopped the worker. It may arrive again, as the error of the whole message.
-        #: Then it is raised unchanged, and the policy is not asked again.
+        #: The error with which the policy stopped the worker. This error may arrive again, as the error of the message.
+        #: Then it is raised unchanged, and the policy does not decide again.
         self._stops: BaseException | None = None
 
     def decide(self, on_failure: OnFailure, *failed: FailedMessage) -> None:
@@ -152,7 +152,7 @@ class Failures:
         self.decide(on_failure, failed_slot(*self._last_of(self._task.inputs[0]), schedule, slot_ms, error))
 
     def _owed(self, failed: Sequence[tuple[Closing, BaseException]]) -> None:
-        """Applies the policy to failed results of earlier messages, which the current message released."""
+        """Applies the policy to failed results that earlier messages made, for example of a window that closes now."""
         assert self.on_failure is not None
         last = self.last_message()
         at = Partition(last.topic, last.partition), last.offset
@@ -230,7 +230,7 @@ class ProcessedCalls:
         self._function = function
 
     def room(self, most: int) -> int:
-        """Returns the number of messages that may be processed before the next call, at most ``most``."""
+        """Returns how many messages may be processed before the user's function is called, at most ``most``."""
         return most if self._function is None else 1
 
     def __call__(self, run: Run | InterleavedRun, before: Mapping[str, int], positions: Mapping[str, int]) -> None:
@@ -301,7 +301,7 @@ class FailurePolicy:
         """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed.
 
         If a schema registry fails, the worker always stops, because the message may be correct. The worker also stops
-        for a record of ``table_groups``, the topics with the changes of a table's rows for their groups.
+        for a record of ``table_groups``: the topics to which a table sends the changes of its rows (``group_by``).
         """
         if isinstance(failed.error, SchemaRegistryFailed):
             stopped = _failure(failed, action=failed.error.action)
@@ -374,8 +374,8 @@ class FailurePolicy:
         }
         # The text of an error may contain any characters, even surrogates, which UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A dead letter that was replayed has the headers of its earlier failure. They are removed. Otherwise each
-        # failure would add about ten more headers.
+        # A dead letter that was replayed has the headers of its earlier failure. Those headers are removed, because
+        # each failure would otherwise add about ten more.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 
@@ -426,7 +426,7 @@ def _group_action(failed: FailedMessage) -> str:
     if "dead_letter_topic" in own:
         own = ""  # a dead-letter topic does not help, because such a change never becomes a dead letter
     if own and isinstance(failed.error, AggregationFailed):
-        return own  # the error's own action is enough: the built-in column has no user function to correct
+        return own  # an error of a built-in column: there is no user function to correct
     return (
         f"{own and own + ' '}Correct the function of the column, or the step behind the groups, so that it takes this "
         "change. A function of `Reduce` keeps its name. Then deploy it: processing resumes at this offset."

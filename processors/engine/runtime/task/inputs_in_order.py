@@ -110,14 +110,14 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Requests the end offsets of those repartition topics for whose watermarks buffered messages wait."""
+        """Requests the end offsets of repartition topics. Buffered messages wait for the watermarks of these topics."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Requests the end offsets of those repartition topics for whose watermarks the task's stream time waits."""
+        """Requests the end offsets of repartition topics. The stream time waits for the watermarks of these topics."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
@@ -296,9 +296,9 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
                 read = None if raw is None else deserialize(raw)
                 found = extract(read, headers, time_ms, kind)
             except SchemaRegistryFailed:
-                raise  # The broker's timestamp can't replace the event time: it would change the reading order.
-            # The message gets the broker's timestamp here. Processing raises the error again, and the failure policy
-            # decides.
+                raise  # The message may be readable later. The broker's timestamp would change its place in the order.
+            # After another error, the message gets the broker's timestamp here. Processing raises the error again, and
+            # the failure policy decides.
             except Exception:
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)

@@ -57,7 +57,7 @@ def interleaved_streams(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> InterleavedStreams | None:
-    """Compiles the streams of a task into one function; None if one has a window or reads a repartition topic.
+    """Compiles the streams of a task into one function; None if a stream has a window or reads a repartition topic.
 
     ``sources`` has the steps of each stream, and ``timings`` the stream time and windows of each stream.
     """

@@ -5,7 +5,7 @@
 
 A task before ``group_by`` often has no store that could keep its stream time. Without the note, the task's next owner
 would not know the stream time, and would send no watermark until the next message. Kafka Streams keeps its partition
-times in the same place. The note also contains the counts of late, dead-lettered and skipped messages (``arrivals``).
+times in the same place. The note also contains the counts of late, dead-lettered, skipped and misplaced messages.
 
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
@@ -34,7 +34,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
         task: The name of the task that wrote the note.
         time_ms: The stream time of the task, in milliseconds; None if a store contains it, or if the task has none.
         ahead: Event times in the future, at most ``AHEAD_KEPT``, so that a note stays below 1.5 kB.
-        arrivals: The counts of late, dead-lettered and skipped messages.
+        arrivals: The counts of late, dead-lettered, skipped and misplaced messages.
     """
 
     task: str

@@ -93,7 +93,7 @@ class Task(TaskFacts):
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
         self.time: TaskTime | None = None  # None if no step needs stream time
-        self.order: ReadingOrder | None = None  # None if the task has one input.
+        self.order: ReadingOrder | None = None  # ``order`` is None if the task has one input.
         #: Watermarks that the next commit sends: topic, partition, value, and timestamp of the record in ms.
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
@@ -187,8 +187,9 @@ class Task(TaskFacts):
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers and schedules, take messages of sources, and make watermarks.
 
-        If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
-        error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
+        If ``due`` is False, schedules and sources wait. Windows and timers wait, too, unless a limit of timers or
+        windows was reached between two messages (``held``). An error of a window, timer or schedule is handled like a
+        failed message. Raises the errors of ``on_failure``.
         """
         self.failures.on_failure = on_failure
         self._close_and_fire(on_failure, due=due)
@@ -201,7 +202,7 @@ class Task(TaskFacts):
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # without progress, the stores must stay as restored
+            self.time.keep() if self.progressed else None  # restored stores stay unchanged until there is new work
             return
 
         self.time.before_commit(self.failures.windows(on_failure), self.failures.timers(on_failure))
@@ -213,7 +214,7 @@ class Task(TaskFacts):
 
     @property
     def arrivals(self) -> Arrivals:
-        """The counts of messages."""
+        """The task's counts of late, dead-lettered, skipped and misplaced messages."""
         return self.failures.arrivals
 
     def keep_time(self) -> None:
@@ -405,7 +406,7 @@ class Task(TaskFacts):
             if not isinstance(error, RecordTimeRefused):
                 return False
             at = count - length_hint(values) - 1
-            newest = records.newest(at)  # includes the later records, so that only this message is repeated
+            newest = records.newest(at)  # the newest of all later records, so that no later message is repeated
             return self._times.learn(records.place(at)[0].partition.topic, newest)
 
         self.failures.aside.repeats = repeats

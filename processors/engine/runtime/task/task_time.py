@@ -33,7 +33,7 @@ from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Limits for one commit and one store: the number of windows that it closes, and of expired entries that it removes.
+#: Limits for one commit and one store: maximum number of windows to close, and of expired entries to remove.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
@@ -84,8 +84,8 @@ class TaskTime:
         self.timers: TaskTimers | None = None
         #: For steps with ``suppress``: maps the window's store to the object that limits how often results are sent.
         self.held: dict[str, FewerResults] = {}
-        #: Objects that close each key's windows by the event times of this key alone. They act when the worker's clock
-        #: reaches event times that were in the future.
+        #: For windows that close by the event times of their key alone. If an event time was in the future, the object
+        #: closes the window when the worker's clock reaches this time.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
@@ -187,7 +187,7 @@ class TaskTime:
         return bool(self._clocks)
 
     def watermark_ms(self, writer: WatermarkWriter) -> int:
-        """Returns the stream time that the next watermark of this writer must contain.
+        """Returns the stream time that ``writer`` must put into its next watermark.
 
         If no input of the writer is a repartition topic, the result is not limited by watermarks of upstream tasks.
         """
@@ -313,7 +313,7 @@ class Closings:
         #: closed since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
-        #: The last stream time at which no window of ``_between`` was found due.
+        #: The last stream time at which a check found no due window in ``_between``.
         self._looked_ms = NO_TIME
 
     def add(self, steps: WindowSteps) -> None:

@@ -54,7 +54,7 @@ class TimerSteps:
 
 
 class Until:
-    """An iterator that stops early if ``ended()`` returns True.
+    """An iterator over messages or timers that stops early if ``ended()`` returns True, for example before a commit.
 
     ``length_hint`` of this iterator is the number of items that are left.
     """
@@ -154,7 +154,7 @@ class TaskTimers:
             steps.timers.set_since = 0
 
     def look_again(self) -> None:
-        """Makes due timers be read from the stores again.
+        """Makes the next check read the due timers from the stores again.
 
         Must be called after an aborted transaction, and after a command such as ``clear`` has changed the stores.
         """

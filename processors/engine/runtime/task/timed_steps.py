@@ -238,7 +238,7 @@ def schedules_of(
     """Returns the schedules of a task; None without a schedule.
 
     Replaces, in ``states``, the objects of the stores that the schedules use. The new objects can also store the
-    schedules' records. A schedule of the whole processor runs in the task of partition 0.
+    progress of each schedule. A schedule of the whole processor runs in the task of partition 0.
     """
     known = schedules_by_store(frames[0]) if backend is not None else {}
     own = {store: schedules for store, (_, schedules) in known.items() if store in states}
@@ -272,8 +272,8 @@ def sources_of(
 ) -> TaskSources | None:
     """Returns the sources of a task; None without a source.
 
-    Replaces, in ``states``, the objects of the stores that the sources use. A source runs in the task of partition 0 of
-    its topic.
+    Replaces, in ``states``, the objects of the stores that the sources use. The new objects can also store the progress
+    of each source. A source runs in the task of partition 0 of its topic.
     """
     own = {store: each for store, each in sources_by_store(frames[0]).items() if store in states}
     sources = []
