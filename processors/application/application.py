@@ -356,9 +356,9 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
-        # State in memory ends with the process, so a standby (copy of the state in another process) can't keep it. A
-        # re-seed writes local state to the changelog; a standby could overwrite this local state from the old
-        # changelog.
+        # A standby (local copy of another process's task) is closed before the task opens it. A database in memory
+        # loses its content when it is closed. A re-seed writes local state to the changelog; a standby could overwrite
+        # this local state from the old changelog.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
             return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas

@@ -1,6 +1,6 @@
-"""Definitions of processors that can't be imported or used.
+"""Describes definitions of processors that can't be imported or used.
 
-Finds the line of the user's code, and the edit that repairs it.
+A description names the line of the user's code that caused the fault, and the edit that repairs it.
 
 Invariants:
     - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start

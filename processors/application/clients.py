@@ -139,14 +139,14 @@ class ApplicationClients:
     @property
     def frames(self) -> Mapping[str, Any]:
         """The stream of each input topic."""
-        raise NotImplementedError  # `Application` defines it
+        raise NotImplementedError  # `Application` implements this member
 
     def cluster(self, settings: Settings) -> Any:
         """The application's Kafka cluster."""
-        raise NotImplementedError  # `Application` defines it
+        raise NotImplementedError  # `Application` implements this member
 
     def _settings(self) -> Settings:
-        raise NotImplementedError  # `Application` defines it
+        raise NotImplementedError  # `Application` implements this member
 
     def get_consumer(self, auto_commit_enable: bool = True) -> Consumer:
         """Returns a consumer for messages outside of streams, with the application's client settings and group.

@@ -103,7 +103,7 @@ def describe(app: Declared) -> Topology:
         StepInvalid: Steps that share a store contradict each other.
         AsyncInvalid: A step that awaits async calls comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
-        JoinInvalid: In a join by a foreign key, tasks would read the messages that they sent to their own topic.
+        JoinInvalid: In a join by a foreign key, a task would send messages to a topic that the task itself reads.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users, outputs, feeds = _users_of(app, nodes)
@@ -284,9 +284,9 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
-    """Raises JoinInvalid if the tasks that read one of these topics also write to it.
+    """Raises JoinInvalid if tasks both write and read one of ``topics``, because such a task would wait for itself.
 
-    Such a task would wait for itself.
+    ``topics`` are topics that the engine puts between two steps, for example for a join by a foreign key.
     """
     for topic in topics:
         name = topic.name

@@ -24,7 +24,7 @@ from holdfast.processors.engine.topology import Topology
 
 
 class ProcessorUnknown(HoldfastError):
-    """No definition has this name, among the definitions that were imported without an error."""
+    """No processor has this name. Definitions that can't be imported are not searched."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

@@ -75,7 +75,7 @@ class ApplicationTables:
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """Returns the stream of a topic, to which steps can be added."""
-        raise NotImplementedError  # `Application` defines it
+        raise NotImplementedError  # `Application` implements this member
 
     def table(
         self,

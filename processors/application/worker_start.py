@@ -72,11 +72,11 @@ def make_worker(
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)
     real = isinstance(cluster.clock, SystemClock)
-    # With a virtual clock (in tests), the start fails at once if a schema registry does not answer; there is no retry.
+    # With a virtual clock (in tests), nothing is retried: the start fails if a schema registry does not answer.
     patience = Patience(options.broker_timeout_s, worker.while_waiting, lambda: worker.stopping) if real else Patience()
     functions = [each for topic in declared.topics for each in topic.functions]
     connect_all(functions, Registries(settings.schema_registry, patience))
-    if real:  # `SameChangelogs` checks topics on a background thread, which can't run in virtual time.
+    if real:  # `SameChangelogs` checks topics on a background thread, which needs real time and not virtual time.
         worker.same_changelogs = SameChangelogs(topology, cluster)
     return worker
 

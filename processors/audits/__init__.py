@@ -1,4 +1,4 @@
 """Audits: compare a store, its changelog and its warehouse table, and plan repairs.
 
-Imports ``snapshots`` and ``engine``.
+This package may import ``snapshots`` and ``engine``.
 """

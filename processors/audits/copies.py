@@ -255,7 +255,7 @@ def _reaching(topics: Topics, partition: Partition, end: int) -> int:
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # The records exist, but their transaction can stay open for a short time after the answered commit: wait.
+        try:  # Kafka answers a commit before it ends the transaction. So the last records may need a short wait.
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

@@ -89,7 +89,7 @@ class StoreAudit:
     partitions: tuple[MeasuredPartition, ...]
     #: Changelog partitions that contain state but belong to no checkpoint.
     unowned: tuple[int, ...]
-    #: Comparisons of table partitions at the offsets of the table, where these differ from the checkpoint's offsets.
+    #: Comparisons of those table partitions whose offsets differ from the checkpoint's, made at the table's offsets.
     earlier: tuple[Moment, ...] = ()
     #: A text for each partition of the table that cannot be compared.
     unproved: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
     Raises:
         TableUnknown: The table or the tag does not exist.
         CatalogUnavailable, CatalogUnusable: The catalog cannot be used.
-        SnapshotUnknown: No version of the table is a snapshot.
+        SnapshotUnknown: No version of the table was published by Holdfast.
         ManifestDamaged, FormatUnknown: The manifest cannot be read.
     """
     # imported here, because the import is slow and not needed to load definitions
@@ -74,7 +74,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The names of the store that a repair plan needs.
+    """Returns the names and texts about one store that a repair plan needs.
 
     ``log`` is the source topic that restores a table; None for other stores.
     """

@@ -136,8 +136,8 @@ class ProvisionPlan:
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Differences from the expected configuration that are accepted, one sentence for each. Provisioning leaves these
-    #: topics unchanged.
+    #: A sentence for each difference from the expected configuration that is accepted. Provisioning does not change
+    #: this configuration.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
@@ -354,7 +354,7 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Completes a changelog's replication and min.insync.replicas; an existing topic keeps its present replication."""
+    """Adds replication and min.insync.replicas to a changelog's specification. An existing topic keeps its own."""
     if seen is not None:
         least = min_insync(seen.replication)
         present = seen.config.get(MIN_INSYNC, "")
@@ -374,7 +374,7 @@ def _repartition_spec(
     facts: Mapping[str, TopicFacts],
     brokers: int | None,
 ) -> TopicSpec:
-    """Returns the repartition topic's specification, completed with its partition count and its replication."""
+    """Returns the specification of a repartition topic, with its partition count and its replication."""
     spec = next(each for each in topology.inputs if each.name == grouped.topic)
     beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
     known = [resolved[name][1] for name in (beside or grouped.sources)]

@@ -27,9 +27,9 @@ class RecordTooLarge(HoldfastError):
 def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_max: int | None) -> dict[str, int]:
     """Returns the maximum bytes of key, value and headers together, for a record of each topic.
 
-    ``client_max`` is the producer's ``message.max.bytes``; None means librdkafka's default. The topic's
-    ``max.message.bytes`` is used only if ``client_max`` is None, because it limits the compressed batch and not the
-    record.
+    If ``client_max`` (the producer's ``message.max.bytes``) is given, it alone is the limit, because the topic's
+    ``max.message.bytes`` limits the compressed batch and not the record. If it is None, the limit is the smaller one of
+    librdkafka's default and the topic's ``max.message.bytes``.
     """
     limits = {}
     for name in names:

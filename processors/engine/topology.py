@@ -51,8 +51,8 @@ class StoreSpec:
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
     #: facts. The field is empty if the description was read from Holdfast's registry of deployments.
     uses: tuple[TimeUse, ...] = ()
-    #: Whether groups of a table's rows depend on the store. If so, its entries must fit those of the other stores on
-    #: which the groups depend. The version hash leaves this field out, because it contains the steps themselves.
+    #: Whether groups of a table's rows (``group_by``) depend on the store. If so, a command must not change this store
+    #: without the other stores of the groups. The version hash leaves this field out, because it covers the steps.
     retracts: bool = False
 
     @property
@@ -318,11 +318,11 @@ def code_version_of(topology: Topology, code: str) -> str:
     for name in ("repartitions", "source_logs"):
         if not described[name]:  # an empty field is left out, because earlier Holdfast versions did not have it
             described.pop(name)
-    for store in described["stores"]:  # A change of typed columns needs no deployment, only the warehouse has them.
+    for store in described["stores"]:  # left out: a change of typed columns needs no deployment
         store.pop("schema")
-        store.pop("meaning")  # the rules of the steps and the functions' source are in the hash already
+        store.pop("meaning")  # left out, because the hash has the rules of the steps and the functions' source
         store.pop("retracts")
-        store.pop("uses")  # the lines of ``columns``, which say the same, are in the hash already
+        store.pop("uses")  # left out, because ``columns`` describes the same facts and is in the hash
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

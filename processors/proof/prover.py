@@ -55,7 +55,7 @@ class Prover:
         topics: Access to topics and to the group's offsets.
         client: Function of processor and slot (one for each worker) that returns the client of that worker.
         slots: Function of a processor that returns its slots.
-        stores: Function of a processor that returns the stores of its defined version.
+        stores: Function of a processor that returns the stores of the version in the project's files.
         rollout: Function of processor and release id that returns how to run the processor (rollout). Release None
             means the deployed release.
         scratch: Function of a processor that returns a folder for temporary files of the processor's functions. Only

@@ -141,7 +141,7 @@ def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping
 def hung(seconds: float, traceback: str) -> str:
     """A text about a version that exceeded its time limit of ``seconds``.
 
-    The text names the code line at which the process was then.
+    The text names the code line that the process was executing at the time limit.
     """
     frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
     where = next(frames, "")

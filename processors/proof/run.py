@@ -127,7 +127,7 @@ class _Replay:
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # read first, because ``StepCoverage`` adds counting steps
+        self._topology = application.topology()  # before ``StepCoverage`` adds counting steps
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
@@ -144,7 +144,10 @@ class _Replay:
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """Returns a text for each store whose state this test lacks: a store without a changelog begins empty."""
+        """Returns a text for each store that lacks state in this test.
+
+        A store without a changelog begins empty. A table with ``changelog="source"`` has only the newest rows.
+        """
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (

@@ -1,1 +1,4 @@
-"""Plans, manifests, names and retention of table snapshots. Only ``gathering`` reads Kafka. Imports ``engine``."""
+"""Plans, manifests, names and retention of table snapshots.
+
+Only the module ``gathering`` reads Kafka. This package may import ``engine``.
+"""

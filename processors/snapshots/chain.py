@@ -1,13 +1,14 @@
-"""Writes the property ``holdfast.chain`` in the summary of a table version (Iceberg snapshot): one link, as JSON.
+"""Makes the property ``holdfast.chain`` of a table version (Iceberg snapshot): a link to its base version, as JSON.
 
     {"version": 1,
      "fingerprints": {"0": "2-57c0a1d7f4e0b2c9-9d1f6f2a5b3c4d5e"},
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-The base is the version that the rows were merged into. A link has the fingerprints (hashes) of the version's rows, and
-the fingerprints that the version's base should have. If the real base has other fingerprints, the version was not built
-on the published table. A program without any code of Holdfast can verify the links, for example ``docs/verify.py``.
+The base is the earlier version into which the new rows were merged. A link has the fingerprints (hashes) of its
+version's rows, and the fingerprints that the base should have. If the real base has other fingerprints, the version was
+not built on the published table. A program without any code of Holdfast can verify the links, as ``docs/verify.py``
+does.
 
 Invariants:
     - A version that was written in full has no base (null).

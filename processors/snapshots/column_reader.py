@@ -1,8 +1,9 @@
 """Computes the typed columns of a stored value in Python, so that an audit can compare them with the table's columns.
 
 For a column with a model, pydantic finds the field by the model's core schema, and leaves the JSON value unchanged. The
-result therefore does not depend on SQL, on the user's functions, or on the names in ``models``. Columns without a model
-(aggregations, windows, inferred columns) are read by their paths in the JSON value.
+result therefore depends neither on SQL, nor on the user's functions, nor on the field names that the module ``models``
+has derived for SQL. Columns without a model (aggregations, windows, inferred columns) are read by their paths in the
+JSON value.
 
 Invariants:
     - A reported difference is always real. If Python cannot read a value reliably in the same way as SQL, the value
@@ -251,7 +252,8 @@ def _same_number(seen: Any, said: Any) -> bool:
 def _same_time(seen: str, said: str) -> bool:
     """Whether two texts are the same time.
 
-    Also True if Python cannot read the stored text as a time: SQL may be able to, so no difference is certain.
+    Also True if Python cannot read the stored text as a time. SQL may still be able to read it, so a difference is not
+    certain.
     """
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):

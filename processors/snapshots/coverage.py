@@ -51,8 +51,8 @@ def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotM
     the table version, because checkpoints are made before the commit. With a single partition, the bound is the
     earliest time, which is also the latest.
 
-    These old manifests let the covered span begin at the earliest checkpoint of the first snapshot, which is too early.
-    The begin is corrected to the bound of the first snapshot that still exists.
+    In these old manifests, ``covers_from`` is the earliest checkpoint time of the first snapshot. This is too early,
+    so the result has the bound of the first snapshot that still exists instead.
 
     Args:
         found: Each manifest with the commit time of its version, seconds since 1970.

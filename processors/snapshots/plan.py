@@ -151,8 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. If no source was
-            requested: none of them does.
+        SnapshotImpossible: The requested source does not certainly give the state of the checkpoint. Or no source was
+            requested, and no source certainly gives this state.
     """
     points = _whole_vector(facts)
     base = facts.table.base

@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # This read changes no state, so it bypasses the simulated network. It draws no random number there, so a
-        # recorded seed of a simulation still gives the same run.
+        # This read changes no state, so it does not call ``answers``. In a simulation, such a call draws a random
+        # number, and one more number would change the run that a recorded seed gives.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}

@@ -51,8 +51,8 @@ OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
 #: Maximum messages of a sealed record (a group of older messages). If a late message exceeds this number, the record is
 #: split into smaller ones.
 SEALED_MAX = 32
-#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long after its expiry. It
-#: needs little space: the newest message of each key is kept forever anyway.
+#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long after its expiry.
+#: These messages need little space, because the newest message of each key is kept forever anyway.
 SLACK_MS = 600_000
 #: Maximum bytes that a record with a single message has in addition to the message.
 _AROUND = 128
@@ -73,7 +73,7 @@ def _line_of(raw: bytes, numbers: int) -> Line:
         items = tuple(bytes(part) for part in parts[numbers:])
         return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
     except (msgspec.DecodeError, ValueError):
-        decode_value(raw)  # This call raises an error that names the stored state, and not the message, as the cause.
+        decode_value(raw)  # raises an error that blames the stored state; the re-raised error would blame the message
         raise
 
 
@@ -323,9 +323,9 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # A message expires ``grace_ms`` after the time of the next right message. The next message may be expired and
-        # deleted already. A later message is then taken for the next one, and its time also shows that this message has
-        # expired.
+        # A message expires ``grace_ms`` after the time of the next right message. If the next message was deleted
+        # because it has expired too, ``next_ms`` is the time of a later one. The test then still finds that the message
+        # has expired.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])

@@ -178,7 +178,7 @@ class Subscriptions:
 
 
 class SubscriptionsProcessing(Processing):
-    """Declares the step ``Subscriptions``, which stores for each foreign key the left rows that refer to this key."""
+    """Declares the step ``Subscriptions``, which stores the left rows that refer to each foreign key."""
 
     def __init__(self) -> None:
         super().__init__(Subscriptions)

@@ -30,7 +30,7 @@ class Unreadable(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """The position and the reason as text."""
+        """Returns the record's topic, partition and offset, and the reason, as text for an error."""
         return f"{self.partition.topic}[{self.partition.number}] offset {self.offset}: {self.reason}"
 
 

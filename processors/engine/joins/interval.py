@@ -44,8 +44,8 @@ _LEFT, _RIGHT = "l/", "r/"
 #: Maximum bytes of a record to which further messages of the same event time are added. Nothing is added to a larger
 #: record.
 TOGETHER_BYTES = 1_024
-#: Milliseconds. The event times of stored values are also kept in memory: those in the interval, and those up to this
-#: much earlier. For an even earlier time, the store must be read.
+#: Milliseconds. The event times of stored values are also kept in memory, if they are in the join's interval or at most
+#: this much earlier. For still earlier times, the store must be read.
 _SLACK_MS = 1_000
 
 
@@ -93,7 +93,7 @@ class Interval:
         return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
-        """Whether a message of this side is sent if it has found no match, when a match is no longer possible."""
+        """Whether a message of this side without a match is sent, when no match is possible any longer."""
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:

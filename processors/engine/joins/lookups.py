@@ -43,8 +43,8 @@ from holdfast.processors.engine.steps.step import Step
 Lookup = Callable[[Any], Awaitable[Any]]
 #: The source of the row's key: a field of the value, a function of (value, key), or None for the message's key.
 LookupOn = str | Callable[[Any, Any], Any] | None
-#: New fields of the value. A mapping from a new field's name to a field of the row or a function of the row. Or a list
-#: of fields that have the same name in value and row.
+#: The fields that the row adds to the value. A mapping gives for each new field the name of the row's field, or a
+#: function of the row. A list names fields that are copied from the row under the same names.
 LookupFields = Mapping[str, str | Callable[[Any], Any]] | Sequence[str] | None
 
 

@@ -38,7 +38,8 @@ class StreamJoins(Generic[Stream]):
 
         Args:
             name: The store's name; None means ``<topic>-table``.
-            model: The model of the rows, which gives typed columns in the warehouse; the same as in ``apply``.
+            model: The model of the rows, which gives typed columns in the warehouse. It has the same forms as the
+                argument ``model`` of ``sdf.apply``.
             history_retention: The time for which a replaced row is kept, in milliseconds or as a timedelta. With it, a
                 join finds the row that was valid at the message's time. None keeps only the last received row.
 
@@ -124,9 +125,9 @@ class StreamJoins(Generic[Stream]):
             right: Another stream of the same application, or another branch of this stream.
             how: ``inner`` drops a message without a match. ``left`` merges such a message with None.
             on_merge: How to merge two values, as in ``join_table``.
-            grace_ms: How late a left message may come and still find its match. Earlier right messages of a key are
-                deleted after this time. Default 7 days. Without ``tolerance_ms``, the newest right message of each key
-                is kept forever.
+            grace_ms: How late a left message may come and still find its match. Default 7 days. A right message that a
+                newer one has replaced is deleted after this time. Without ``tolerance_ms``, the newest right message of
+                each key is kept forever.
             name: The store's name; None means ``<topic>-<right topic>-asof``.
             tolerance_ms: By how much a match may be earlier than the left message; None means no limit. A right message
                 that is too old for every later left message is deleted, even if it is the newest of its key.

@@ -5,7 +5,7 @@
 
     table ──► moved rows ──► …-repartition ──► group rows
               (1)            topic, by group   (2)
-    (1) stores by row key: the group that the row was added to, and the items that its columns read.
+    (1) stores by row key: the group that the row was added to, and the row's *items* (the values to aggregate).
     (2) stores by group: the number of its rows, the sums, and the row of the result.
 
 If a row changes, its former group gets the former items and subtracts them. Its present group gets the present items
@@ -13,12 +13,12 @@ and adds them. Both records are in the transaction that commits the change of th
 record contains the former and the present items.
 
 Invariants:
-    - A group removes exactly the items that it has added, even if a function of the declaration has changed since. For
-      this, (1) stores the sent items. It does not read them from the table, because the table's changelog may be a
+    - A group removes exactly the items that it has added, even if a user function has changed since. For this reason,
+      (1) stores the items that it has sent. It can't read them from the table, because the table's changelog may be a
       topic that lacks older rows.
     - All records about one row come from one task, in the order of the changes of the row. A group therefore never
       removes a row before it has added the row.
-    - A change that does not change the result sends no record. For a group without rows, None is sent.
+    - A changed row that leaves the result equal sends no record. If a group loses its last row, None is sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.processors.engine.steps.step import ROWS_WRITTEN, RowColumns, Step
 Key = str | Callable[[Any], Any]
 
 _SENT = "sent"
-#: The prefix of the state keys under which a group stores the items of ``Collect``, by row.
+#: The prefix of the state keys under which a group stores, for each of its rows, the values that ``Collect`` shows.
 _ITEMS = "items/"
 
 

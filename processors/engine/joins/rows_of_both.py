@@ -4,9 +4,9 @@
                   ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
-A change of either table reads both rows of its key. The joined table has its own store, with the row under the state
-key ``row``, like every table. Queries, joins, audits and snapshots therefore treat it like every other table. A pair is
-(left row, right row); None means no row.
+When a row of either table changes, the steps read the rows of both tables with this key. The joined table has its own
+store, with the row under the state key ``row``, like every table. Queries, joins, audits and snapshots therefore treat
+it like every other table. A pair is (left row, right row); None means no row.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class ChangelogFacts:
     watermark. Kafka keeps tombstones for ``delete_retention_s`` seconds.
 
     A table without a changelog is restored from its own topic (``source``); then ``end`` is the group's committed
-    offset. Records before offset ``young_from`` may be so old that Kafka has already removed some of their tombstones.
+    offset. Among the records before offset ``young_from``, Kafka may already have removed tombstones.
     """
 
     topic: str

@@ -33,7 +33,7 @@ IDENTITY_VERSION = 1
 #: The file with the identity of the process that last locked the slot. Older versions of Holdfast read the pid in
 #: ``lock`` instead. They ignore this file, because its name begins with a dot.
 HOLDER = ".holder"
-#: Maximum number of slots of a group on one machine. It counts only for processes that choose a free slot themselves.
+#: Maximum number of slots of a group on one machine, for processes that choose a free slot themselves.
 SLOTS_MAX = 256
 #: Maximum bytes of a task folder's name. File systems allow 255 bytes, and a renamed copy of the folder gets a suffix.
 NAME_MAX = 160

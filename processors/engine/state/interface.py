@@ -18,7 +18,7 @@ class State(Protocol):
         """Returns a copy of the value of ``key``. If there is no value, returns a copy of ``default``."""
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key``: a value that the store's codec keeps, or an instance of the store's model.
+        """Sets the value of ``key``. If the store has a model, the value may also be an instance of the model.
 
         Args:
             key: The state key.

@@ -114,8 +114,8 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # The lower offset needs older rows. A replay from the beginning up to ``facts.end`` gives them, because every
-        # row of the table is a record of the topic.
+        # The group's offset was set back, but the state has newer rows already. A replay from the beginning up to
+        # ``facts.end`` gives the older rows, because every row of the table is a record of the topic.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -134,10 +134,11 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """Returns those of ``stores`` (name to topic id) whose changelog has this topic id. They may start without data.
+    """Returns the names of the stores that may start without data.
 
-    An empty id matches any changelog. The worker gets the same ``stores`` (a start option) at every restart. If a
-    changelog is deleted and created again later, its topic id changes, so the option no longer applies to its store.
+    ``stores`` is a start option of the worker. It maps the name of each store that may be empty to the topic id of its
+    changelog; an empty id matches any changelog. The worker gets the same option at every restart. If a changelog is
+    deleted and created again later, its topic id changes, so the option no longer applies to its store.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
@@ -173,10 +174,10 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
-    """Returns the reason why state of this age (seconds) can't be replayed from ``offset``; None if it can."""
-    # If only one offset is left to replay, it is the transaction marker of the last commit. The age then does not
-    # matter. This does not hold for an interrupted replay: it may have reached the end so late that it missed
-    # tombstones.
+    """Returns the reason why a replay from ``offset`` over state of this age (seconds) is unsafe; None if safe."""
+    # If only one offset is left to replay, it is the transaction marker of the last commit, so no tombstone can be
+    # missing and the age does not matter. After an interrupted replay, the age matters: the replay may have come so
+    # late that it missed tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

@@ -20,7 +20,7 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: ``_ordered``: the sorted keys at the last range read; some of them may be deleted by now. ``_unordered``: the
+        #: ``_ordered``: all keys as the last range read sorted them; some may be deleted by now. ``_unordered``: the
         #: keys that were added after that read.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
@@ -54,7 +54,7 @@ class MemoryDatabase(Database):
 
     @property
     def flushing(self) -> bool:
-        """False, because memory needs no flush."""
+        """Always False, because memory needs no flush."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
@@ -129,7 +129,7 @@ class MemoryDatabases(Databases):
         return MemoryDatabase(self._export)
 
     def exists(self, path: Path) -> bool:
-        """False, because the content of a closed database is lost."""
+        """Returns False always, because the content of a closed database is lost."""
         return False
 
     def move(self, path: Path, to: Path) -> None:

@@ -158,9 +158,9 @@ class StateMethods:
         return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
 
     def entry(self, key: bytes, raw: bytes) -> tuple[str, Any] | None:
-        """Returns a stored entry of the current message key in the form of ``items``.
+        """Converts stored bytes of the current message key to the pair (state key, value), as ``items`` returns it.
 
-        Returns None for an internal entry, which ``items`` leaves out.
+        Returns None for an internal record of Holdfast, which ``items`` leaves out.
         """
         return (name := key.decode(), self._decoded(name, raw)) if self._is_shown(key) else None
 

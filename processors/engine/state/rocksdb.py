@@ -32,7 +32,7 @@ EXPORT_BYTES = 8 << 20
 
 
 def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
-    """Opens a database: in bulk mode for a replay of ``bulk_records`` records, or for normal use if this is None."""
+    """Opens a database in bulk mode for a replay of ``bulk_records`` records. None opens it for normal use."""
     options = database_options(memory, bulk_records)
     with _named_errors():
         # Without an explicit column family, rocksdict opens an existing database with the options stored on disk, and

@@ -34,7 +34,8 @@ BULK_BUFFER_BYTES_MIN = 2 << 20
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
 #: The limit for the number of level-0 files. It is never reached, so writes never wait for compaction.
 NEVER = 1 << 20
-#: Maximum open files of a database: 1/``OPEN_FILES_SHARE`` of the process's limit, but at least ``OPEN_FILES_MIN``.
+#: Maximum open files of a database: 1/``OPEN_FILES_SHARE`` of the files that the operating system lets the process
+#: open, but at least ``OPEN_FILES_MIN``.
 OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 
 

@@ -67,7 +67,7 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Values of a step that numpy computes. They stay outside of the store's dicts until ``write_back``."""
+    """Values that a step computes with numpy. They are not in the store's dicts until ``write_back`` is called."""
 
     #: Maximum memory for committed values, in bytes.
     rows_bytes_max: int
@@ -159,7 +159,8 @@ class StoreState(StateMethods):
         #: The number of prefetches since the last cache miss. All of them found their values in the cache.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
-        #: Index of the uncommitted writes in ``_shared`` by message key. Only ``_shared`` mixes many state keys.
+        #: Index by message key of the uncommitted writes in ``_shared``. Other cells need no index, because they have
+        #: one value for each message key.
         self._written = WrittenKeys()
         self._bytes = 0
         #: For the mean length of a value: the number of sampled values, and the sum of their lengths in bytes.
@@ -187,7 +188,7 @@ class StoreState(StateMethods):
                     return decode_json(raw[HEAD_SIZE:])
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
-                        raise  # The value is not nested too deeply: the caller's stack is full.
+                        raise  # the value's nesting is not the cause: the caller had filled the stack already
                     return decode_value(raw)  # Raises an error that names the stored state as the cause.
             return decode_value(raw)
         # A function may change the returned default, so it gets a copy.
@@ -322,10 +323,10 @@ class StoreState(StateMethods):
         self.drop()
         self._cells, self._shared, self._followed = {}, Cell(None, self.record_bytes_max), []
 
-    # -- methods for values that numpy computes ----------------------------------------------------------------------
+    # -- methods for steps that compute values with numpy ------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:
-        """Registers the values of a step that numpy computes. They are written back before each commit."""
+        """Registers the values that a step computes with numpy. They are written back before each commit."""
         self._rows = rows
 
     def bound_cache(self, cache_bytes: int) -> None:

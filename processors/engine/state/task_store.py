@@ -304,10 +304,10 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or with ``aside`` renames it as a copy, and opens an empty database.
+        """Replaces the database by an empty one. The old database is deleted.
 
-        If an earlier copy already exists, a database whose restore is incomplete is deleted, and the earlier copy is
-        kept.
+        With ``aside``, it is renamed and kept as a copy instead. But if an earlier copy exists and the restore of the
+        old database is incomplete, the old database is deleted and the earlier copy is kept.
         """
         if aside:
             meta = self.meta()

@@ -17,7 +17,7 @@ class Shared(IntEnum):
     """
 
     NOTHING = 0
-    #: Only the objects in the value's fields. The value itself belongs to one branch only.
+    #: Other branches see only the objects in the value's fields. The value itself belongs to one branch.
     PARTS = 1
     ALL = 2
 

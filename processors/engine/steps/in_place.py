@@ -83,7 +83,7 @@ class Touch(Enum):
     """The part of its input value that a step may change."""
 
     NOTHING = 0
-    #: Only the fields of the value object, not the objects inside the fields.
+    #: The step may change the fields of the value object, but not the objects inside the fields.
     OBJECT = 1
     ALL = 2
 
@@ -128,7 +128,7 @@ def own_object(value: Any) -> Any:
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one message, but each except the last as a copy. No two results then share a part."""
+    """Returns the results of one message, so that no two of them share a part: all except the last are copied."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
@@ -199,7 +199,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether ``name`` belongs to a harmless module that the function uses, and is not also a method of a container."""
+    """Whether ``name`` is a name of a harmless module that the function uses. False for methods of containers."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]

@@ -90,20 +90,20 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "to_stream": {},
 }
 _FUNCTION = "function "
-#: The roles of arguments whose values are recorded as lines.
+#: The roles of arguments whose values are recorded with the processor's version, one line of text for each argument.
 RECORDED: frozenset[Role] = frozenset({"key", "rule"})
 
 
 def recorded(step: str) -> tuple[str, ...]:
-    """Returns the names of those arguments of a step whose values are recorded as lines."""
+    """Returns the names of those arguments of a step whose values are recorded with the processor's version."""
     return tuple(name for name, role in ARGUMENTS[step].items() if role in RECORDED)
 
 
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
-    """Returns the recorded lines of one step, for example ``group_by day: key = field day``.
+    """Returns a line of text for each recorded argument of a step, for example ``group_by day: key = field day``.
 
     ``of`` distinguishes the step from other steps of the same method, for example ``day``. ``given`` has a value for
-    each recorded argument of the method. An argument that is an empty mapping gets no line.
+    each argument that must be recorded. An argument that is an empty mapping gets no line.
     """
     if missing := set(recorded(step)) ^ set(given):
         raise AssertionError(f"arguments of {step} are not as in the table: {', '.join(sorted(missing))}")
@@ -111,7 +111,7 @@ def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
 
 
 def field_or_function(by: Any) -> str:
-    """Returns the text that describes a key in a recorded line.
+    """Returns a text that says how a step computes a key.
 
     The text is the field's name, the function's hash, or "the message's key" if ``by`` is None.
     """
@@ -132,9 +132,9 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose recorded line differs between two versions of a processor.
+    """An argument of a step whose recorded value differs between two versions of a processor.
 
-    ``was`` or ``now`` is empty if that version has no such line.
+    ``was`` and ``now`` are the values as text. A text is empty if that version has no such argument.
     """
 
     argument: str
@@ -148,7 +148,10 @@ class Difference:
 
 
 def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...]:
-    """Returns how a store's recorded lines differ between two processor versions, in the order of the new lines."""
+    """Compares the recorded arguments of two processor versions for a store. Returns those that differ.
+
+    ``was`` and ``now`` are the lines of text that describe the arguments. The result has the order of ``now``.
+    """
     before, after = _by_argument(was), _by_argument(now)
     changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
     return tuple(
@@ -159,7 +162,7 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the recorded lines that describe keys.
+    """Returns those lines of ``meaning`` that describe an argument by which a step computes keys.
 
     These lines are also stored with the state, so that a worker refuses state that was written with other keys.
     """
@@ -167,7 +170,7 @@ def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    """Maps each store to its recorded lines about keys.
+    """Maps each store to the lines of text that say how the steps before it compute keys.
 
     Stores that use the message keys of their topics have no entry.
     """

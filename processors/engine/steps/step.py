@@ -22,13 +22,13 @@ Order = Literal["feeds", "reads"]
 class StoreForm(Enum):
     """The kind of values in a store."""
 
-    #: Values of user functions. Several steps may share the store.
+    #: The store has values of user functions. Several steps may share the store.
     VALUES = "values"
-    #: Values of a single built-in step, in this step's own format.
+    #: The store has values of a single built-in step, in this step's own format.
     OWN = "own"
-    #: The rows of a table. One step writes the rows, other steps read them.
+    #: The store has the rows of a table. One step writes the rows, other steps read them.
     ROWS = "rows"
-    #: The stored messages of both sides of one join.
+    #: The store has the messages of both sides of one join.
     JOIN = "join"
 
 
@@ -49,7 +49,8 @@ class StoreUse:
     drops_known: bool = False
 
 
-#: The exceptions that Python raises if an operation can't process a value. The code of an ``Inlined`` raises no others.
+#: The exceptions that Python raises if an operation can't process a value. The generated code of a step (``Inlined``)
+#: raises no other exceptions.
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)
@@ -91,7 +92,7 @@ class Window(Kept, Protocol):
 
     @property
     def owes(self) -> bool:
-        """Whether a message may release results of earlier messages, which can fail although the message succeeds."""
+        """Whether a message may send results of earlier messages. Such a result may fail while the message succeeds."""
 
     @property
     def asks_headers(self) -> bool:
@@ -125,8 +126,8 @@ class Step:
     in_runs: ClassVar[bool] = False
     #: The step's role if the task reads several inputs in time order; None without a role.
     order: ClassVar[Order | None] = None
-    #: Whether the step takes values of a table's row out of their former group. The entries of all stores of such
-    #: groups must fit each other.
+    #: Whether the step subtracts a changed row's old values from the aggregates of the row's group. A group must
+    #: subtract what it has added, so no command may change only one of the stores that the groups depend on.
     retracts: ClassVar[bool] = False
 
     @property

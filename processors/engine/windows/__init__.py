@@ -1,1 +1,4 @@
-"""Time windows and count windows, and their stores. This package imports ``aggregates``, ``steps`` and ``state``."""
+"""Time windows and count windows, and their stores.
+
+This package may import ``aggregates``, ``steps`` and ``state``.
+"""

@@ -25,7 +25,7 @@ def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
     Args:
         due_ms: The time at which the window ends, without its grace: one number, or an array.
         grace_ms: Milliseconds after ``due_ms`` for which the window still accepts messages.
-        time_ms: The present stream time (or the key's own time): one number, or one for each window.
+        time_ms: The present stream time (or the key's largest event time): one number, or one for each window.
         closed_ms: Windows with ``due_ms`` up to this time are already closed, for example because an earlier version
             of the processor had a shorter grace.
     """

@@ -42,7 +42,8 @@ from holdfast.processors.engine.windows.bounds import is_closed, starts_of_colum
 from holdfast.processors.engine.windows.fixed import WindowStore
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: Bytes of a window's changelog key besides the message key: the window's state key and the first part of the key.
+#: Maximum bytes of a window's changelog key besides the message key: the window's state key, and 8 bytes for the key's
+#: format version and the length of the message key.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
 _NOTHING: Mapping[bytes, int] = {}

@@ -34,13 +34,13 @@ COUNTED_VERSION = 1
 #: The messages of one overlapping window are split into about this many chunks. The second number is the minimum number
 #: of messages in a chunk.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The name of the record's field for the number of the last message that has a large value, and the limit above which a
-#: value is large. A sum of up to ``MESSAGES_MAX`` values below the limit can't overflow a float.
+#: A value above ``SURE_MAX`` is large. A sum of up to ``MESSAGES_MAX`` smaller values can't overflow a float. The field
+#: ``LARGE`` of a key's record has the number of the last message with a large value.
 LARGE, SURE_MAX = "large", 1e300
 #: The name of the field with the window's times and message count, in the record of a tumbling window. All other fields
 #: of this record are aggregates.
 WINDOW = "window"
-#: Maximum number of messages of a window, because all of them are in one record or are read together.
+#: Maximum number of messages of a window, because these messages are in one record or are read together.
 MESSAGES_MAX = 1_000_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
@@ -69,7 +69,7 @@ class CountSpec:
 
     @property
     def owes(self) -> bool:
-        """Whether the message that fills a window sends a result of earlier messages, too (``OwedResult``)."""
+        """Whether the message that fills a window sends a result that earlier messages made (``OwedResult``)."""
         return self.final
 
     @property
@@ -222,9 +222,9 @@ class CountStore:
         """
         spec = self.spec
         first = self._first_window(number)
-        # Windows are computed even if no result is sent now, so that a message that can't be aggregated fails itself
-        # and not a later one. Usually it is enough to compute the first window, because it contains the messages of all
-        # other windows. If there are large values, a sum of another window can still overflow.
+        # Windows are computed even if no result is sent now. If this message can't be aggregated, it must fail now;
+        # otherwise, a later message would fail. Usually it is enough to compute the first window, because it contains
+        # the messages of all other windows. With large values, a sum of another window can still overflow.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]

@@ -69,7 +69,7 @@ class FewerResults:
             sent.append(OwedResult(known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
-            self._forget(raw_key, known)  # The record is over. Without a record, a key's results are sent at once.
+            self._forget(raw_key, known)  # The period is over. Without a record, results are sent at once.
             known = None
         if results:
             if known is None:

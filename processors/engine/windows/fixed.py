@@ -26,8 +26,8 @@ from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Owe
 
 #: Maximum number of entries in a store's cache of windows. The key of the cache is event time // step.
 KNOWN_MAX = 64
-#: A key's open windows are in the key's record, or have a record of their own. Of the latter, one message closes at
-#: most this many. Later messages of the key close the remaining windows.
+#: Open windows of a key that are not in the key's record have a record of their own. One message closes at most this
+#: many of them. Later messages of the key close the remaining windows.
 MORE_MAX = 100_000
 #: The empty result. It is one shared object, because most messages of a window with ``final()`` have no result.
 _NONE: tuple[Result, ...] = ()
@@ -150,12 +150,12 @@ class WindowStore(StoredWindows):
             return None, early
         return stored, early
 
-    # -- windows that the key's own event time closes (closing strategy ``key``) -----------------------------------
+    # -- windows that the key's largest event time closes (closing strategy ``key``) -----------------------------------
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int, opened: list[list[int]]) -> Sequence[Result]:
-        """Advances the key's own time, and closes the windows that have ended by this time.
+        """Updates the key's largest event time, and closes the windows that have ended by this time.
 
-        Returns their final results.
+        Returns the final results of these windows.
         """
         spec, state = self.spec, self._state
         for start, end in opened:
@@ -179,7 +179,7 @@ class WindowStore(StoredWindows):
         return results or _NONE
 
     def _passed(self, known: KeyTime) -> list[tuple[int, int]]:
-        """Returns the open windows whose end (plus grace) the key's own event time has reached, sorted by start."""
+        """Returns the open windows whose end (plus grace) the key's largest event time has reached, sorted by start."""
         limit_ms = closed_upto(self.spec.grace_ms, known.time, known.closed)
         found = {(start, end) for start, end in known.open if end <= limit_ms}
         if known.more is not None and known.more <= limit_ms:
@@ -225,7 +225,7 @@ class WindowStore(StoredWindows):
         return [start, end] in known.open or (known.more is not None and self._state.exists(open_key(start, end)))
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Returns the current key's windows that the key's own event time closes: start, end and result of each."""
+        """Returns the current key's windows that the key's largest event time closes: start, end and result of each."""
         found = []
         for start, end in self._passed(self._of_key()):
             stored = self._state.get(window_key(start, end))
@@ -234,13 +234,13 @@ class WindowStore(StoredWindows):
         return found
 
     def close_one(self, first: int, second: int) -> None:
-        """Closes the window from ``first`` to ``second``. It must be called when the result of this window was sent."""
+        """Closes the window from ``first`` to ``second``. The caller has sent the result of this window before."""
         known = self._of_key()
         self._no_longer(known, [(first, second)])
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
+        """Stores the key's record. The caller has sent all results that ``reached`` returned before."""
         self._keep_open(self._of_key())
 
     def _leaves(self, entry: DueEntry) -> None:
@@ -267,7 +267,7 @@ class WindowStore(StoredWindows):
         ]
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when a window's result was sent: the window then accepts no more messages."""
+        """Marks a window as closed. Must be called after its result was sent; it then accepts no more messages."""
         super().closed(closing)
         while self._left and self._left[0].place <= closing.place:
             entry = self._left.popleft()

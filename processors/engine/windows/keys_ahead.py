@@ -24,20 +24,20 @@ class OwnTimes(Protocol):
     """Windows that are closed by event times of messages with the same key, and not by stream time."""
 
     def reached(self) -> Sequence[tuple[int, int, Any]]:
-        """Returns the windows of the current key whose end the key's own event time has reached.
+        """Returns the windows of the current key whose end the key's largest event time has reached.
 
         Each item has two numbers that identify the window, and the window's result. The method does not change the
         state.
         """
 
     def close_one(self, first: int, second: int) -> None:
-        """Must be called when the result of one window was sent.
+        """Closes one window. The caller has sent the result of this window before.
 
-        The arguments are the window's two numbers from ``reached``.
+        The arguments are the two numbers that ``reached`` returned for the window.
         """
 
     def reach_key(self) -> None:
-        """Must be called when the results of all windows that ``reached`` returned were sent."""
+        """Stores the key's record. The caller has sent the results of all windows that ``reached`` returned before."""
 
 
 class _Step(NamedTuple):
@@ -109,7 +109,7 @@ class KeysAhead:
         return found[:limit]
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent. Closes the windows of these results."""
+        """Closes the windows of all results up to ``closing``. The caller has sent these results before."""
         state = self._state
         while self._found and self._found[0].place <= closing.place:
             place, raw_key, window = self._found.popleft()

@@ -77,8 +77,8 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry can be due although its session is still open. Therefore ``_may_leave`` decides whether the
-        # entry may be deleted, and not the position ``closed``.
+        # An index entry can be due although its session is still open. So an entry before the position ``_closed`` in
+        # the index is not always about a closed session; ``_may_leave`` decides whether it may be deleted.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
         #: Sessions that ``closing`` has returned, but for which ``closed`` was not called yet: index entry, key,
@@ -150,7 +150,7 @@ class SessionStore(StoredWindows):
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
         """Yields the opening times of open sessions that are not in the key's record, newest first.
 
-        The opening times are at most ``upto_ms``. Only the first one may be later.
+        All opening times except the first are at most ``upto_ms``; the first may be later.
         """
         first, last = known.more
         raw_key = self._state.message_key
@@ -226,8 +226,8 @@ class SessionStore(StoredWindows):
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
         """Stores the key's record after a message. Returns the final results of sessions that the message closes.
 
-        With closing strategy ``key``, the message advances its key's own time, and may close sessions of the key. With
-        ``partition``, it closes no session.
+        With closing strategy ``key``, a message with a new largest event time of its key may close sessions of the key.
+        With ``partition``, a message closes no session.
         """
         results: list[Result] = []
         if self._by_key:
@@ -241,7 +241,7 @@ class SessionStore(StoredWindows):
         return results
 
     def _passed(self, known: KeyTime) -> list[Open]:
-        """Returns the open sessions of the key that the key's own event time closes, sorted by start."""
+        """Returns the open sessions of the key that the key's largest event time closes, sorted by start."""
         found: list[Open] = []
         if known.more is not None:
             first, last = known.more
@@ -289,7 +289,7 @@ class SessionStore(StoredWindows):
             known.more = [opened_of(left[0][0]), last] if left else None
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Returns the sessions of the current key that the key's own event time closes.
+        """Returns the sessions of the current key that the key's largest event time closes.
 
         Each item has two numbers that identify the session (opening time and end), and the session's result.
         """
@@ -298,14 +298,14 @@ class SessionStore(StoredWindows):
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
 
     def close_one(self, first: int, second: int) -> None:
-        """Closes the session with the opening time ``first``. It must be called when the session's result was sent."""
+        """Closes the session with the opening time ``first``. The caller has sent the session's result before."""
         known, session = self._of_key(), self._session(first)
         if session is not None:
             self._close(known, session, self._state.message_key)
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
+        """Stores the key's record. The caller has sent all results that ``reached`` returned before."""
         self._keep_open(self._of_key())
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
@@ -354,7 +354,7 @@ class SessionStore(StoredWindows):
         return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
 
     def closed(self, closing: Closing) -> None:
-        """Closes all sessions up to ``closing``. It must be called when the results of these sessions were sent."""
+        """Closes all sessions up to ``closing``. The caller has sent the results of these sessions before."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()

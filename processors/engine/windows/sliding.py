@@ -39,7 +39,7 @@ Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """The record of a message key: its own stream time, the end of its last closed window, and its sorted chunks.
+    """The record of a message key: its largest event time, the end of its last closed window, and its sorted chunks.
 
     ``ahead`` has the event times that the worker's clock has not reached yet.
     """
@@ -127,7 +127,7 @@ class SlidingStore(StoredWindows):
     def _windows(self, known: _Key, first_ms: int, last_ms: int, *, closes: bool = False) -> list[Result]:
         """Returns the results of all windows that end from ``first_ms`` to ``last_ms`` (inclusive), sorted by end.
 
-        ``closes`` is True if the windows close.
+        ``closes`` is True if these windows close now. An error then fails only the result, not the current message.
         """
         if first_ms > last_ms:
             return []
@@ -148,8 +148,8 @@ class SlidingStore(StoredWindows):
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
         """Returns the record of the current key twice: as it is stored, and parsed.
 
-        An event time that is after the worker's clock waits in ``ahead``. When the clock has reached it, the parsed
-        record has it in the key's time instead.
+        The stored ``ahead`` has event times that were after the worker's clock. If the clock has reached such a time by
+        now, the parsed record no longer has it in ``ahead``, and the key's stream time is advanced by it.
         """
         stored = self._state.get(KEY_TIME)
         if stored is None:
@@ -161,11 +161,9 @@ class SlidingStore(StoredWindows):
         return stored, known
 
     def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
-        """Advances the key's own time, and closes the windows that have ended by this time.
+        """Updates the key's largest event time, closes the windows that have ended by then, and returns their results.
 
-        Returns their final results.
-
-        Messages that no later window needs are dropped.
+        With ``current()``, returns no results. Messages that no later window needs are dropped.
         """
         known = known.after(time_ms, self._stream.cap_ms)
         results = self._passed(known) if self.spec.final else []
@@ -173,13 +171,13 @@ class SlidingStore(StoredWindows):
         return results
 
     def _passed(self, known: _Key) -> list[Result]:
-        """Returns the results of windows that the key's own event time closes and that are not closed yet."""
+        """Returns the results of windows that the key's largest event time closes and that are not closed yet."""
         return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1, closes=True)
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
         """Stores the key's record.
 
-        Closes the windows up to the key's time, and deletes the chunks that no later window needs.
+        Closes the windows up to the key's largest event time, and deletes the chunks that no later window needs.
         """
         closed = closed_upto(self.spec.grace_ms, known.time - 1, known.closed)
         keeps_from = closed + 1 - self.spec.duration_ms
@@ -198,18 +196,18 @@ class SlidingStore(StoredWindows):
     # -- windows that close when the worker's clock reaches a future event time ------------------------------------
 
     def reached(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Returns the current key's windows that the key's own event time closes: start, end and result of each."""
+        """Returns the current key's windows that the key's largest event time closes: start, end and result of each."""
         _, known = self._stored_key()
         return [(start, made["end"], made) for made, start in self._passed(known)]
 
     def close_one(self, first: int, second: int) -> None:
-        """Closes the window that ends at ``second``. It must be called when the result of this window was sent."""
+        """Closes the window that ends at ``second``. The caller has sent the result of this window before."""
         stored, _ = self._stored_key()
         if stored is not None:
             self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
 
     def reach_key(self) -> None:
-        """Stores the key's record. It must be called when all results that ``reached`` returned were sent."""
+        """Stores the key's record. The caller has sent all results that ``reached`` returned before."""
         self._keep_key(*self._stored_key())
 
     # -- methods called with each commit; they do nothing, because only messages of a key close its windows ---------

@@ -23,7 +23,7 @@ OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
 Trigger = Callable[[Any, Any, Any, int, Any], Any]
 #: Default time for which a closed window stays readable, in milliseconds (one day).
 RETENTION_MS = 86_400_000
-#: Maximum number of windows that may contain the same message, because each of them is read and written.
+#: Maximum number of windows that may contain the same message, because a message reads and writes all of its windows.
 WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 

@@ -54,11 +54,12 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Maximum bytes of the record with stream time, without the message keys in it. The record contains watermarks of
-#: upstream tasks and future event times.
+#: Maximum bytes of the record with stream time, without the message keys in the positions ``closed`` and ``removed``.
+#: The record also contains watermarks of upstream tasks and future event times.
 CLOCK_BYTES = 32_768
-#: The format version in which the record of stream time is written, and the format versions that can be read. Version 1
-#: had no ``over`` and no kind, and stored all open windows of a key in one record.
+#: The format version in which the record of stream time is written, and the format versions that can be read. Format 1
+#: has no field ``over`` (the time up to which windows are closed) and no kind of windows. With it, all open windows of
+#: a key are in one record.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
 #: A result, and the event time that it has for later steps: the start of its window.
 Result = tuple[dict[str, Any], int]
@@ -97,7 +98,7 @@ class Closes(Protocol):
         """Returns the next due results, at most ``limit``, in the order of their index entries."""
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when all results up to ``closing`` were sent."""
+        """Tells this object that all results up to ``closing`` were sent, so that it does not return them again."""
 
 
 @dataclass(slots=True)
@@ -144,7 +145,8 @@ class StoredWindows:
         self._state = state
         self._stream = stream
         self._place = place
-        #: Maximum bytes of a message key. Two keys in hex must fit into the record of stream time.
+        #: Maximum bytes of a message key. The record of stream time has two positions, each with a key in hex. Both
+        #: keys must fit into the record.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
         #: Whether commits close windows and send their results. If True, a window is deleted only after a commit has
@@ -213,15 +215,15 @@ class StoredWindows:
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
         """Whether the window that is due (without grace) at ``due_ms`` is closed.
 
-        ``known`` is the record of the window's key, whose own time may close the window, too. None if only stream time
-        closes the window.
+        ``known`` is the record of the window's key. The largest event time in it may close the window, too.
+        ``known`` is None if only stream time closes the window.
         """
         if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
         return known is not None and self._is_closed(due_ms, known)
 
     def _is_closed(self, due_ms: int, known: KeyTime) -> bool:
-        """Whether the key's own time (``known``) has closed the key's window that is due at ``due_ms``."""
+        """Whether the largest event time in the key's record (``known``) has closed the window due at ``due_ms``."""
         closed: bool = is_closed(due_ms, self.spec.grace_ms, known.time, known.closed)
         return closed
 
@@ -255,10 +257,10 @@ class StoredWindows:
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the key's ``KeyTime`` record (its own time and open windows) if it has changed.
+        """Stores the key's ``KeyTime`` record (its largest event time and open windows) if it has changed.
 
         Deletes the record if the key has no open windows and no future event times. With closing strategy ``key``, the
-        key's own time must also be older than the retention.
+        largest event time must also be older than the retention.
         """
         state, stored = self._state, known.stored
         if self._by_key:
@@ -293,21 +295,21 @@ class StoredWindows:
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
-        """Returns the current key's windows that its own event time closes.
+        """Returns the current key's windows that the largest event time of this key closes.
 
         Each item has two numbers that identify the window, and the window's result.
         """
         raise NotImplementedError
 
     def close_one(self, first: int, second: int) -> None:
-        """Closes one window. It must be called when the result of this window was sent.
+        """Closes one window. The caller has sent the result of this window before.
 
         The arguments are the two numbers that ``reached`` returned for the window.
         """
         raise NotImplementedError
 
     def reach_key(self) -> None:
-        """Must be called when all results that ``reached`` returned were sent."""
+        """Stores the key's record. The caller has sent all results that ``reached`` returned before."""
         raise NotImplementedError
 
     # -- methods called with each commit ---------------------------------------------------------------------------
@@ -331,7 +333,7 @@ class StoredWindows:
         return self._closes and bool(self._due(1, time_ms))
 
     def closed(self, closing: Closing) -> None:
-        """Must be called when a window's result was sent. The window then accepts no more messages."""
+        """Marks a window as closed. Must be called after its result was sent; it then accepts no more messages."""
         self._closed = closing.place
 
     def remove(self, limit: int) -> int:

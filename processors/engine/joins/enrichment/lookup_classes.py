@@ -59,7 +59,7 @@ class LookedUp(Step):
 
     @property
     def touches(self) -> Touch:
-        """``Touch.ALL``: the step sets fields of the value, and the lookup may change objects inside the value."""
+        """Returns ``Touch.ALL``, because the lookup sets fields of the value and may change objects inside it."""
         return Touch.ALL
 
     def describe(self) -> str:

@@ -1,1 +1,1 @@
-"""Stream time, timers, and values that expire. This package imports the stores of ``state``."""
+"""Stream time, timers, and values that expire. This package may import the stores of ``state``."""

@@ -6,9 +6,9 @@
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
 ``<side>`` is the join's input, left or right. ``<time>`` has 15 digits. ``<number>`` has 9 digits and counts from 1.
-Each value has a separate record, so no record grows with the number of values of the same time. No record holds the
-expiry time, because the step computes it from the state key and the value. Reads do not check expiry, because the step
-reads only times at which values have not expired.
+A value may hold several messages of one time. The step limits its size, and stores further messages of that time as a
+further value in a separate record. No record holds the expiry time, because the step computes it from the state key and
+the value. Reads do not check expiry, because the step reads only times at which values have not expired.
 
 A *moment* is the time and the number of one value, combined to one integer: ``time * NUMBERS + number``. For message
 keys with recent messages, the moments are also in memory, so that a message needs no range read::
@@ -162,8 +162,9 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: Maps each line (prefix of one message key and one side) to a pair: the time in milliseconds from which on all
-        #: moments (times and numbers of values) are in memory, and these moments, ascending.
+        #: Maps each line (prefix of one message key and one side) to a pair. Its first item is the time in milliseconds
+        #: from which on memory has all moments (times and numbers of values). Its second item has these moments,
+        #: ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: Maps message keys to decoded values that a step has read or set. If the dict is too large, the next commit

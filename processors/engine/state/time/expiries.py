@@ -14,7 +14,7 @@ due. A value that is set a thousand times therefore writes only one index entry.
 
 Invariants:
     - A value with an end has one index entry, at its end or earlier. A value without an end has no entry.
-    - A message that is older than the message that last set the value never moves the value's end back.
+    - A message that is older than the message that last set the value never makes the value expire earlier.
     - The deletion of an expired value changes no result, because reads already ignore the value.
 """
 

@@ -82,8 +82,8 @@ class KeyTimes:
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
-        # By stream time, the key is to be forgotten, but no commit has removed its values yet. So this message removes
-        # them.
+        # Stream time has passed the time at which the key is forgotten, but no commit has deleted the key's values yet.
+        # So this message deletes them.
         if held is not None and self._end_ms(held) <= self._stream.time_ms:
             while not self._forget(state.message_key):
                 pass
@@ -125,8 +125,8 @@ class KeyTimes:
         """Adds an index entry for a new value of the current message's key, so that its expiry is checked later."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # If stream time has already passed ``end_ms``, the check is scheduled later, because the key's newest event
-        # time may reach ``end_ms`` much later than stream time.
+        # Stream time may have passed ``end_ms`` already, while the key's newest event time is still far before it. The
+        # value has then not expired, so its check is scheduled ``lasts_ms`` from now.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
@@ -207,7 +207,7 @@ class KeyTimes:
     def _end_ms(self, held: list[Any]) -> int:
         """Returns the stream time, in milliseconds, at which the key of the record ``held`` is forgotten.
 
-        A message with a future event time prolongs this only after the worker's clock has reached its event time.
+        A message with a future event time delays this time only after the worker's clock has reached the event time.
         """
         _, seen_ms, _, ahead_ms = held
         if ahead_ms is not None and ahead_ms <= self._stream.cap_ms:

@@ -14,9 +14,9 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: Format versions of the record with the stream time: all that can be read. Stores of interval joins use version 2,
-#: other stores use version 1. Older versions of Holdfast refuse version 2, because they can't read the numbers in state
-#: keys of interval joins. In the store of an interval join, the next commit changes a record of version 1 to version 2.
+#: The format versions of the stream time's record that can be read. Stores of interval joins use format 2, other stores
+#: use format 1. Older releases of Holdfast refuse format 2, because they can't read the numbers in state keys of
+#: interval joins. In the store of an interval join, the next commit changes a record of format 1 to format 2.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 

@@ -155,9 +155,8 @@ class StreamTime:
 
         The argument None ends the call.
 
-        Some values stay ended, even if the timer's time is before their end. A later message made the timer due: values
-        that had ended before this message may be deleted already. Values that ended at the time of an earlier timer
-        stay ended, too. So a timer that is set in the past does not bring such values back.
+        A timer with a time in the past does not bring ended values back, because they may be deleted already. So the
+        time of the call is at least ``settled_ms`` (until then, all timers have fired), and at most stream time.
         """
         if timer_ms is None:
             self.call_ms = None

@@ -81,7 +81,7 @@ def is_own(key: bytes) -> bool:
 
 def owner_of(state_key: str) -> bytes | None:
     """Returns the message key that an index entry points to; None for other records."""
-    with suppress(ValueError):  # A user function may have set a state key that looks like an index entry.
+    with suppress(ValueError):  # a user function may have set a state key that begins like an index entry but is none
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
         if state_key.startswith(first_hold()):
@@ -96,8 +96,8 @@ def owner_of(state_key: str) -> bytes | None:
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
     """Finds the part of a message key's record that belongs to windows that overlap the times in ``span``.
 
-    ``others`` has the opening times of the key's other open sessions: for each session that does not overlap ``span``,
-    the event time of the message that opened it.
+    ``others`` is about the key's open sessions that do not overlap ``span``. For each of these sessions, it has the
+    event time of the message that opened the session.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -144,12 +144,12 @@ def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bo
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
-    if span.meets(entry.start, entry.end):  # The times in a session's index entry are within the session.
+    if span.meets(entry.start, entry.end):  # also for sessions: the times in the entry are within the session
         return True
     if not sessions:
         return False
     stored = look(entry.message_key, session_key(entry.start))
-    if stored is None:  # no open session: deleted before its index entry, or closed
+    if stored is None:  # The session is closed (then its window is stored), or was deleted before its index entry.
         return look(entry.message_key, window_key(entry.start, entry.end)) is None
     about: dict[str, Any] = decode_value(stored)[SESSION]
     return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])

@@ -5,9 +5,9 @@
     the message's   s/<time that opened it>                           an open session: its aggregates, start and end
     the message's   m/<start>/<end>                                   sliding windows: messages, sorted by time
     the message's   n                                                 count windows: the open window
-    the message's   counted                                           count windows: number of messages, and positions
-    the message's   n/<number>                                        count windows: messages from this number on
-    the message's   time                                              the key's own time and its newest open windows
+    the message's   counted                                           count windows: message count, start of each chunk
+    the message's   n/<number>                                        count windows: a chunk, from message <number> on
+    the message's   time                                              the key's largest event time; newest open windows
     the message's   o/<end>/<start>                                   1: an open window that is not in ``time``
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index of window ends
     OWN_KEY         ahead/<time>/<message key in hex>                 1: a key with an event time in the future
