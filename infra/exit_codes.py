@@ -6,7 +6,8 @@ from typing import Final
 
 #: Success; for `plan` and `explain`: there is nothing to do.
 EXIT_DONE = 0
-#: Processing failed; the log has the error. For a command that compares or searches: it found a difference, or nothing.
+#: Processing failed; the log has the error. Or: a command that compares found a difference, or a command that searches
+#: found nothing.
 EXIT_PROCESSING_FAILED = 1
 #: `plan` or `explain` found changes that are not applied yet.
 EXIT_CHANGES_PENDING = 2

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-#: What ``request`` raises if a server does not answer, or not in HTTP. ValueError: the URL or a header is invalid.
+#: The errors that ``request`` raises. ValueError: the URL or a header is invalid. All others: the server does not
+#: answer, or its answer is not HTTP.
 FAILURES = (OSError, http.client.HTTPException, ValueError)
 
 

@@ -101,7 +101,8 @@ def is_secret_name(name: str) -> bool:
 def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
     """Yields the secrets in a URL: its password, and the values of secret names in its query.
 
-    With ``whole=True``, also the URL itself, its path, its query, and the parts of both that may be tokens.
+    With ``whole=True``, also those of the following texts that look like a token: the URL, its path, each part of the
+    path, its query, and each value in the query.
     """
     _, user, place, query = _parts(url)
     name, colon, password = user.partition(":")
@@ -118,8 +119,8 @@ def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
 def secrets_of(value: Any) -> Iterator[str]:
     """Yields the secrets in the value of a secret setting.
 
-    For a text, this is the text or the secrets in a URL. For a mapping, these are values with secret names, and secrets
-    in URLs.
+    If the value is a URL, these are the secrets in the URL. Any other text is a secret as a whole. In a mapping, these
+    are the values with secret names, and the secrets in URLs.
     """
     if isinstance(value, Mapping):
         for name, one in value.items():

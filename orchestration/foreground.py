@@ -73,7 +73,7 @@ def answers(port: int) -> bool:
 
 
 def follow(paths: Paths, pause: Callable[[], bool]) -> None:
-    """Write the workers' addresses again and again, until ``pause``, which waits between two writes, returns True."""
+    """Write the workers' addresses repeatedly. ``pause`` waits between two writes, and ends the loop if it is True."""
     while True:
         paths.run.mkdir(parents=True, exist_ok=True)
         replace_text(paths.run / "scrape-targets.json", json.dumps(scrape_targets(paths.run), indent=1))

@@ -21,8 +21,8 @@ from holdfast.orchestration.sensors.recovery import recovery_sensor, run_failure
 from holdfast.orchestration.sensors.schedules import upkeep_hourly  # noqa: E402
 from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa: E402
 
-#: The modules that the process of a run has imported when it starts. This module is not one of them, because it reads
-#: the settings.
+#: Modules that are imported once, in the process from which the processes of all runs are forked. This module is not in
+#: the list, because it reads the settings at its import, and each run must read the settings at its own start.
 NEEDED_BY_RUNS = (
     "dagster",
     "holdfast.orchestration.jobs.recover_processor",

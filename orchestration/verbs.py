@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # saves the deployment's record to a file, too
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # copies the deployment's record to a file
         return done
 
     @property
@@ -213,7 +213,7 @@ class Verbs:
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply (execution of a plan) without undoing its stages; returns its record.
 
-        A processor that the apply paused is resumed. Workers that the apply started paused are stopped or resumed.
+        A processor that the apply paused is resumed. Workers that it started in a paused state are stopped or resumed.
         ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
 
         Raises:
@@ -304,7 +304,7 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the Iceberg library
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # imported late: loads Iceberg
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)

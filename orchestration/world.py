@@ -36,7 +36,7 @@ def open_registry(settings: Settings) -> Registry:
     (``orchestration.rediscovery``).
 
     Raises:
-        HomeNotUsable: The home folder can't be used; ``claim_home`` lists the reasons.
+        HomeNotUsable: The home folder can't be written, or belongs to another project.
     """
     claim_home(settings)
     registry = Registry(settings.registry)

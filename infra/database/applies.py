@@ -22,8 +22,8 @@ from holdfast.infra.database.writes import upsert
 
 #: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Minimum units of work (such as records) of a stage (step of a plan) that counts in the measured rates. The rates of
-#: smaller stages are inexact.
+#: A finished stage (step of a plan) counts in the measured rates only if it had at least this many units of work, such
+#: as records. The rates of smaller stages are inexact.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
@@ -142,8 +142,8 @@ class ApplyJournal:
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
         """Close an apply (execution of a plan) with an outcome; returns False if the caller no longer holds the apply.
 
-        If the apply left its deployment in the state ``deploying``, the state becomes ``deployed``, because no deploy
-        is in progress.
+        If the apply left its deployment in the state ``deploying``, the state becomes ``deployed``, because the deploy
+        is no longer in progress.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 

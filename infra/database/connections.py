@@ -35,9 +35,10 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """These connections for the holder (the only run that may write) of an executed plan or incident.
+        """Connections to the same database for the holder of an apply (executed plan) or incident.
 
-        Each write transaction first checks that this run is still the holder, and raises HoldLost if it is not.
+        The holder is the only run that may write the record. Each write transaction first checks that this run is
+        still the holder, and raises HoldLost if it is not.
         """
         bound = object.__new__(Connections)
         bound.engine, bound._fence = self.engine, fence
@@ -84,10 +85,10 @@ class Connections:
             return result.rowcount == 1
 
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
-        """Insert a row, or find the existing row by the query ``there``; returns it, and whether it was inserted.
+        """Insert a row, or find the existing row by the query ``there``.
 
-        The table must have a unique index that refuses a second row of this kind. If two processes insert at the same
-        moment, the index lets only one process succeed.
+        Returns the row, and whether this call inserted it. The table must have a unique index that refuses a second row
+        of this kind. If two processes insert at the same moment, the index lets only one process succeed.
         """
         while True:
             with self.writing() as connection:
@@ -98,7 +99,8 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # The existing row was closed between the refused insert and the query, so the loop tries again.
+                # The existing row (an open incident or apply) was closed between the refused insert and the query, so
+                # the loop tries again.
 
     @contextmanager
     def reported(self) -> Iterator[None]:

@@ -1,12 +1,15 @@
-"""Copies a SQLite registry to a file, and puts such a copy back, both while other processes use Holdfast's registry.
+"""Copies Holdfast's registry (a SQLite file) to another file, and puts such a copy back.
 
-    live, readable      the copy replaces the content in one transaction of SQLite
-    live, damaged       refused, because a file that other processes have open must not be replaced
-    not in use          a damaged file is set aside, and the copy takes its place
+Other processes may use the registry meanwhile. Its state decides how a copy is put back:
+
+    readable               the copy's content replaces the registry's content in one transaction of SQLite
+    damaged, in use        refused, because a file that other processes have open must not be replaced
+    damaged, not in use    the damaged file is renamed, and the copy takes its place
 
 Invariants:
-    - The file of a registry in use is never replaced or deleted. A process that has the old file open would delete the
-      write-ahead log of the new file by its name, and so damage it (https://sqlite.org/howtocorrupt.html, section 4).
+    - The file of a registry in use is never replaced or deleted. A process that has the old file open would otherwise
+      delete the new file's write-ahead log, because both logs have the same name. This would damage the new file
+      (https://sqlite.org/howtocorrupt.html, section 4).
     - Nothing is changed until the copy was checked: it is whole, it is a registry, and this code knows its schema.
 """
 
@@ -53,7 +56,7 @@ def back_up(url: str, copy: Path) -> None:
     """Write a copy of Holdfast's registry at ``url`` to a new file that only this user can read.
 
     Raises:
-        CopyRefused: The registry is not in a SQLite file, or the copy can't be written there.
+        CopyRefused: The registry is not in an existing SQLite file, or ``copy`` exists or can't be written.
         RegistryUnavailable: The registry can't be read.
     """
     live = _file_of(url, "Use `pg_dump`, which copies a Postgres database while it is in use.")
@@ -77,9 +80,9 @@ def put_back(
 ) -> Path | None:
     """Replace the content of the registry at ``url`` by a copy, with the schema of this code.
 
-    ``in_use`` is whether services of this installation run. ``check`` is called directly before the content is
-    replaced, and raises an error if it must not be. Returns the path of the damaged file that was set aside, if the
-    registry was damaged.
+    ``in_use`` is whether services of this installation run. ``check`` is called directly before the content of a
+    readable registry is replaced. It raises an error if the content must not be replaced now. Returns the new path of
+    a damaged registry file that was renamed; None if the registry was readable or absent.
 
     Raises:
         CopyRefused: The copy is damaged or no registry; or the registry is damaged and in use.
@@ -121,7 +124,10 @@ def what_to_do(live: Path) -> str:
 
 
 def _file_of(url: str, otherwise: str) -> Path:
-    """The registry's file behind all links, because SQLite has its write-ahead log beside that file."""
+    """The path of the registry's file without symbolic links, because SQLite's write-ahead log is beside the real file.
+
+    Raises CopyRefused with the action ``otherwise`` if the registry is not in a SQLite file.
+    """
     parsed = schema.open_engine(url).url
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise CopyRefused(
@@ -132,7 +138,10 @@ def _file_of(url: str, otherwise: str) -> Path:
 
 @contextmanager
 def _written(url: str, live: Path) -> Iterator[None]:
-    """Context manager in which one process at a time makes or puts back copies, and the disk's errors are reported."""
+    """Context manager for making a copy or putting one back: only one process at a time can enter it.
+
+    Errors of SQLite become RegistryUnavailable; errors of the disk become CopyRefused.
+    """
     try:
         live.parent.mkdir(parents=True, exist_ok=True)
         with locked(live.with_name(f"{live.name}.lock")):
@@ -179,9 +188,10 @@ def _opened(file: Path) -> sqlite3.Connection:
 
 
 def _check(copy: Path, checked: Path) -> None:
-    """Copy a file to ``checked``, and refuse it there if it is damaged, or if it is no copy of a registry.
+    """Copy a file to ``checked``; raise CopyRefused if it is damaged, or if it is no copy of a registry.
 
-    A write-ahead log beside the file belongs to it: it has the newest transactions if the file was copied by hand.
+    A write-ahead log beside the file is copied, too. If a person copied the registry's files by hand, this log has the
+    newest transactions.
     """
     if not copy.is_file():
         action = "Name a file of `holdfast registry backup FILE`."
@@ -216,7 +226,10 @@ def _is_whole(live: Path) -> bool:
 
 
 def _set_aside(live: Path, aside: Path | None) -> None:
-    """Rename the registry's file and SQLite's files beside it; without ``aside``, delete what a lost file left."""
+    """Rename the registry's file, and the files that SQLite keeps beside it, to ``aside``.
+
+    Without ``aside``, the registry's file was lost. Then the remaining files of SQLite are deleted.
+    """
     for end in ("", *schema.BESIDE):
         part = live.with_name(live.name + end)
         if aside is None:

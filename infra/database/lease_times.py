@@ -4,5 +4,6 @@ from __future__ import annotations
 
 #: Interval, in seconds, at which the holder of a lease (the process that may change a processor) writes a heartbeat.
 BEAT_S = 5.0
-#: A holder that wrote no heartbeat for this time counts as dead, seconds. Then another process may take the lease.
+#: Seconds without a heartbeat after which the holder of a lease counts as dead. Another process may then take the lease
+#: (the right to change a processor).
 SILENT_S = 60.0

@@ -117,7 +117,7 @@ def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take the hold of the processor from a recovery run without heartbeats. No effect if no recovery run holds it.
+    """Take a processor from a recovery run whose heartbeats stopped. No effect if no recovery run holds the processor.
 
     ``token`` is the new token that ``take`` issued in the same transaction.
 

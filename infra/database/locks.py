@@ -22,7 +22,7 @@ WRITES = "holdfast_writes"
 
 #: Maximum seconds that SQLite waits for a lock (``busy_timeout``).
 BUSY_TIMEOUT_S = 10.0
-#: Maximum number of attempts to begin a transaction on a locked SQLite database, ``BUSY_TIMEOUT_S`` each.
+#: Maximum number of attempts to begin a transaction on a locked SQLite database; each waits ``BUSY_TIMEOUT_S``.
 ATTEMPTS = 3
 #: On Postgres, maximum seconds that a statement waits for a lock, and that a session may be idle in a transaction.
 LOCK_TIMEOUT_S = 30.0

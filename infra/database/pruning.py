@@ -57,7 +57,8 @@ def _prune(
 ) -> int:
     """Delete rows that meet all ``conditions``, except the ``NEWEST_KEPT`` newest rows of each owner (processor).
 
-    The newest rows are chosen among the rows that meet ``among``. Returns the number of deleted rows.
+    The newest rows are chosen only among the rows that meet ``among``; without ``among``, among all rows. Returns the
+    number of deleted rows.
     """
     rank = func.row_number().over(partition_by=owner, order_by=table.c.id.desc())
     ranked = select(table.c.id, rank.label("rank")).where(*among).subquery()

@@ -43,8 +43,8 @@ from holdfast.infra.log import get_logger
 log = get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: Key in an incident's ``detail`` with the list of slots (places of workers) that a person must repair. All other keys
-#: are slots.
+#: Key in an incident's ``detail``. Its value maps slots (places of workers) to faults that only a person can repair.
+#: All other keys of ``detail`` are slots.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -73,9 +73,9 @@ class Registry:
         self.releases = ReleaseBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
-        """This registry for the run that holds an apply (executed plan) or incident.
+        """Returns an object for the same registry, to be used by a run that holds an apply (executed plan) or incident.
 
-        After the run has lost the apply or incident, writes raise HoldLost.
+        Its writes raise HoldLost as soon as the run no longer holds the apply or incident.
         """
         held = object.__new__(Registry)
         held._open(self._database.fenced(fence))
@@ -188,7 +188,10 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Subtract the last attempt from the count, because its fault (for example an absent broker) ends by itself."""
+        """Subtract the last attempt from an incident's count of attempts.
+
+        Used if the fault ends by itself, for example because a broker was absent.
+        """
         some = (_INCIDENT.attempts > 0, *self._unclaimed())
         self._change(incident_id, *some, attempts=_INCIDENT.attempts - 1)
 
@@ -277,7 +280,7 @@ class Registry:
         *,
         after: int = 0,
     ) -> bool:
-        """Record a deployment, unless the processor already has one; in this case returns False.
+        """Record a deployment; if the processor already has a deployment, records nothing and returns False.
 
         The generation (number of changes) of the new record is ``after`` + 1.
         """
@@ -360,7 +363,7 @@ class Registry:
         rows = self._database.rows(select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id))
         return SnapshotRecord(**rows[0]._mapping) if rows else None
 
-    # --- inside --------------------------------------------------------------------------------------------
+    # --- private methods -----------------------------------------------------------------------------------
 
     def _change(self, incident_id: int, *conditions: Any, **values: Any) -> bool:
         """Update an incident if it meets ``conditions``; returns whether a row was changed."""
@@ -368,10 +371,10 @@ class Registry:
         return self._database.changed(statement)
 
     def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
-        """SQL conditions for a write to an incident.
+        """SQL conditions that an incident must meet so that this registry object may write it.
 
-        Without ``fenced``, the condition is that no run has claimed the incident. In a registry that ``fenced``
-        returned, no condition is needed, because the claim was checked at the start of the transaction.
+        An object that ``fenced`` returned needs no condition, because each of its transactions begins with a check of
+        its claim. Any other object may write only incidents that no run has claimed.
         """
         return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)
 

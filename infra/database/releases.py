@@ -6,7 +6,8 @@ last worked.
 Invariants:
     - Callers never delete the release that worked last, because a failed deployment rolls back to this release.
     - ``made_at`` is the order of a processor's versions. A rollback or a refused deploy does not change ``made_at``.
-    - Times follow the order in which they are written, also if the clock was ahead before.
+    - A new time is later than all times of the processor's other releases, even if the clock was ahead when those
+      times were written.
 """
 
 from __future__ import annotations
@@ -80,10 +81,11 @@ class ReleaseBook:
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The target of a rollback: of the releases older than the present one, the last that processed all partitions.
+        """The release to which a rollback returns; None if no older release ever processed all partitions.
 
-        After a rollback, the former release is newer than the present release. So a second rollback goes further back,
-        not to the former release. None if no older release (deployed version) ever processed all partitions.
+        Among the releases that are older than the present release, this is the one that last processed all partitions.
+        After a rollback, the release that was left is newer than the present release. So a second rollback goes to a
+        still older release, not forward again.
         """
         now = self.working(processor)
         if now is None:
@@ -121,9 +123,10 @@ class ReleaseBook:
 
 
 def _later(connection: Connection, key: Mapping[str, str], now: datetime) -> datetime:
-    """``now``, or a moment behind all times of the processor's other releases.
+    """``now``; if other releases of the processor have later times, a time directly after these times.
 
-    A clock that was ahead gave them later times. The newest release would otherwise not be the one that worked last.
+    They have later times if the clock was ahead when they were recorded. Without this correction, the release that
+    worked last would not have the latest time.
     """
     others = _RELEASE.processor == key["processor"], _RELEASE.release_id != key["release_id"]
     query = select(func.max(_RELEASE.made_at), func.max(_RELEASE.worked_at)).where(*others)

@@ -3,7 +3,8 @@
 Invariants:
     - All pending migrations, and the new version number, are one transaction under a lock. If two processes migrate at
       once, the second finds nothing to do.
-    - A schema of the newest version costs two reads. It takes no lock, and does not load the library for migrations.
+    - If the schema already has the newest version, ``migrate`` makes only two reads. It then takes no lock, and does
+      not load the library for migrations.
     - A schema of an unknown version is not changed.
     - SQLite uses a write-ahead log (WAL), enforces foreign keys, and waits for locks. A write transaction takes the
       write lock at its begin, so that none of its statements waits for the lock. A committed transaction is on the disk

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT for the connection's database, with ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+    """An INSERT statement of the connection's SQL dialect, whose class also has ``on_conflict_do_update``."""
     # Each dialect is imported late, because a command loads only the dialect of its own database.
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql

@@ -1,4 +1,5 @@
 """Deployers start and stop workers as separate programs, which keep running after the caller exits.
 
-The package has the interface (``deployer.py``), its implementation for supervisord, and the files that they write.
+The package has the interface of deployers, the deployer for supervisord, and the formats of files: launch files, marks
+(copies of deployment records), and announced changes of the number of workers.
 """

@@ -34,7 +34,7 @@ class Deployer(Protocol):
         """
 
     def differs(self, spec: ProgramSpec) -> bool:
-        """Whether the program's registration has another specification, so that ``apply`` would stop the program."""
+        """Whether the program is registered with a specification other than ``spec``; ``apply`` would then stop it."""
 
     def start_program(self, name: str) -> None:
         """Start a program if it does not run yet, without waiting for the start; ``programs`` reports its state."""

@@ -2,8 +2,8 @@
 
     <home>/releases/<processor>/deployment.json
 
-If the registry was replaced by an older copy, its generation (number of changes) of the deployment is smaller than the
-mark's generation. So the mark shows that the registry is out of date.
+If an older copy has replaced the registry, the deployment's generation (number of changes) in the registry is smaller
+than the generation in the mark. So the mark shows that the registry is out of date.
 
 Invariants:
     - The registry is written before the mark. So a mark is ahead of the registry only if the registry was replaced.
@@ -24,8 +24,8 @@ from holdfast.infra.system.json_file import read_json
 class Mark(msgspec.Struct, frozen=True):
     """A copy of a deployment's row in Holdfast's registry.
 
-    ``release`` has the columns of its release; None if no release is recorded. ``began_at`` is the time of the
-    processor's first deployment, seconds since 1970; None if an older version of Holdfast wrote the mark.
+    ``release`` has the columns of the deployed release's row; None if no release is recorded. ``began_at`` is the time
+    of the processor's first deployment, seconds since 1970; None if an older version of Holdfast wrote the mark.
     """
 
     generation: int

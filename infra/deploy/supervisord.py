@@ -22,7 +22,7 @@ import socket
 import stat
 import sys
 import tempfile
-import xmlrpc.client  # nosec B411: it reads answers of our own supervisord, over a private socket
+import xmlrpc.client  # nosec B411: used only for answers of our own supervisord, over a private socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -126,7 +126,7 @@ class _Transport(xmlrpc.client.Transport):
         return connection
 
     def request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
-        """Send a request once. The base class would repeat a failed one, but supervisord may have executed it."""
+        """Send a request once. The base class would repeat a failed request, which supervisord may have executed."""
         return self.single_request(host, handler, request_body, verbose)
 
 
@@ -181,7 +181,7 @@ class Supervisord:
                     raise self._silent(pid, f"it did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
             elif silent is not None and (mark := start_mark(silent)) is not None:
-                # First wait, because supervisord may be stopping. On Linux, its programs end when it ends (``launch``).
+                # supervisord may be stopping already, so wait before it is ended. On Linux, its programs end with it.
                 if not wait_until(lambda: start_mark(silent) is None, SILENT_STOP_S):
                     end_process(silent, mark, timeout_s=SILENT_STOP_S)
                 log.warning("supervisor.killed", pid=silent)
@@ -238,7 +238,7 @@ class Supervisord:
         return False
 
     def _texts(self, spec: ProgramSpec) -> dict[Path, str]:
-        """Maps the path of each file that describes a program to its text."""
+        """Path -> text, for the two files that describe a program: its launch file and its ``.ini`` file."""
         path = self._launch_path(spec.name)
         return {path: launch_file(spec), self._program_path(spec.name): program_file(spec, sys.executable, path)}
 
@@ -296,7 +296,7 @@ class Supervisord:
         info: dict[str, Any] = self._ask(name, "getProcessInfo", name)
         return tuple(_tail(Path(info["stdout_logfile"])).splitlines()[-lines:])
 
-    # --- inside --------------------------------------------------------------------------------------------
+    # --- private methods -----------------------------------------------------------------------------------
 
     def _reread(self, name: str) -> bool:
         """Make supervisord read its files again; returns whether this program was added, changed or removed.

@@ -1,1 +1,1 @@
-"""Kafka clients, topics, bounded reads and the embedded broker. Only this package imports confluent_kafka."""
+"""Kafka clients, topics, reads of offset ranges, and the embedded broker. Only this package imports confluent_kafka."""

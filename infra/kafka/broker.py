@@ -227,7 +227,7 @@ class EmbeddedBroker:
         if (self._folder / "data" / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # The first character is replaced, because Kafka's tool would treat a leading dash as an option.
+        # The id's first character is replaced, because Kafka's tool would treat an id with a leading dash as an option.
         cluster_id = "H" + cluster_id[1:]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
         done = completed([*self._java_command(BRIEF), *tool], max(1.0, deadline.left_s))

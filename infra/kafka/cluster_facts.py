@@ -23,7 +23,8 @@ from holdfast.infra.kafka.topics import Topics
 
 #: Oldest version of brokers that support all requests that Holdfast sends.
 BROKER_FROM = (3, 0)
-#: Internal topics whose records get timestamps from the brokers' clocks, so that these clocks can be compared.
+#: Internal topics whose records get timestamps from the brokers' clocks. The timestamps show whether these clocks
+#: differ from this machine's clock.
 _STAMPED = ("__consumer_offsets", "__transaction_state")
 #: Broker setting that shows the version of brokers before Kafka 4.0; Kafka 4.0 removed the setting.
 _OLD_VERSION = "inter.broker.protocol.version"

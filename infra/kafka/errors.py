@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 
-#: The action in an ``OutcomeUnknown``, which the engine handles itself.
+#: What an ``OutcomeUnknown`` tells the operator to do: nothing, because the engine handles this error itself.
 READS_ON = "Nothing to do: the engine reads what was committed, and continues there."
 
 
@@ -32,7 +32,7 @@ class LeaderMoving(CoordinatorMoving):
 
 
 class AccessRefused(KafkaFailed):
-    """This client lacks a right (ACL) on the cluster. Fields: operation, resource, rule (grants the right)."""
+    """This client lacks a right (ACL) on the cluster. Fields: operation, resource, rule (to be added)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

@@ -22,10 +22,10 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Feeder:
-    """Sends records. Use it in a ``with`` block: its normal end waits until all records are sent.
+    """Sends records; used in a ``with`` block. The end of the block waits until all records are acknowledged.
 
-    An error in the block drops the queued records. ``then`` is a sentence that errors contain: it tells the operator
-    how to continue. All methods raise KafkaFailed if Kafka refused a record.
+    If the block ends by an error, the records that are still queued are dropped. ``then`` is a sentence that all errors
+    contain; it tells the operator how to continue. All methods raise KafkaFailed if Kafka refused a record.
     """
 
     def __init__(

@@ -54,7 +54,8 @@ _REFUSED = frozenset(
     }
 )
 _AWAY = frozenset({"KafkaTimeoutError", "NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError"})
-#: Names of errors that mean that a leader or coordinator is on a broker that is not registered yet. They are retried.
+#: Names of errors that mean that a leader or coordinator is on a broker that is not registered yet. Such a request is
+#: retried.
 _NOT_THERE_YET = frozenset({"UnknownBrokerIdError", "BrokerNotAvailableError"})
 _NOT_ADMITTED = frozenset(
     {"AuthenticationFailedError", "SaslAuthenticationFailedError", "UnsupportedSaslMechanismError"}
@@ -216,7 +217,7 @@ class Inspector:
         return known is not None
 
     def _committed_last(self, producer_id: int) -> bool:
-        """Whether the producer belongs to a worker, and its coordinator reports that its last commit succeeded."""
+        """Whether the producer is a worker's, and the coordinator reports its last transaction as committed."""
         right = Right("Describe", "transactional-id", "*")
         ask = partial(self._admin.list_transactions, producer_id_filters=[producer_id])
         listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())

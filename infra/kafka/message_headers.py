@@ -49,8 +49,8 @@ class MessageHeaders(Sequence[Headers]):
         known = min((at for at in self._unreadable if first <= at < last), default=None) if self._unreadable else None
         found: list[Headers] = []
         try:
-            # If decoding a message raises, `found` has the headers of all earlier messages, so its length identifies
-            # the message.
+            # If decoding a message raises, `found` has the headers of all earlier messages. So the length of `found`
+            # is the number of the unreadable message, counted from `first`.
             found.extend(map(self._read, self._messages[first : last if known is None else known]))
         except (SystemError, ValueError) as failure:
             known = first + len(found)

@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.infra.kafka.records import KeysOf
 
 MURMUR2, CRC32 = "murmur2", "crc32"
-#: Results of ``spread_of`` without a partitioner. "unknown": there are no keys; "neither": no hash function matches.
+#: Results of ``spread_of`` that name no partitioner: "unknown" without keys, "neither" if no hash function matches.
 UNKNOWN, NEITHER = "unknown", "neither"
 #: Another value of ``Placing.by``: no hash function matches all keys, but each key matches one of the two functions.
 BOTH = "both"
-#: A partitioner counts as certain if the probability that all its keys match by chance is below this value.
+#: A detected partitioner counts as certain if the probability that it matches all keys by chance is below this value.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
 #: Minimum number of keys that are hashed together with numpy. For fewer keys, numpy's calls cost more than they save.

@@ -4,8 +4,8 @@ Invariants:
     - Every failure is raised as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
     - If a request of the present producer epoch may still arrive at the broker, the next transaction begins in a new
       epoch. Otherwise the late request could end the next transaction.
-    - After OutcomeUnknown, the caller must create a new producer with the same transactional id. Otherwise a delayed
-      EndTxn request (first protocol version) could end a later transaction.
+    - After OutcomeUnknown, the caller must create a new producer with the same transactional id. Otherwise, with the
+      first version of Kafka's transaction protocol, a delayed EndTxn request could end a later transaction.
 """
 
 from __future__ import annotations
@@ -326,12 +326,13 @@ class EngineProducer:
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        # `flush` also fails for a producer that was fenced by a newer producer. Its queue is already empty.
+        # `flush` also fails for a producer that a newer producer has fenced. No record is lost by ignoring the error,
+        # because `purge` has already emptied the queue.
         except (KafkaException, SystemError) as failure:
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 
     def _until_answered(self, call: Callable[[float], None], what: str, *, within_s: float | None = None) -> None:
-        # By default wait for the transaction's timeout, because the broker has aborted the transaction by then.
+        # Without `within_s`, wait until the transaction's timeout; then the broker has aborted the transaction.
         deadline = Deadline(self._timeout_s if within_s is None else within_s)
         while True:
             left_s = max(1.0, deadline.left_s)

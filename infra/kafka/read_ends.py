@@ -4,7 +4,8 @@
                         └──────────── E is not used ────────────────┘            └── used
 
 librdkafka keeps the end offset of its last fetch across pauses, seeks and assignments. Afterwards this end offset is
-out of date. Newer records may exist, and their event times may be earlier than those of records from other inputs.
+out of date. Newer records may exist, and their event times may be earlier than those of records from other inputs. If
+the engine took the partition as read to its end, it would process the other inputs without waiting for these records.
 """
 
 from __future__ import annotations

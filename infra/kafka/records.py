@@ -139,7 +139,8 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
-#: Workers' transactional ids have this prefix. Ids for loading state from the warehouse have this prefix and suffix.
+#: Prefix of every transactional id of a worker. If the worker loads state from the warehouse with this id, the id also
+#: has the suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 #: Serialised group metadata of confluent_kafka; only ``infra.kafka.consumer`` decodes it.
 GroupMetadata = Any

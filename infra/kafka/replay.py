@@ -21,7 +21,7 @@ from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, ref
 #: ``fetch.max.bytes``. Larger responses are slower: the system must provide new memory, and records leave the CPU's
 #: caches before they are used.
 FETCH_BYTES = 4 << 20
-#: Maximum ``queued.max.messages.kbytes``, KiB; librdkafka's objects take several times as much memory.
+#: Maximum ``queued.max.messages.kbytes``, KiB. In memory, the queued messages take several times as much.
 AHEAD_KB_MAX = 8 << 10
 #: Maximum number of messages that are taken from librdkafka at once; few enough to stay in the CPU's caches.
 PIECE = 2_000

@@ -12,7 +12,7 @@ KEYS_EACH = 200
 
 
 def spread_in(topics: Topics, topic: str) -> str:
-    """The name of the partitioner that matches the newest keys of each partition (results of ``spread_of``).
+    """The name of the partitioner that matches the newest keys of all partitions, or ``UNKNOWN``, or ``NEITHER``.
 
     Raises:
         KafkaFailed: The topic can't be read.

@@ -7,8 +7,8 @@ Invariants:
     - Each flight is sent once to each of its three topics; otherwise an error is raised.
     - All weather, aircraft and airlines are acknowledged before the first flight is sent.
     - If a topic already has records, nothing is sent, unless ``again`` is set.
-    - The timestamp of a flight is its scheduled departure, and of the weather its hour. The timestamp of aircraft and
-      airlines is the beginning of the year.
+    - The timestamp of a flight is its scheduled departure. The timestamp of weather is the hour of the observation. The
+      timestamp of aircraft and airlines is the beginning of the year.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def references_text(schema: Any) -> str:
 
 
 def version_text(schema: Any) -> str:
-    """A schema with its references as text, from which a processor's version is computed; the same in each process."""
+    """A schema with its references as text, the same in each process; a part of the processor's code version."""
     return "none" if schema is None else schema_text(schema) + references_text(schema)
 
 

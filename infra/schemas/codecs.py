@@ -69,8 +69,8 @@ class OfOneFormat:
         return schema
 
 
-#: A function that a serializer calls with payload, context and schema id. It keeps the id and returns the record's
-#: bytes.
+#: A function that a serializer calls with payload, context and schema id. It stores the id elsewhere than in the bytes
+#: (in a header of the record), and returns the record's bytes.
 KeepId = Callable[[bytes, Any, Any], bytes]
 #: A function that creates confluent-kafka's deserializer or serializer. The first argument is a client of the schema
 #: registry. If the second argument is a function, a serializer passes the schema's id to it. If the second argument is
@@ -81,7 +81,7 @@ Maker = Callable[[OfOneFormat, KeepId | None], Callable[[Any, Any], Any]]
 class Connected:
     """A codec that needs a client of the schema registry; a worker creates the client at its start (``connect``)."""
 
-    #: A function that takes the id of a schema from the serializer; None if the id is written before the bytes.
+    #: The function to which the serializer passes the schema's id; None if it writes the id before the bytes instead.
     keep_id: KeepId | None = None
 
     def __init__(self, use: Use, config: SchemaRegistryClientConfig, schema_type: str, make: Maker) -> None:

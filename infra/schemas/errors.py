@@ -7,7 +7,7 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAI
 
 
 class SchemaRegistryFailed(HoldfastError):
-    """The schema registry can't serve a request. The worker stops before the message, which is read again later."""
+    """The schema registry can't serve a request. The worker stops; after its next start, it reads the message again."""
 
 
 class SchemaRegistryAway(SchemaRegistryFailed):

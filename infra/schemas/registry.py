@@ -55,11 +55,11 @@ class Patience:
 
 
 class PatientRegistry:
-    """Wraps confluent-kafka's client. Each of its public methods waits while the schema registry does not answer."""
+    """Wraps confluent-kafka's client: each public method waits while the schema registry does not answer."""
 
     def __init__(self, client: Any, url: str, patience: Patience, signs_in: str = "without credentials") -> None:
         self._client, self._patience = client, patience
-        #: How requests are authenticated, as a part of errors. It contains no secret.
+        #: Words such as ``without credentials``, with which errors say how requests were authenticated. Never a secret.
         self._signs_in = signs_in
         #: Time of the first failed call since the schema registry's last answer; None while the registry answers. After
         #: a call has waited until the time limit without an answer, the next call makes only one attempt.
@@ -133,7 +133,8 @@ class PatientRegistry:
     def _is_registry(self) -> bool:
         """Whether a schema registry answers at the URL: it must return the list of its schema types.
 
-        This is tested because some registries answer an impossible id by status 404 without an error code.
+        Needed after a 404 without the registry's error code. The URL may be wrong; but some registries answer in the
+        same way if the id of a schema is impossible.
         """
         try:
             self._client.get_schema_types()

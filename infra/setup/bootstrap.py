@@ -85,9 +85,9 @@ def python_problem(version: tuple[int, int]) -> str | None:
 
 
 def link_problem(environment: Path) -> str | None:
-    """A sentence about an environment that is a link; None if it is a folder, or absent.
+    """A sentence about a virtual environment that is a symbolic link; None if it is a folder, or absent.
 
-    Set-up may empty the environment. Through a link, that would be the environment of another checkout.
+    Set-up may empty the environment. If it is a link, set-up would empty the environment of another checkout.
     """
     if not environment.is_symlink():
         return None
@@ -101,7 +101,10 @@ def requirements_of(lock: str, names: tuple[str, ...]) -> str:
 
 
 def _fingerprint() -> str:
-    """A text that changes if packages must be installed again: hash of lock and pyproject.toml, Python, and folder."""
+    """A text that changes if packages must be installed again.
+
+    It has a hash of the lock file and pyproject.toml, the version of Python, and the project's folder.
+    """
     seen = hashlib.sha256(LOCK.read_bytes() + (PROJECT / "pyproject.toml").read_bytes())
     return f"{seen.hexdigest()} {sys.version.split()[0]} {PROJECT}"
 
@@ -146,12 +149,12 @@ def _compile() -> None:
 
 
 def compile_checkout() -> None:
-    """Compile this checkout's own modules to bytecode, for the reason in ``_compile``.
+    """Compile this checkout's own modules to bytecode, so that no process has to compile them when it imports them.
 
     Without this step, a command that imports the engine needs a third more CPU. Modules that are compiled already are
     skipped. Python notices an edit of a module by its time and size, and then ignores the bytecode.
     """
-    # The links in the folder `holdfast` are not followed, so the folders behind them are named.
+    # `compileall` does not follow the links in the folder `holdfast`, so the folders behind the links are listed here.
     folders = [str(PROJECT / each) for each in ("holdfast", "infra", "processors", "assets", "orchestration")]
     subprocess.run([str(PYTHON), "-m", "compileall", "-qq", *folders], cwd=PROJECT, check=False)
 

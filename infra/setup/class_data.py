@@ -64,7 +64,7 @@ class ClassData:
         return options if self.is_usable else ()
 
     def recording(self) -> tuple[str, ...]:
-        """The JVM options with which the JVM writes its classes to the archive when it ends. Then call ``keep``."""
+        """The options with which a JVM writes its loaded classes to a file when it ends; after that, call ``keep``."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written.unlink(missing_ok=True)
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)

@@ -272,7 +272,8 @@ def _ivy_file(pins: Sequence[JarPin]) -> str:
             f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" force="true" '
             f'conf="default->default">{archive if classifier else ""}</dependency>'
         )
-    # Ivy takes an attribute with a prefix, here `m:classifier`, as an extra attribute. Any namespace name will do.
+    # Ivy itself does not define the attribute `classifier`. It takes an attribute with a namespace prefix, here `m:`,
+    # as an extra attribute. The namespace's name (`urn:maven`) can be any text.
     return (
         '<ivy-module version="2.0" xmlns:m="urn:maven">'
         '<info organisation="holdfast" module="jars"/>'

@@ -59,7 +59,7 @@ def log_configuration(settings: Settings) -> Path:
 
 
 def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> ClassData | None:
-    """The archive of Spark's and Iceberg's classes; None if it can't be used (``jars_on_class_path``)."""
+    """The archive of Spark's and Iceberg's classes; None without pyspark, or if jars can't be on the class path."""
     pyspark = package_folder("pyspark")
     if pyspark is None or not jars_on_class_path(settings):
         return None

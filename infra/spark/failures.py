@@ -76,7 +76,7 @@ def _is_sparks(failure: BaseException) -> bool:
 
 def _texts(failure: BaseException) -> list[str]:
     """All texts of an exception: gRPC's details, the exception's message, and the server's stack trace."""
-    # Only gRPC's errors have ``details``: the message without a list of fields.
+    # Only gRPC's errors have the method ``details``. It returns the bare message; ``str`` adds a list of fields.
     details = getattr(failure, "details", None)
     texts = [str(details() or "") if callable(details) else "", str(failure)]
     # Over Spark Connect, only the Java stack trace contains the causes.
@@ -98,7 +98,8 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of the action in most errors. It tells the operator that the failed run changed no published version.
+#: The last words of most actions below (an action tells the operator what to do). They say that the failed run changed
+#: no published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (
@@ -149,7 +150,7 @@ _KNOWN: tuple[_Known, ...] = (
         f"Check that the catalog's database and the object store run and are reachable, {_AGAIN}",
     ),
     (
-        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark raises this also for an existing table, if its metadata can't be read.
+        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark also raises this error if the table exists, but its metadata can't be read.
         WarehouseFailed,
         "Materialise the snapshot of that table. If the table existed before: check that the catalog's database and "
         f"the object store run and are reachable, {_AGAIN}",

@@ -70,7 +70,7 @@ def progress_of(session: Any) -> Progress | None:
     """Progress of the running stages in this process's JVM; None if no stage runs, and over Spark Connect."""
     if is_remote(session):
         return None
-    with suppress(Exception):  # If the JVM has ended, these calls fail. The query reports it.
+    with suppress(Exception):  # If the JVM has ended, these calls fail, and the query itself raises the error.
         stages = session.sparkContext._jsc.sc().statusStore().activeStages()
         running = [stages.apply(number) for number in range(stages.size())]
         if running:

@@ -73,8 +73,8 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            # The driver is opened now, so that errors are raised here. A local folder needs no check, and fsspec
-            # imports slowly.
+            # Open the driver now, so that the constructor raises its errors. For the path of a local folder, the driver
+            # is opened on first use, because a path needs no check and fsspec imports slowly.
             _ = self._driver
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
         # Options are checked here, because fsspec's driver for folders accepts every option.

@@ -79,7 +79,7 @@ def prepare_catalog(settings: Settings) -> SqlCatalog:
 
 
 def existing_catalog(settings: Settings, wanted: str = "a snapshot") -> SqlCatalog:
-    """Like ``prepare_catalog``, but never creates a catalog. ``wanted`` names, for errors, the object to be read.
+    """Like ``prepare_catalog``, but never creates a catalog. Errors quote ``wanted``, the name of the object to read.
 
     Raises:
         TableUnknown: There is no catalog and no table yet.
@@ -196,7 +196,7 @@ def _settings(where: Settings | Paths) -> Settings:
 
 
 def locked_by(catalog: str) -> str:
-    """Sentences for an error: the process that holds the catalog's lock, if known, and that nothing is lost."""
+    """Sentences for an error: which process holds the catalog's lock (if known), and that nothing is lost."""
     files = []
     if catalog.startswith("sqlite:"):
         # Both files are checked, because in WAL mode the locks are on the file `-shm`.

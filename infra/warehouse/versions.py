@@ -26,9 +26,9 @@ class VersionReader:
     def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
         """The newest value of a property in the summaries of this version and its ancestors; None if no summary has it.
 
-        Ancestors are searched, because versions that maintenance or other programs wrote lack Holdfast's properties. If
-        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result is True
-        if this version itself has the property. ``counts`` decides whether a value from another version is valid.
+        Returns the value, and whether this version itself has the property. Ancestors are searched, because versions
+        that maintenance or other programs wrote lack Holdfast's properties. If maintenance deleted an ancestor, older
+        tagged versions are searched, too. A value from another version is used only if ``counts(value)`` is True.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))
         first = line[-1].sequence_number or 0

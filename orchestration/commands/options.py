@@ -44,8 +44,8 @@ def command_settings(log_level: str = "WARNING") -> Settings:
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    # The log level is WARNING during `keep_private`, so that every command prints its warning that other users can read
-    # the home folder.
+    # The log level is WARNING during `keep_private`. So every command prints the warning of `keep_private` that other
+    # users can read the home folder.
     configure_logging("WARNING", settings.log_format)
     keep_private(settings)
     configure_logging(log_level, settings.log_format)

@@ -227,7 +227,8 @@ def _await_results(
 
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """Compare all results. While tables are written, read the outputs into ``folder`` and recompute the results."""
-    side_by_side = demo.settings.spark.over_connect  # without a Spark server, only one Spark session can exist
+    # Without a Spark server, only one Spark session can exist. Then the tables are written before the recomputation.
+    side_by_side = demo.settings.spark.over_connect
     with (
         ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
         publishing.needed(partial(_end_queries, demo)),
@@ -280,7 +281,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # creates Dagster's databases, too, before the daemon starts
+    local.check_configuration(settings)  # also creates Dagster's databases, before the daemon starts
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))

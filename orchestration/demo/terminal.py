@@ -43,7 +43,7 @@ class Terminal:
         self.line(name, outcome[-1], time.monotonic() - began)
 
     def line(self, name: str, text: str, seconds: float | None = None, *, mark: str = "[green]✓[/]") -> None:
-        """Print a line with four parts: a mark, the name of a step, a text, and a duration in seconds."""
+        """Print a line with four parts: a symbol, the name of a step, a text, and a duration in seconds."""
         took = "" if seconds is None else f" [dim]({seconds:.1f} s)[/]"
         self.console.print(f"{mark} [bold]{escape(name):<11}[/] {escape(text)}{took}", highlight=False)
 

@@ -46,9 +46,9 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: Maximum seconds that a processor without lag may take to send its last due windows. One commit closes at most 5,000
-#: windows. After a restart, stream time after a `group_by` does not advance until all upstream tasks have sent a
-#: watermark.
+#: Maximum seconds that a processor without lag may take to send its last due windows. It needs time, because one commit
+#: closes at most 5,000 windows. Besides, after a restart, stream time after a `group_by` does not advance until all
+#: upstream tasks have sent a watermark.
 CLOSED_WITHIN_S = 120.0
 
 

@@ -36,7 +36,7 @@ TOLD = {
 
 @runtime_checkable
 class SqlStorage(Protocol):
-    """The method that all of Dagster's SQL storages have."""
+    """The part of Dagster's SQL storages that this module uses: the method ``connect``, which all of them have."""
 
     def connect(self) -> AbstractContextManager[Connection]:
         """Context manager with a database connection in a transaction."""

@@ -59,7 +59,10 @@ class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
 
 
 def tags_of(run: DagsterRun) -> dict[str, str]:
-    """The tags to add to a queued run: its lane (part of the queue), its processor and, mostly, ``CHANGES_TAG``."""
+    """The tags to add to a queued run: its lane (part of the queue), its processor, and ``CHANGES_TAG``.
+
+    Runs of the lanes ``recovery`` and ``urgent`` do not get ``CHANGES_TAG``, because they must not wait for other runs.
+    """
     pools = run.run_op_concurrency.all_pools if run.run_op_concurrency else None
     lane = lane_of(run.job_name, run.run_config, pools or (), is_verb=run.tags.get(KIND_TAG) == "lifecycle")
     given = run.tags.get(PROCESSOR_TAG, "")

@@ -232,7 +232,7 @@ def record_own_process(instance: DagsterInstance, run_id: str, job_name: str) ->
 
 
 def _told(process: ProcessIdentity, run: DagsterRun | None = None) -> tuple[str, DagsterRun | None, EngineEventData]:
-    """The arguments of the engine event that records a run's process: text, run and metadata."""
+    """The arguments of the Dagster engine event that records a run's process: text, run and metadata."""
     entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(process))})
     return f"Process {process.pid} works on this run.", run, entry
 

@@ -6,16 +6,17 @@
            └─ process of another run
 
 Dagster's code server starts the process of each run with multiprocessing's method ``spawn``: a new interpreter imports
-Dagster and the job. That is two thirds of the CPU time of a recovery run, 2 of 3 s, and several times as long on a busy
-machine. With the method ``forkserver``, the imports are made once, before anything fails.
+Dagster and the job. These imports take 2 of the 3 s of CPU of a recovery run; on a busy machine, they last several
+times as long. With the method ``forkserver``, the imports are made once, before any processor fails.
 
 Invariants:
-    - Only the code server of the location `recovery` does this. Its jobs import no module of the project, so a process
-      that is forked later never runs older code of the project than a new interpreter would.
-    - The location itself is not imported beforehand. A run therefore reads the settings that hold when it starts.
+    - Only the code server of the code location `recovery` starts runs by fork. Its jobs import no module of the
+      project. So a forked process never runs older code of the project than a new interpreter would.
+    - The fork server does not import the module of the code location, because this module reads the settings. Each run
+      imports the module when it starts, and so reads the settings of that time.
 """
 
-# tidy: allow-crumb because it adapts Dagster's code server, as the other modules of this folder adapt its other parts
+# tidy: allow-crumb because this module adapts a part of Dagster, and all modules that do so are in this folder
 from __future__ import annotations
 
 import multiprocessing
@@ -31,11 +32,11 @@ def is_code_server() -> bool:
 
 
 def start_runs_by_fork(modules: Sequence[str]) -> None:
-    """Let this process start its spawned processes by fork, from a process that has imported ``modules``.
+    """Make this code server start the processes of runs by fork, from a process that has imported ``modules``.
 
-    Dagster's code server takes multiprocessing's context ``spawn``, of which each process has one. Its class of
-    processes is replaced by that of the context ``forkserver``. Queues and events of ``spawn`` work with both. Where
-    the system has no fork, nothing changes.
+    Dagster creates these processes with multiprocessing's context ``spawn``, a single object in each Python process.
+    This function replaces the context's class ``Process`` by the class of the context ``forkserver``. Queues and events
+    of ``spawn`` work with both classes. If the system lacks ``forkserver``, nothing changes.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return

@@ -5,8 +5,8 @@
 Invariants:
     - Commands write only to Holdfast's registry, so they work without Dagster. This sensor reports their actions later.
     - No event is lost, because the cursor remembers the reported records, and the registry keeps all records. If an
-      older copy of the registry is put back, the numbers of its next records were used before. The cursor is then set
-      back to the newest record that was in both.
+      older copy of the registry is put back, new records get numbers that lost records had before. So the cursor is
+      then set back to the newest record that is in the copy and was in the replaced registry.
     - No event is reported twice. An event's name is stored in the cursor before the event is reported. If a tick was
       killed, the next tick finds the name, and looks in Dagster's log whether the event was reported.
 """
@@ -141,7 +141,8 @@ def _records(
     )
     cursor.actions = _present(cursor.actions, lambda *of: [of_action(each) for each in registry.actions_after(*of)])
     applies = {each.id: each for each in journal.applies_after(cursor.applies.low, RECORDS_MAX)}
-    # Open records after ``low`` come in their turn. Otherwise ``low`` would pass records that were not read yet.
+    # Only open applies up to the number ``low`` are added here. Later open applies are read in the order of their
+    # numbers, as above. Otherwise ``low`` could be raised past records that were not read yet.
     applies |= {each.id: each for each in journal.applies(RECORDS_MAX, open_only=True) if each.id <= cursor.applies.low}
     for number in cursor.applies.above.keys() - applies.keys():
         if (open_one := journal.apply_of(number)) is not None:
@@ -162,7 +163,10 @@ def _records(
 
 
 def _present(series: Series, after: Callable[[int, int], Sequence[Record]]) -> Series:
-    """The progress in the present registry. ``after`` reads the next records after a number, up to a limit."""
+    """The progress ``series`` for the present registry: corrected if an older copy of the registry was put back.
+
+    ``after(number, limit)`` reads the first ``limit`` records after a number.
+    """
     at_low = next((each for each in after(series.low - 1, 1) if each.number == series.low), None)
     if timeline.is_replaced(series, at_low):
         return timeline.after_replacement(series, [each for each in after(0, series.low) if each.number <= series.low])

@@ -3,7 +3,7 @@
 Invariants:
     - A tick requests no run. The number of Kafka requests of a tick does not grow with processors, stores or
       partitions. Workers are asked only if a topic's id changed, that is, if the topic was recreated.
-    - A check is updated only if its result changed, or if Dagster shows another one. If a topic can't be read, its
+    - A check is updated only if its result changed, or if Dagster shows another result. If a topic can't be read, its
       check keeps the last result.
     - A processor is not judged while a plan is applied to it.
 """
@@ -61,7 +61,8 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
                 cursor=topic_health.encode_memory(memory),
             )
         changed = {each.name for each in topic_health.changed(findings, memory)}
-        # A run may have evaluated a check since the last look, and a person may have repaired the fault before this.
+        # Since the last tick, a run may have found a fault that is repaired by now. Then Dagster shows a failed check,
+        # although this sensor's own result did not change. So the results that Dagster shows are compared, too.
         shown = _shown(context.instance, findings, now)
         news = [each for each in findings if each.name in changed or shown.get(each.name, each.passed) != each.passed]
         for each in news:
@@ -78,9 +79,10 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 
 
 def _shown(instance: dg.DagsterInstance, findings: Sequence[Finding], before: float) -> dict[str, bool]:
-    """Finding -> whether its check passes by Dagster's newest result, if that is older than ``before``.
+    """Name of a finding -> whether its check passed in Dagster's newest result of this check.
 
-    ``before`` is the time of the look, in seconds since 1970: a later result may know more than the look.
+    Results that are not older than ``before`` are left out, because they may come from newer facts than the finding.
+    ``before`` is the time at which the sensor read the topics, in seconds since 1970.
     """
     names = {dg.AssetCheckKey(topic_checks.key_of(each), each.check): each.name for each in findings}
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))

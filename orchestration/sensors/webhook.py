@@ -105,7 +105,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        # If Holdfast's registry can't be read, it is unknown which ids the next ticks need. Then no id is forgotten.
+        # Ids of messages that can't come again are forgotten. If Holdfast's registry can't be read, the messages of
+        # incidents are unknown, so all ids are kept.
         if is_readable:
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states, lags)

@@ -49,7 +49,7 @@ def read_runs(settings: Settings, limit: int) -> tuple[PastRun, ...]:
     try:
         return tuple(map(_answered, ask(settings, _QUERY, limit=limit)["runsOrError"]["results"]))
     except (NoAnswer, KeyError, TypeError):
-        pass  # no webserver answers, or a webserver of another version of Dagster
+        pass  # no webserver answers, or its version of Dagster has other fields
     try:
         import dagster as dg  # imported late, because importing Dagster takes a second
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
 """The Alembic migrations of the database schema of Holdfast's registry, and indexes that only the migrations need.
 
 ``infra.database.schema`` runs the migrations. Downgrades are not supported. The partial unique indexes refuse a second
-open incident or apply of a processor. They are not in ``tables``, because SQLAlchemy loads the dialects of all
-databases that an index names.
+open incident or apply (execution of a plan) of a processor. The indexes are not in the module ``tables``, because they
+name SQLite and Postgres: SQLAlchemy loads the dialect of each database that an index names.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from alembic import context
 
 from holdfast.infra.database import migrations, tables
 
-assert migrations.one_open_incident.table is tables.incidents  # to import `migrations` adds its indexes to `tables`
+assert migrations.one_open_incident.table is tables.incidents  # importing `migrations` adds indexes to `tables`
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -91,7 +91,7 @@ def _refuse_beside_applies(settings: Settings) -> None:
     try:
         with closing(Registry(settings.registry)) as registry:
             live = [each for each in registry.journal.applies(open_only=True) if not is_broken_off(each)]
-    except RegistryUnavailable:  # The registry may be damaged; then the copy must replace it.
+    except RegistryUnavailable:  # A damaged registry can't be read; the copy must be allowed to replace it.
         return
     for each in live:
         raise CopyRefused(

@@ -246,11 +246,10 @@ def _apply(
 
 
 def after_recovery(of: Request | int, verbs: Verbs) -> None:
-    """Wait for a live recovery run of a processor, as Dagster's jobs do, and say so on standard error.
+    """Wait for the end of a processor's recovery run, if one is live; prints on standard error that it waits.
 
-    ``of`` is a request, or the number of an apply, for this processor.
-
-    Without this, a command that status names could be refused for the half minute of such a run.
+    ``of`` is a request, or the number of an apply, for this processor. Dagster's jobs wait in the same way. Without the
+    wait, a command that `holdfast status` recommends would be refused during a recovery run, about half a minute.
     """
     # imported late, because it loads the database library
     from holdfast.processors.lifecycle.recovery.incidents import await_recovery
@@ -343,7 +342,8 @@ def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
     """Returns a command whose options are those of both functions, ``verb`` and ``action``.
 
-    The module's docstring shows which options go to which function.
+    The command calls ``verb`` with the options of ``verb``. Then it calls ``action`` with the request that ``verb``
+    returned, and with all other options.
     """
     # typer reads annotations as names and looks for them in this module, not in the module of the verb. So the
     # annotations are evaluated here.

@@ -45,7 +45,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     _check_extras(settings)
     _check_cluster(settings)
     claim_home(settings)
-    # Dagster's configuration is checked first, so that an invalid one stops the command before any service starts.
+    # Dagster's configuration is checked first, so that an error in it stops the command before any service starts.
     local.check_configuration(settings)
     local.shrink(settings)
     deployed: tuple[Started, ...] = ()

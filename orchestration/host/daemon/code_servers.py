@@ -5,7 +5,8 @@ Invariants:
       waits for an import of the project's code. If a code server ends soon after each start, the backoff grows up to
       one minute.
     - An edit of the code is noticed within seconds. Then all code servers are replaced together, at the earliest half a
-      minute after their start. Without an edit, they are replaced at the earliest one minute after their start.
+      minute after their start. Without an edit, they are replaced only for two reasons. One code server could not load
+      its definitions (at the earliest one minute after their start), or one code server is older than an hour.
 """
 
 import signal
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 
 #: Maximum age of a code server, seconds. It is replaced even without an edit, because packages may have changed.
 AGE_MAX_S = 3600.0
-#: Minimum age, in seconds, of a code server that is replaced without an edit of the code; the same as in Dagster.
+#: Minimum age, in seconds, of code servers that are replaced because one of them could not load its definitions; the
+#: same as in Dagster.
 AGE_MIN_S = 60.0
 #: Minimum age, in seconds, of a code server that is replaced after an edit. It is short, so that an import that the
 #: edit has broken is reported within a minute.

@@ -1,8 +1,8 @@
 """The command ``holdfast daemon``: Dagster's daemon with Dagster's options, and with long-lived code servers.
 
 Dagster's own daemon starts a new code server each minute and ends the old one, which costs 5 to 8 seconds of CPU each
-time. This daemon replaces a code server only if it ended, if a file of the project changed, or after one hour
-(``code_servers``).
+time. This daemon replaces a code server only if it ended, if it could not load its definitions, if a file of the
+project changed, or after one hour (``code_servers``).
 
 Invariants:
     - A code server runs until its replacement has started. If the replacement can't start, for example on an overloaded

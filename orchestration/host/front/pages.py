@@ -116,7 +116,7 @@ def rendered(text: str, depth: int = 0) -> str:
 
 
 def _inside(parts: list[Token], outside: str) -> list[Token]:
-    """The tokens of a line, where links whose target begins with ``outside`` are replaced by their text."""
+    """The Markdown parser's tokens of a line; a link whose target begins with ``outside`` is replaced by its text."""
     kept, leaves = [], False
     for part in parts:
         if part.type == "link_open":

@@ -2,9 +2,9 @@
 
     checked for every request         reason
     method                            Dagster needs only GET, HEAD and POST
-    Host                              DNS rebinding: a hostile page can resolve its own name to this machine
-    Origin, Sec-Fetch-Site            a browser sends requests of any web page, and names the page here
-    content type of a POST            JSON from a foreign page makes the browser ask for permission first (CORS)
+    Host                              a hostile page can resolve its own name to this machine (DNS rebinding)
+    Origin, Sec-Fetch-Site            any web page can make a browser send requests; these headers name its site
+    content type of a POST            before a foreign page's JSON, the browser asks this server for permission (CORS)
     no GraphQL query in a GET's URL   Dagster would execute it, for example from an image URL in a foreign page
     token, session or proxy's header  required if the settings have tokens or proxies
 
