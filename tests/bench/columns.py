@@ -42,12 +42,12 @@ Declare = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The same steps declared as column expressions and as functions. ``goal`` is the minimum ratio of their times."""
+    """The same steps as column expressions and as functions. ``goal``: the minimum speed relative to functions."""
 
     name: str
     columns: Declare
     functions: Declare
-    #: Whether a whole task is measured, with an aggregation or a window after the steps.
+    #: Whether a whole task is measured (with an aggregation or a window after the steps), not only the loop.
     task: bool = False
     goal: float = 0.0
 

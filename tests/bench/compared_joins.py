@@ -69,7 +69,7 @@ class Kind:
         return f"{self.name}:{self.how}:{self.first}:{self.second}:{self.grace}"
 
     def ours(self, left: Any, right: Any) -> Any:
-        """Declare the kind with Holdfast."""
+        """Declare this join or group with Holdfast."""
         how: Any = self.how
         match self.name:
             case "stream":

@@ -18,7 +18,7 @@ SETTLE_S = 600.0
 
 
 def check_state(work: Work, keys: int, slot: str = "*") -> None:
-    """Compare the state folders of a group (or of one worker's slot) with the changelogs.
+    """Compare the state folders of a group (or of one slot, a worker's place) with the changelogs.
 
     Raises:
         RunWrong: State and changelogs differ, or the state does not have the expected number of keys.

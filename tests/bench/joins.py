@@ -146,7 +146,7 @@ def expected(count: int, keys: int, kind: Joined) -> tuple[int, str]:
 
 
 def _expected_of_rows(count: int, keys: int) -> tuple[int, str]:
-    """A row changes one group if it is new, two if it moves, and none if its merchant stays the same."""
+    """The result of ``expected`` for groups of rows. A new row changes one group, a row that moves changes two."""
     merchants, changes = dict[int, str](), 0
     for message in messages(count, keys):
         present = str(msgspec.json.decode(body_of(message, "rows"))["merchant"])

@@ -9,7 +9,7 @@ The first snapshot includes the start of the JVM (``cold``).
 
 ``to a typed table`` copies a source to an Iceberg table of the same six typed columns, each way once in turns, in one
 warm JVM. The work differs. The state reader reads Spark's own RocksDB store: six columns and a key in its row format.
-Ours are JSON values of about 95 bytes, which must be parsed. The changelog must also be reduced to the last record of
+Our values are JSON of about 95 bytes, which must be parsed. The changelog must also be reduced to the last record of
 each key. The reader loads RocksDB files as they were uploaded. With ``from changelog checkpoints``, the reader replays
 changes. Spark can upload changes instead of files to make commits faster.
 
@@ -192,7 +192,7 @@ class SnapshotBench:
         return self._measured(lambda: self._snapshot(processor, Wanted.CHECKPOINT, "checkpoint"), self._keys)
 
     def cold(self) -> Figures:
-        """Take the same snapshot, including the start of the JVM."""
+        """Take the first snapshot of another processor, including the start of the JVM."""
 
         def run() -> None:
             self.start()

@@ -1,4 +1,4 @@
-"""The bench of state codecs runs, and all codecs count the same. Times are not judged here."""
+"""The bench of state codecs runs, and the counts are the same with all codecs. Times are not judged here."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Messages are out of order and late, drawn from a seed. ``docs/windows-compared.md`` lists the differences. The last
 tests of this module show these differences. In all other tests, both engines have equal results.
 
-The tests need the Kafka Streams program and the jars of ``make bench``. Without a compiler or a registry, they are
-skipped.
+The tests need the Kafka Streams program and the jars of ``make bench``. They are skipped if the Java
+compiler is missing or the jars cannot be fetched.
 """
 
 from __future__ import annotations

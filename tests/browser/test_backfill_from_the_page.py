@@ -122,7 +122,7 @@ def hour(operated: Operated, url: str, then: Path) -> float:
 
 
 def held(until: float | None) -> dict[str, int]:
-    """The expected number of visits of each key before an hour relative to the current hour. None is now."""
+    """The expected visits of each key before this hour, which is relative to the current hour. None means now."""
     came = Counter(
         f"key-{number}"
         for at, count in CAME_BY

@@ -46,7 +46,7 @@ def draw_topology(seed: int) -> Topology:
     scope.wild = groups and random.random() < (0.5 if alone else 0.2)
     _add_sources(scope, random.choice([1, 2, 2, 3]), opening)
     _add_opening(scope, opening)
-    if alone:  # the engine computes a window by columns only if no other step reads its stream
+    if alone:  # the engine computes a window by columns (in batches) only if no other step reads its stream
         scope.closed.add(scope.made[0].name)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
     if groups:  # if a topology may have a grouping, it mostly gets one
@@ -211,9 +211,9 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Task
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # rows of an interval join may have equal times, and the order of equal times is not promised
     if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
-        return False  # rows of two groupings of one stream may have equal times, too
+        return False  # rows of two groupings of one stream may have equal times, whose order is not promised
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
-        return False  # if each of two streams looks up rows of the other, no reading order is right for both
+        return False  # two streams that look up rows of each other: no reading order is right for both
     plain_table = step.name == "join_table" and of[1].kind == "table"
     return not (plain_table and grouped and scope.partitions > 1)
 
@@ -370,7 +370,7 @@ def _is_late(scope: Scope, step: Step, code: str) -> bool:
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether a step's results may be older than every grace, as sessions and count windows may start long before."""
+    """Whether results may be older than every grace: those of sessions and count windows may start long before."""
     return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 

@@ -196,10 +196,10 @@ STEPS: tuple[Step, ...] = (
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 
-#: Functions that add steps by columns behind some streams; all of them keep the usual fields of a value.
+#: Names of functions. Each adds steps with column expressions to a stream, and keeps the usual fields of its values.
 COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed", "with_headers")
 
-#: The steps that declare streams and tables of an input topic.
+#: The steps that make a stream or a table of an input topic.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),
     Step("table", "app.table({topic}, {new})", STATE, "table", weight=4),
@@ -208,7 +208,7 @@ SOURCES: tuple[Step, ...] = (
     Step("global_table", "app.global_table({topic})", Mark.NONE, "global", weight=2),
 )
 
-#: The declarations of an input topic.
+#: The code that declares an input topic, in several forms.
 TOPICS: tuple[str, ...] = (
     "app.topic({topic})",
     "app.topic({topic})",
@@ -237,8 +237,8 @@ OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 #: The texts to draw for each word of a template. A word with a case applies only in that case. ``circle``: a task waits
-#: for its own output. ``unordered``: no order of messages is promised. ``twins``: nor is the order of rows with equal
-#: times. ``groups``: the topology has a ``group_by``, so no message may be late. ``late``: rows may be late by an
+#: for its own output. ``unordered``: no order of messages is promised. ``twins``: no order of rows with equal times
+#: is promised. ``groups``: the topology has a ``group_by``, so no message may be late. ``late``: rows may be late by an
 #: interval and a grace.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),

@@ -86,7 +86,7 @@ def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedul
 
 
 def _last(sent: list[Sent]) -> list[Sent]:
-    """The last value without its timestamp; empty if it is a deletion, because a short-lived row may be missing."""
+    """The last value without its timestamp. Empty if it is a deletion: a run may lack a short-lived row altogether."""
     return [(each[0], 0, ()) for each in sent[-1:] if each[0] is not None]
 
 

@@ -24,17 +24,18 @@ def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
     random = Random(f"clock of {seed}")
     by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
     code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
-    # The silence ends when the windows are closed, but rows without a match may be due later.
+    # A silence counts only until the windows are closed, but rows without a match may be due later. So topologies with
+    # such rows close no window by silence.
     if by_silence and not scope.groups and not has_outer_rows(scope.lines):
         code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
     return replace(line, code=code)
 
 
 def with_columns(scope: Scope, seed: int) -> None:
-    """Adds steps by columns behind some streams of some topologies.
+    """Adds steps with column expressions to some streams of some topologies.
 
-    Streams behind a grouping get none. The engine skips a second grouping by the same field, and an added step would
-    prevent that.
+    Streams behind a grouping get no such step. The engine skips a second grouping by the same field, and an added step
+    would prevent that.
     """
     random = Random(f"columns of {seed}")
     if random.random() >= COLUMNS_SHARE:

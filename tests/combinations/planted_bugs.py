@@ -50,7 +50,7 @@ def _old_end_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 class _WorkersClock:
-    """A stream time that gives computations by columns the worker's clock as its ``reach_ms``."""
+    """A stream time with a planted bug: it may reach the worker's clock, although watermarks limit it."""
 
     def __init__(self, stream: Any) -> None:
         self._of = stream
@@ -202,7 +202,7 @@ BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 
 
 def known_seeds() -> dict[str, int]:
-    """The known seed of each bug, which detects it."""
+    """For each bug, the seed that is known to detect it."""
     lines = KNOWN_SEEDS.read_text(encoding="utf-8").splitlines() if KNOWN_SEEDS.exists() else []
     return {name: int(seed) for seed, _, name in (line.partition(" ") for line in lines) if name}
 

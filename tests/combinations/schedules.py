@@ -51,7 +51,7 @@ class Schedule:
         live_s: How long live input takes to arrive.
         poll_max: The largest number of records in one poll.
         slice_max: The number of records processed between two looks at the clock.
-        columns: Whether aggregations and windows are computed by columns.
+        columns: Whether aggregations and windows are computed by columns (whole batches at once).
         generated: Whether the engine generates loops; otherwise it uses the plain loop.
         woven: Whether records of several inputs are processed as one batch.
         backend: The state backend: ``memory`` or ``disk``.
@@ -59,7 +59,7 @@ class Schedule:
         buffered_max: The number of buffered records at which an input is paused.
         kills: Workers that are killed or frozen for a while during live input.
         faults: The faults that strike, one after the other.
-        switching: The probability that another process runs after a point.
+        switching: The probability that another process runs after a point (a place in a call).
         patience_s: How long a client waits for the answer to a commit.
         standbys: The number of standbys of each task.
         turns: Whether partitions are polled in a random order.
@@ -228,11 +228,11 @@ def _feed(topology: Topology, random: Random) -> str:
     """Draws when the input arrives.
 
     After more than a second of silence, a partition's timers fire when it is read again. Behind `group_by`, their
-    results may be late. Topologies with `group_by` therefore get the whole input from the start.
+    results may be late. Topologies with `group_by` and timers therefore get the whole input from the start.
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if topology.closes_when_idle:  # windows close in a silence, so messages after a silence would be late
+    if topology.closes_when_idle:  # windows close while inputs are silent, so messages after a silence would be late
         return "whole"
     if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"

@@ -75,7 +75,7 @@ class Scope:
     of_joins: set[str] = field(default_factory=set)
     #: Name of a grouped stream -> the field by which it is grouped.
     fields: dict[str, str] = field(default_factory=dict)
-    #: Names that no later step may use, for instance because a call of another system follows them.
+    #: Names of streams and tables that no later step may use, for instance because a call of another system follows.
     closed: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
     marks: Mark = Mark.NONE

@@ -17,7 +17,7 @@ from tests.simulation.small_portions import portions_of_time
 
 
 def _none(*_: Any, **__: Any) -> None:
-    """Replaces a function that would make one of the engine's faster loops."""
+    """Replaces a function that makes a faster loop of the engine. It returns None, so the engine uses a slower loop."""
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from tests.combinations.planted_bugs import BUGS, Planted, caught, known_seeds
 from tests.combinations.run import quiet, run_seed
 from tests.mechanics.tiers import examples, named
 
-#: The number of seeds that are tried after the known one. If it is stale, `python -m tests.combinations.planted_bugs`
-#: finds another one; a long search in each run of the tests would hide that.
+#: The number of seeds that are tried after a bug's known seed. If the known seed no longer detects the bug,
+#: `python -m tests.combinations.planted_bugs` finds another one. A long search here would hide that it must be run.
 SEEDS_MAX = examples(200, tested=10)
-#: With the first of these bugs, a task never ends and uses a run's whole time limit. A unit test detects it in every
-#: tier. The seeds of the others take 5 to 20 s; another bug of the list breaks the same check in `make test`.
+#: Bugs that only `make test-thorough` plants. With the first one, a task never ends and uses a run's whole time limit,
+#: but a unit test always detects it. Each seed of the others takes 5 to 20 s. In `make test`, another bug breaks the
+#: same check.
 SLOW = frozenset(
     {
         "a task answers its own watermark with another one",

@@ -36,11 +36,11 @@ class Line:
 
     Attributes:
         step: The name of its step in the grammar.
-        code: The code, with placeholders ``{0}``, ``{1}`` for what it uses.
+        code: The code, with placeholders ``{0}``, ``{1}`` for the names in ``of``.
         of: The names of the streams, tables or topics that it uses.
-        name: The name of what it makes; empty for an output.
+        name: The name of the stream, table or topic that it makes; empty for an output.
         sends: The output topic, if it is an output.
-        compared: How the records of that topic are compared.
+        compared: How the records of the output topic are compared.
         stores: The stores whose content is the same under each schedule.
     """
 
@@ -77,10 +77,11 @@ def has_outer_rows(lines: Iterable[Line]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A topology: its lines, the partitions of input topics, the messages in the order of production, and settings.
+    """A topology: lines of code, partitions of input topics, messages in the order of production, and settings.
 
     Attributes:
-        rules: Properties that decide what its schedules may vary, by the names in ``grammar.Rule``.
+        rules: Properties of the topology, such as ``grouped``. They decide what may differ between its schedules: for
+            instance, when input arrives, and the number of partitions.
     """
 
     lines: tuple[Line, ...]

@@ -272,7 +272,7 @@ class Trial:
     def _cuts(self) -> list[int]:
         """The ends of the input's parts.
 
-        If event times matter, each part has only younger messages than the part before.
+        If a task reads several topics, each part has only younger messages than the part before.
         """
         messages, found = self.topology.messages, []
         for share in self.schedule.parts if self.schedule.feed in ("parts", "paused") else ():

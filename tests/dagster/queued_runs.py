@@ -53,9 +53,9 @@ def launch_at(location: str, workspace: Path, settings: Settings, job: str, *wor
 
 
 def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[str]:
-    """Add endless runs that use up every concurrency limit, and one more run in each of these pools.
+    """Add endless runs that fill the run queue, and one endless run in each of these pools. Returns the run ids.
 
-    Each limit gets as many runs as it admits. Returns the run ids.
+    Only the lanes of recovery and of urgent runs (dry runs, stop, rollback) admit one more run each.
     """
     endless = [*_of_lanes(), *(_run("endless", needs=_pool(pool)) for pool in pools)]
     for run in endless:
@@ -64,9 +64,10 @@ def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[s
 
 
 def _of_lanes() -> list[dg.DagsterRun]:
-    """Return runs for queue lanes (runs that share a limit): four checks, four short verbs, and two long verbs.
+    """Return endless runs for each queue lane (runs that share a limit).
 
-    The lanes of recovery, and of dry runs, stop and rollback, keep room for one more run each.
+    Checks, short and long verbs (operator commands) get as many runs as their lanes admit. Recovery and urgent runs
+    (dry runs, stop, rollback) get nine runs each, so that their lanes admit one more.
     """
     verbs = [("compact_stores", 4), ("backfill_store", 2)]
     return [

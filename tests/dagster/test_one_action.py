@@ -35,14 +35,14 @@ STOP = Plan(request=Stop(NAME), verdict=Ready("stop it."), stages=(StopProcessor
 DEPLOY = Plan(
     request=Deploy(NAME, dropped=("gone",)), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),)
 )
-#: A verb that goes on with its recorded plan after an interruption. Other verbs are planned again.
+#: A verb (operator command) that continues with its recorded plan after an interruption. Other verbs get a new plan.
 REPOSITION = Plan(
     request=Reposition(NAME),
     verdict=Ready("."),
     stages=(SetPositions("set", (), {}), RunProcessor("run", "v1", slots=("0",))),
     after_kill="go on",
 )
-#: The command that ends the interrupted apply of each verb.
+#: The command that ends an interrupted apply (execution of a plan), by verb.
 COMMANDS = {"deploy": "holdfast apply deploy fleet --drop gone", "reposition": "holdfast apply resume {id}"}
 
 Tick = Callable[[str], dg.SensorResult]
@@ -167,7 +167,7 @@ def test_each_surface_names_the_command_that_ends_an_apply(
 def test_the_end_of_an_abandoned_apply_names_what_the_other_surfaces_name(
     broken_off: ApplyRecord, registry: Registry, tick: Tick, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Recovery has given up before the apply is abandoned. Its incident names one action.
+    """Recovery has given up before the apply (execution of a plan) is abandoned. The incident names one action.
 
     `holdfast apply abandon` and `holdfast status` must both name this action.
     """

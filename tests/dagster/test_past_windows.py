@@ -1,4 +1,4 @@
-"""Dagster's runs publish past time partitions of a processor, as its state was hours ago."""
+"""Dagster's runs publish past time partitions: the state of a processor as it was hours ago."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The sensor and a recovery run recover a killed processor. Broker, supervisor and registry are real."""
+"""The sensor and a recovery run recover a killed processor. Broker, supervisor and Holdfast's registry are real."""
 
 import base64
 import os

@@ -1,6 +1,6 @@
 """The recovery sensor while recovery runs die.
 
-The registry and the Dagster instance are real; the processor is down.
+Holdfast's registry and the Dagster instance are real; the processor is down.
 """
 
 import json
@@ -417,7 +417,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
     assert ticker()[0] == []
     (incident,) = registry.open_incidents()
     assert f"Incident {incident.id} waits: an apply of fleet is open." in ticker.said
-    # A recovery run that was queued before the apply began must not claim the incident now.
+    # A recovery run that was queued before the apply (execution of a plan) began must not claim the incident now.
     assert registry.claim_incident(incident.id, begin(requests[0]).run_id, datetime.now(UTC)) is None
     token = registry.journal.apply_of(begun.id)
     assert token is not None
@@ -427,7 +427,7 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
 def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
     """A rollout was killed.
 
-    The registry keeps the status "deploying", because the process that would change it is dead.
+    Holdfast's registry keeps the status "deploying", because the process that would change it is dead.
     """
     plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
     about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}

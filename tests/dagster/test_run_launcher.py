@@ -242,7 +242,8 @@ def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
 def test_a_rollout_that_reached_its_limit_is_recovered(settings, tmp_path, jobs, monkeypatch: pytest.MonkeyPatch):
     """A rollout that exceeds its time limit is killed by the daemon and then recovered.
 
-    Its run is killed in the middle of a stage. The registry still says "deploying", and no process changes this.
+    Its run is killed in the middle of a stage (step of a plan). Holdfast's registry still says "deploying", and no
+    process changes this.
     """
     monkeypatch.setenv("HOLDFAST_RUNS__OTHER_MAX_S", "5")
     local.start_daemon(load_settings())

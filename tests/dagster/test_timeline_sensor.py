@@ -1,6 +1,7 @@
 """The timeline sensor copies in both directions: commands to assets' pages, and Dagster's runs to `holdfast history`.
 
-The registry and the Dagster instance are real. The tests write the records that applies and recovery would write.
+Holdfast's registry and the Dagster instance are real. The tests write the records that applies (executions of plans)
+and recovery would write.
 """
 
 from collections.abc import Callable, Iterator
@@ -217,7 +218,10 @@ def test_an_open_record_far_behind_what_a_tick_reads_hides_none_before_it(
 def test_what_happens_after_an_older_registry_was_put_back_is_reported_once(
     settings: Settings, registry: Registry, instance: dg.DagsterInstance, tick: Tick, tmp_path: Path, since: int
 ) -> None:
-    """The copy ends at apply 2, and apply 4 was reported. ``since`` applies begin before the sensor runs again."""
+    """An older copy of Holdfast's registry is put back. It ends at apply 2, but the sensor has reported apply 4.
+
+    Before the sensor runs again, more applies (executions of plans) begin: their number is ``since``.
+    """
     apply(registry, Stop("fleet"), "before the copy", took_s=0.0)
     apply(registry, Stop("routes"), "open in the copy", ends=False)
     copy = tmp_path / "copy.db"

@@ -1,7 +1,7 @@
 """Each state that needs a person is sent to the webhook once within its time limit. So is the end of the state.
 
-Registry, sensor, Dagster's storage and HTTP server are real. The workers are in memory. The sensor ticks every 15 s of
-a virtual clock.
+Holdfast's registry, the sensor, Dagster's storage and the HTTP server are real. The workers are in memory. The sensor
+ticks every 15 s of a virtual clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sensor that watches topics, with a real broker, registry, supervisor, processor and Dagster instance."""
+"""The sensor that watches topics, with a real broker, Holdfast registry, supervisor, processor and Dagster."""
 
 from collections.abc import Iterator
 

@@ -34,7 +34,7 @@ def snapshots_beside(home: Home, *, broken_module: bool = False) -> Iterator[Non
     publishing = _Publishing(home)
     thread = threading.Thread(target=publishing.run, daemon=True)
     thread.start()
-    # a snapshot of this block, or one that the sensor `kept_green` requested earlier
+    # wait for a run of this block, or for one that the sensor `kept_green` requested earlier
     wait_for(lambda: "STARTED" in home.dagster.runs("__ASSET_JOB", since=0.0), "a snapshot to be under way")
     try:
         yield
@@ -48,7 +48,7 @@ def snapshots_beside(home: Home, *, broken_module: bool = False) -> Iterator[Non
 
 @contextmanager
 def full_queue(home: Home) -> Iterator[None]:
-    """Fill the queue with endless runs during the block. They use up every concurrency limit except Spark's pool."""
+    """Fill the queue with endless runs during the block. Only urgent runs, recovery and Spark's pool have room."""
     with dg.DagsterInstance.from_config(str(home.settings.paths.dagster)) as instance:
         endless = fill_the_queue(instance, pools=("deploys",))
         try:

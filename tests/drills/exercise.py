@@ -175,13 +175,13 @@ class Exercise:
         return {slot: status for slot, status in found.items() if slot.isdecimal()}
 
     def running_pids(self) -> dict[str, int]:
-        """The process id of each running worker, by slot."""
+        """The process id of each running worker, by slot (the worker's number)."""
         return {
             slot: each.pid for slot, each in self.statuses().items() if each is not None and each.phase == "running"
         }
 
     def versions(self) -> dict[str, str]:
-        """The code version of each running worker, by slot."""
+        """The code version of each running worker, by slot (the worker's number)."""
         found = self.statuses().items()
         return {slot: each.code_version for slot, each in found if each is not None and each.phase == "running"}
 
@@ -420,7 +420,7 @@ class Exercise:
     def open_apply(self, stages: int = 0) -> Any:
         """Return the processor's unfinished apply (execution of a plan).
 
-        None if fewer than ``stages`` of its stages are done.
+        None if fewer than ``stages`` of its stages (steps of the plan) are done.
         """
         registry = open_registry(self.home.settings)
         try:

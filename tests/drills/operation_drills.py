@@ -25,7 +25,8 @@ from tests.drills.home import MODULE, module_of
 from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION
 
-#: A program that locks a slot's state folder after the slot's worker has ended, until its standard input ends.
+#: A program that locks the state folder of a slot (place of a worker) after the worker has ended. It holds the lock
+#: until its standard input ends.
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -41,7 +42,7 @@ while True:
 print("held", flush=True)
 sys.stdin.read()
 """
-#: A program that clears a key, and is killed before the first stage of its plan. The processor must continue.
+#: A program that clears a key, and is killed before the first stage (step) of its plan. The processor must continue.
 KILLED_EARLY = """
 import os, signal, sys
 from holdfast import Clear, Keys, load_settings, open_verbs
@@ -247,7 +248,7 @@ def end_early(command: subprocess.Popen[str], by: signal.Signals) -> None:
 
 
 def kill_and_see_again(it: Exercise, killed: dict[str, int], what: str) -> None:
-    """Kill these workers with -9, and wait until each of their slots has another process."""
+    """Kill these workers with -9, and wait until each of their slots (places) has another process."""
     killed_at = time.time()
     for pid in killed.values():
         os.kill(pid, signal.SIGKILL)
@@ -265,7 +266,7 @@ def roll_out(it: Exercise, former: str) -> None:
 
 
 def all_run_anew(it: Exercise, former: dict[str, int]) -> bool:
-    """Whether each of these slots has a new process that runs."""
+    """Whether each of these slots (places of workers) has a new process that runs."""
     now = it.running_pids()
     return all(now.get(slot, pid) != pid for slot, pid in former.items())
 
@@ -278,7 +279,7 @@ def recovered_since(it: Exercise, killed_at: float) -> None:
 
 @contextmanager
 def folder_held(it: Exercise, slot: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that locks the state folder of a slot when the slot's worker ends."""
+    """Start a process that locks the state folder of a slot (place of a worker) when the worker ends."""
     command = [sys.executable, "-c", HOLD, str(it.home.settings.paths.state), it.name, slot]
     with subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         try:

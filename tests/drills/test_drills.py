@@ -77,7 +77,7 @@ def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
     for path, mode in ((folder, 0o755), (home.settings.paths.registry, 0o644), (home.settings.paths.logs, 0o755)):
         path.chmod(mode)
     told = home.cli("up").text
-    # the first process that found files open to others has made them private: the command or a sensor
+    # either the command or a sensor has made the files private: the one that found them first
     told += "".join(log.read_text() for log in home.settings.paths.logs.glob("dagster-*.log"))
     assert "other users could reach the home folder" in told
     assert "former_mode=0755" in told.replace("'", "")

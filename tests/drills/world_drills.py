@@ -61,7 +61,7 @@ def registry_lost(it: Exercise) -> None:
     for file in it.home.settings.home.glob("registry.db*"):
         file.unlink()
     it.says(it.processor_asset, REGISTERED, "adopted", it.name)
-    # Holdfast's database was rebuilt without an operator. Recovery of a processor that it names shows that it is
+    # Holdfast's database was rebuilt without an operator. If recovery now restarts a killed processor, the database is
     # complete.
     killed_at = time.time()
     os.kill(it.pid, signal.SIGKILL)

@@ -35,7 +35,7 @@ def leave_hanging(
 ) -> None:
     """Write one record in a transaction that no coordinator knows. Its timestamp is ``age_s`` seconds ago.
 
-    If the producer has written to the partition before, ``epoch`` and ``sequence`` must continue its own.
+    If the producer has written to the partition before, ``epoch`` and ``sequence`` must continue those of the producer.
     """
     moment = int((time.time() - age_s) * 1000)
     batch = DefaultRecordBatchBuilder(2, 0, True, producer_id, epoch, sequence, 1 << 16)

@@ -172,7 +172,7 @@ class Scenario:
         return sum(offset for place, offset in each.items() if topic in (None, place.topic))
 
     def results(self) -> int:
-        """Return the number of committed offsets in the output topic. Transaction markers are included."""
+        """Return how many offsets of the output topic read_committed readers see. Transaction markers are included."""
         return sum(self.stream.topics.end_offsets(self.stream.sink, committed=True).values())
 
     def has_committed(self, number: int) -> Callable[[], bool]:

@@ -22,7 +22,7 @@ from tests.mechanics.constants import build_of
 from tests.mechanics.tiers import variants
 
 DAY_S = 86_400.0
-#: A multiple of the window size since the epoch.
+#: The first event time. It is a multiple of the window size since the epoch.
 TIMED_BEGIN_MS = 1_690_000_000_000
 TIMED = """
 import os

@@ -19,7 +19,7 @@ ROUND, KEYS = 600, 20
 
 @pytest.fixture
 def pair(stream, worker_class, tmp_path):
-    """A worker of the former release in slot 0 and one of this release in slot 1; the fixture stops both at the end."""
+    """A worker of the former release in slot (place) 0, and one of this release in slot 1. Both are stopped later."""
     stream.provision()
     former, present = (worker_class(stream, tmp_path / "home", slot) for slot in ("0", "1"))
     home = tmp_path / "home"

@@ -1,6 +1,7 @@
 """Global tables on a real broker load completely before the first message.
 
-They follow changes, kills and a new topic.
+After that, they follow new rows. They stay complete after kills, with a recreated topic, and with added
+partitions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Every module of Holdfast is imported under only one name: in this process, in a worker, and from an installed wheel.
 
-The project beside the wheel has packages named ``infra``, ``assets`` and ``processors`` of its own.
+A user's project may have packages named ``infra``, ``assets`` and ``processors``. They must not be confused with
+Holdfast's.
 """
 
 from __future__ import annotations

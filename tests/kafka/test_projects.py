@@ -127,7 +127,7 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
         process.kill()
     project.send(stream.bootstrap, stream.source, 300)
 
-    # if the module itself is run, which calls `app.run()`, it gives the same outputs
+    # run the module itself as a program, which calls `app.run()`: it must send the remaining outputs
     with project.running(sys.executable, module) as (process, log):
         done = lambda: len(outputs(stream.bootstrap, stream.sink)) >= project.sent  # noqa: E731
         wait_for(lambda: process.poll() is not None or done(), "all outputs")

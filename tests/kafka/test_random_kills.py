@@ -258,7 +258,7 @@ def fleet_of(tmp_path: Path, broker: str, unique: Callable[[str], str]) -> Itera
         fleet.kill_all()
 
 
-# In `make test`, kills hit at each step of a commit, and behind `group_by`.
+# Only in thorough runs. In `make test`, other tests kill workers at each step of a commit, and behind `group_by`.
 @pytest.mark.thorough
 @pytest.mark.parametrize("kinds", [pytest.param(kinds, id=f"{kinds[0][0]} processes") for kinds in KINDS])
 def test_killed_processes_lose_nothing(

@@ -196,7 +196,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     for task in second.client.status().tasks:
         assert task.restore["remaining"] > 0
         assert task.restore["records_per_s"] > 0
-        # may be 0: the value is rounded to tenths of a second, and two remaining records take less time
+        # the estimate may be 0: it is rounded to 0.1 s, and two remaining records take less time
         assert task.restore["seconds_left"] >= 0
     lines = waiting(lambda: restoring_lines(second), "the progress in the log")
     assert set(lines[0]) >= {"task", "records", "records_per_s", "remaining", "seconds", "seconds_left"}

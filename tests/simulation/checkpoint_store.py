@@ -67,7 +67,7 @@ class CheckpointCheck:
         self._look("store", Path(manifest.task), content)
 
     def check_all(self) -> None:
-        """Check every checkpoint that exists at the end.
+        """Check every checkpoint that exists at the end of the simulation.
 
         Checkpoints that faults have damaged or forged are left out.
         """

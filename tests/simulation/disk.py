@@ -165,7 +165,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # like RocksDB, whose files have all batches from before bulk mode
+            stored.sync()  # as in RocksDB: all batches from before bulk mode are already in its files
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:

@@ -63,7 +63,7 @@ class Faults:
         world.strike = self
 
     def __call__(self, process: SimulatedProcess, name: str) -> Step:
-        """Decide at a point (a place in a call where a process may be killed): continue, yield to another, or crash."""
+        """Decide what a process does at a point (a place in one of its calls): continue, yield to another, or crash."""
         if self._faults:
             fault = self._faults[0]
             self._waited += 1

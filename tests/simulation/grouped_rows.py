@@ -70,7 +70,7 @@ class TablesCheck:
 
     @classmethod
     def of(cls, messages: Iterable[tuple[int, int, str, int]]) -> TablesCheck:
-        """The check for messages (partition, number, group, amount), which are in order within each partition."""
+        """Make the check for messages (partition, number, group, amount) that are in order within each partition."""
         rows: dict[str, Any] = {}
         for partition, number, group, amount in messages:
             value = {"p": partition, "n": number, "g": group, "v": amount}

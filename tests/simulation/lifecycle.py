@@ -73,7 +73,7 @@ class LifecycleRunner:
 
 
 def template_in(folder: Path) -> Path:
-    """Create an empty registry database in a folder. Each seed starts with a copy of it."""
+    """Create an empty database of Holdfast's registry in a folder. Each seed starts with a copy of it."""
     template = folder / "template.db"
     registry = Registry(f"sqlite:///{template}")
     registry.migrate()

@@ -52,7 +52,7 @@ class LifecycleJudge:
     def check(self) -> None:
         """Check deployment, changelogs and databases against the model.
 
-        No open apply (execution of a plan) and no folder may be left over.
+        No apply (execution of a plan) may be open, and no folder with state that was moved aside may be left over.
         """
         self.settle()
         found = self.world.registry.deployment(GROUP)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: The interval, in virtual seconds, at which a waiting process checks its condition again.
 LOOK_S = 0.05
-#: The number of attempts to open a database that another process has open. Then the database counts as in use.
+#: The number of attempts to open a database that another process has open. After them, the database counts as in use.
 PEEKS = 40
 #: Virtual seconds after SIGTERM after which a worker that still runs is killed.
 STOP_WAIT_S = 30.0
@@ -352,7 +352,7 @@ class OperatorsTime:
 
 
 class PeekHolding:
-    """Reads the state of a slot without owning the state, as an operator's command does.
+    """Reads the state of a slot (place of a worker) without owning the state, as an operator's command does.
 
     Each simulated process has its own disk, so only the lock of the slot's folder shows whether a worker uses the
     state. In reality, two readers can open a database at once. Here, a reader waits with ``pause`` while another

@@ -88,7 +88,7 @@ class Model:
         #: input is read again.
         self.restoring: tuple[Snapshot, tuple[str, ...], str] | None = None
         self._armed: dict[Partition, int] | None = None
-        #: Whether the last positions passed to `_arm` are known to be committed.
+        #: Whether the input positions that the last restore has set (`_arm`) are known to be committed.
         self.certain = False
         world.setting_positions = self._arm
 
@@ -116,7 +116,7 @@ class Model:
             self._consumed[number] = now
 
     def cleared(self, stage: ClearKeys) -> None:
-        """Record that a clear (the verb that deletes keys) is done. Messages of deleted keys then no longer count.
+        """Record that a clear (the command that deletes keys) is done. Messages of deleted keys then no longer count.
 
         Raises:
             InvariantBroken: The input's position differs from the position that the clear had to set.
@@ -187,7 +187,7 @@ class Model:
 
 
 def selects(selection: Selection, key: bytes) -> bool:
-    """Whether a selection contains a message key."""
+    """Whether a selection (the keys that a clear names) contains a message key."""
     match selection:
         case Keys(keys=keys):
             return key.decode() in keys

@@ -1,6 +1,6 @@
 """A simulated operator. It plans and applies with production code.
 
-It may be killed at any point, that is, before or after any call to the cluster, the registry or the machine.
+It may be killed at any point, that is, before or after any call to the cluster, Holdfast's registry or the machine.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Operator:
         )
         self.facts.ghosts_s = 0.0
         self.holder = Holder(process.name, self._is_gone)
-        #: Called with each stage after it is done, before the journal records it.
+        #: Called with each stage (step of a plan) after it is done, before the registry's journal records it.
         self.on_stage: Callable[[Stage], None] = lambda stage: None
 
     def plan(self, request: Request) -> Plan:
@@ -159,7 +159,7 @@ class Operator:
         return Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now, self.hold)
 
     def execution(self) -> Executor:
-        """Make the executor of stages, as ``Verbs._execution`` does."""
+        """Make the executor of stages (steps of plans), as ``Verbs._execution`` does."""
         registry: Any = Pointed(self._world.registry.fenced(lambda: self.hold.fence), self.process, "registry")
         acting = replace(self.acting, registry=registry, deployer=fenced(self.acting.deployer, DEPLOYER, self.hold))
         topics = fenced(self.topics, TOPICS, self.hold)
@@ -251,7 +251,7 @@ class Operator:
 
 
 class OperatorsHold(Hold):
-    """An operator's hold on a processor. It is renewed in virtual time as long as the operator lives."""
+    """An operator's hold (exclusive claim) on a processor. It is renewed in virtual time while the operator lives."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Random sequences of lifecycle verbs (operator commands), input, crashes and damage, with these checks:
 
-explain    a plan names exactly the keys that the apply deletes; a refused or empty plan changes nothing
+explain    a plan names exactly the keys that its execution deletes; a refused or empty plan changes nothing
 state      after every verb, changelogs and the workers' databases equal the model of input and clears in plain Python
-resume     an apply whose operator or workers died reaches the same state when it is requested again
+resume     an execution whose operator or workers died reaches the same state when it is requested again
 restore    after full compaction and without checkpoints, a new disk is restored to the same state
 outputs    every message is processed once, and again only if a clear has rewound the input
 """
@@ -56,14 +56,14 @@ SETTLED_S = 400.0
 
 
 class Sequence(LifecycleJudge):
-    """The sequence of verbs and events of one seed."""
+    """The sequence of verbs (operator commands) and events of one seed."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         super().__init__(world)
         self.random = world.random
         self.struck = 0
-        #: Whether a verb has set the input back. Then a failed message may have several dead letters, one for each time
-        #: that it was processed.
+        #: Whether a verb (operator command) has set the input back. Then a failed message may have several dead
+        #: letters, one for each time that it was processed.
         self.rewound = False
 
     def run(self) -> None:
@@ -79,7 +79,7 @@ class Sequence(LifecycleJudge):
         self.finish()
 
     def step(self) -> None:
-        """Take one random step: mostly add input, otherwise a verb or some damage."""
+        """Take one random step: mostly add input, otherwise a verb (operator command) or some damage."""
         random, up = self.random, self.model.up
         if random.random() < 0.8:
             self.feed()
@@ -168,7 +168,7 @@ class Sequence(LifecycleJudge):
         self.told.append("something is lost")
 
     def drift(self) -> None:
-        """Change a changelog's configuration outside of Holdfast. The verb `provision` must repair it."""
+        """Change a changelog's configuration outside of Holdfast. The command `provision` must repair it."""
         topic = changelog_topic(GROUP, self.random.choice(self.world.workload.names))
         self.world.cluster._broker.topics[topic].config["cleanup.policy"] = "delete"
         self.do(Provision(GROUP))
@@ -220,7 +220,7 @@ class Sequence(LifecycleJudge):
         self.do(Deploy(GROUP))
 
     def put_back_registry(self) -> None:
-        """Replace the registry with an older copy. Nothing may start or stop before an operator accepts the copy."""
+        """Put back an older copy of Holdfast's registry. No worker may start or stop before an operator accepts it."""
         copy = self.world.copy_registry()
         for _ in range(self.random.randint(1, 2)):
             self.do(Stop(GROUP) if self.model.up else Deploy(GROUP))
@@ -248,7 +248,7 @@ class Sequence(LifecycleJudge):
             raise InvariantBroken("deployment", f"{earlier} was to run, {ran} does")
 
     def intrude(self) -> None:
-        """A worker of another installation joins the consumer group. Until it leaves, no verb may start workers."""
+        """A worker of another installation joins the consumer group. Until it leaves, no command may start workers."""
         group = self.world.cluster._broker.group(GROUP)
         stranger = InlineProcess(self.world.clock)
         member = group.join(stranger, (INPUT,), "holdfast-of-others")
@@ -261,7 +261,7 @@ class Sequence(LifecycleJudge):
         self.world.rest(1.0)
 
     def refused(self, request: Request, words: str) -> None:
-        """Request a verb, and check that it is refused with these words."""
+        """Request a verb (operator command), and check that it is refused with an error that contains these words."""
         outcome = self.ask(request, None, calm=False)
         verdict = outcome.plan.verdict if isinstance(outcome, Shown) else outcome
         if not isinstance(verdict, Refused) or words not in verdict.sentence:
@@ -270,7 +270,7 @@ class Sequence(LifecycleJudge):
     # -- one verb --------------------------------------------------------------------------------------------------
 
     def do(self, request: Request) -> None:
-        """Request a verb repeatedly, while operators or workers are killed, until it is done.
+        """Request a verb (operator command) repeatedly, while operators or workers are killed, until it is done.
 
         Then check the installation.
         """
@@ -307,7 +307,7 @@ class Sequence(LifecycleJudge):
         self.check()
 
     def ask(self, request: Request, fault: Fault | None, *, calm: bool) -> Shown | HoldfastError | None:
-        """Request a verb once. Returns None if the operator was killed."""
+        """Request a verb (operator command) once. Returns None if the operator was killed."""
         outcome: list[Shown | HoldfastError] = []
 
         def shown(plan: Plan) -> None:
@@ -336,7 +336,7 @@ class Sequence(LifecycleJudge):
         return outcome[0] if outcome and not process.crashed else None
 
     def carried_out(self, stage: object) -> None:
-        """Tell the model that a stage is done. The journal records the stage afterwards."""
+        """Tell the model that a stage (step of a plan) is done. The registry's journal records the stage afterwards."""
         if isinstance(stage, ClearKeys):
             self.model.cleared(stage)
         if isinstance(stage, SetPositions):
@@ -344,7 +344,7 @@ class Sequence(LifecycleJudge):
             self.model.catch_up()
 
     def is_hasty(self, request: Request, outcome: Shown) -> bool:
-        """Whether a refusal is temporary, so that the verb can be requested again.
+        """Whether a refusal is temporary, so that the command can be requested again.
 
         The cause is then the group session of a dead worker, or a worker that still restores its state.
         """
@@ -357,7 +357,7 @@ class Sequence(LifecycleJudge):
     def is_done(self, request: Request, known: int) -> bool:
         """Whether the apply (execution of a plan) is done although its operator died.
 
-        In that case, the registry's journal has a new apply that is done.
+        In that case, the registry's journal (list of applies) has a new apply that is done.
         """
         for record in self.world.registry.journal.applies(1_000)[: -known or None]:
             if record.outcome == "done" and plans.decode(record.plan).request == request:

@@ -52,7 +52,7 @@ class SimulatedTables:
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The table of a store, as ``Tables.store_table`` describes it.
 
-        It has one version for each snapshot, newest first.
+        The table has one version (Iceberg snapshot) for each simulated snapshot, newest first.
         """
         versions = []
         for each in reversed(self.taken):

@@ -1,8 +1,8 @@
 """A simulated installation whose operators plan, apply and deploy with production code.
 
 The simulation replaces the supervisor, the disk, the object store, Kafka, time, and HTTP between operators and workers.
-The registry is a real database. Each call to one of these parts passes a point: a place in the call where the operator
-or the worker that makes the call may be killed.
+Holdfast's registry is a real database. Each call to one of these parts passes a point: a place in the call where the
+operator or the worker that makes the call may be killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LifecycleWorld:
     Args:
         schedule: The settings of the workers, drawn from a seed.
         folder: An empty folder for lock files, exports and Holdfast's registry.
-        template: A new, empty registry to copy.
+        template: A new, empty database of Holdfast's registry, to copy.
     """
 
     def __init__(self, schedule: Schedule, folder: Path, template: Path) -> None:
@@ -240,7 +240,7 @@ class LifecycleWorld:
         """The operator that runs in a process."""
         return Operator(self, process)
 
-    # -- the registry ----------------------------------------------------------------------------------------------
+    # -- Holdfast's registry ---------------------------------------------------------------------------------------
 
     def newest_logged(self) -> tuple[int, str] | None:
         """The newest deployment that wrote to the changelogs: its generation (number) and its code version."""
@@ -252,7 +252,7 @@ class LifecycleWorld:
         return None if newest is None or not newest.generation else (newest.generation, newest.code_version)
 
     def copy_registry(self) -> Path:
-        """Copies the present registry into a file."""
+        """Copies Holdfast's present registry into a file."""
         copy = self._registry_file.with_suffix(".copy")
         with closing(sqlite3.connect(self._registry_file)) as here, closing(sqlite3.connect(copy)) as there:
             here.backup(there)

@@ -1,7 +1,7 @@
 """Runs random courses of operation (simulated sequences of operators' commands and faults) on one installation.
 
 The recovery sensor is a part of the simulation. A quiet period follows each course. After it, the machine must match
-the registry. Otherwise status must be red and name an action that repairs the machine.
+Holdfast's registry. Otherwise status must be red and name an action that repairs the machine.
 
 python -m tests.simulation.operation --seed 17         one seed; a failing course is reduced to the steps that it needs
 python -m tests.simulation.operation --seeds 1000      seeds 0 to 999

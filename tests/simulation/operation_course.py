@@ -117,7 +117,8 @@ class CourseRun:
         """Run the whole course (all commands and faults) and its checks.
 
         Raises:
-            InvariantBroken: Status does not report a difference from the registry, or its action does not repair it.
+            InvariantBroken: Status does not report how the machine differs from Holdfast's registry, or its action
+                does not repair the machine.
         """
         for request in (Provision(GROUP), Deploy(GROUP)):
             act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
@@ -138,12 +139,13 @@ class CourseRun:
     def follow(self) -> None:
         """Carry out the actions that status names, until the machine matches Holdfast's registry.
 
-        One command cannot repair two faults, for instance a hanging supervisor and an earlier interrupted apply. Status
-        may therefore name another action after the first one. It may not name an action again, because that action did
-        not help.
+        One command cannot repair two faults, for instance a hanging supervisor and an earlier interrupted command.
+        Status may therefore name another action after the first one. It may not name an action again, because that
+        action did not help.
 
         Raises:
-            InvariantBroken: Status does not report a difference from the registry, or its actions do not repair it.
+            InvariantBroken: Status does not report how the machine differs from Holdfast's registry, or its actions
+                do not repair the machine.
         """
         done: list[str] = []
         while True:
@@ -165,7 +167,7 @@ class CourseRun:
             raise InvariantBroken("mended", f"{verdict.answer.colour}: {verdict.answer.text}; done: {done}")
 
     def check_undo(self) -> None:
-        """Check that the folders of the last two working releases exist. A plan names a rollback to the earlier one.
+        """Check that the folders of the last two working releases exist, because a rollback needs the earlier one.
 
         Raises:
             InvariantBroken: A release was pruned.
@@ -269,7 +271,7 @@ class CourseRun:
                 self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
-        """Start a disturbance later.
+        """Start a disturbance ``later_s`` seconds from now.
 
         The disturbance lasts ``seconds``. If ``seconds`` is ``FOR_EVER_S``, it lasts until a person ends it.
         """
@@ -321,7 +323,7 @@ class CourseRun:
         self.world.strikes.append(passed)
 
     def ask(self, step: Ask) -> SimulatedProcess:
-        """Start an operator who requests a verb."""
+        """Start an operator who requests a verb (operator command)."""
 
         def work(person: Any) -> None:
             shown: Shown = person.ask(step.request, lambda plan: None)
@@ -391,7 +393,7 @@ class CourseRun:
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
-            shared = self.world.shared_since is not None  # another installation's worker has partitions
+            shared = self.world.shared_since is not None  # a worker of another installation has some partitions
             waits = shared or is_paused(self.world)
             busy = self.sensor.busy or (self._runs() and not waits and not is_consumed(self.world))
             if not busy:

@@ -113,7 +113,7 @@ class Queue:
 
 
 def _of_other_kinds(processor: str) -> Iterator[dg.DagsterRun]:
-    """Return runs of each other kind: the project's runs, runs in a pool, short and long verbs, and dry runs."""
+    """Return runs of each other kind: the project's runs, runs in a pool, short and long commands, and dry runs."""
     yield from (_run("observe", {}, {}) for _ in range(CHECKS))
     yield from (_run("of_a_pool", {}, {}, pool) for pool in ("spark", "deploys") for _ in range(2))
     yield from (_verb("compact_stores", processor if number == 0 else f"c{number}") for number in range(VERBS))

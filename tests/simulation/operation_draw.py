@@ -217,7 +217,7 @@ def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_beyond(random: Random) -> list[Step]:
-    """A scale-down or stop whose operator ends after recording the change, but before stopping the other workers."""
+    """A scale-down or stop whose operator ends after it has recorded the change, but before it stops a worker."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     if random.random() < 0.4:
         # the wall clock is six hours ahead, so the recorded time of the stop is in the future
@@ -281,7 +281,7 @@ def _draw_surprise(random: Random) -> list[Step]:
 
 
 def _draw_verb(random: Random) -> list[Step]:
-    """An operator's verb with changes before it and faults during it.
+    """A verb (operator command) with changes before it and faults during it.
 
     It may be followed by an abandon or a second request.
     """

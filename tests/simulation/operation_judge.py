@@ -1,6 +1,6 @@
 """The checks after a course (a simulated sequence of commands and faults).
 
-If the machine differs from the registry, status must be red and name an action that repairs it.
+If the machine differs from Holdfast's registry, status must be red and name an action that repairs the machine.
 
 The checks read the simulated machine directly, and never trust what status reports about it.
 """
@@ -45,7 +45,7 @@ _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snap
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the machine differs from the registry (``apart``), and the answer of `holdfast status`."""
+    """How the machine differs from Holdfast's registry (``apart``), and the answer of `holdfast status`."""
 
     apart: tuple[str, ...]
     answer: Answer
@@ -120,7 +120,7 @@ def judge(world: OperationWorld) -> Verdict:
     """Compare the machine with Holdfast's registry, and ask for the status.
 
     Raises:
-        InvariantBroken: They differ, and status is not red with an action.
+        InvariantBroken: The machine and the registry differ, and status is not red with an action.
     """
     told: list[Answer] = []
     act(world, lambda person: told.append(person.processor_now().answer), "status")
@@ -140,7 +140,7 @@ def judge(world: OperationWorld) -> Verdict:
 def left_down(world: OperationWorld) -> str:
     """Text with the slots (places of workers) without a worker that recovery should have started; empty if none.
 
-    Not listed are slots that an apply holds, or for which an incident asks a person.
+    Slots that an apply (execution of a plan) holds are left out, and slots for which an incident asks a person to act.
     """
     registry = world.registry
     record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
@@ -194,7 +194,7 @@ def running_version(world: OperationWorld) -> str:
     """The version to which a person corrects a definition: the one that worked last, or the recorded one."""
     record = world.registry.deployment(GROUP)
     assert record is not None
-    # a backup of the registry, put back, does not know what has worked since
+    # `worked` is empty if a backup of Holdfast's registry was put back, and no release has worked since
     return world.worked[-1].partition("-")[0] if world.worked else record.code_version
 
 

@@ -26,9 +26,10 @@ from tests.simulation.workload import GROUP, OUTPUT
 if TYPE_CHECKING:
     from tests.simulation.operation_world import OperationWorld, Person
 
-#: The virtual seconds of a trial run. A hanging version takes no longer, because no other process acts during the run.
+#: The virtual seconds of a trial run, also of a version that hangs: no other process acts during the run, so a longer
+#: run would change nothing.
 TAKES_S = 2.0
-#: The hangs that proofs have observed, as (name of the process that ran the proof, release that hung).
+#: The hangs that proofs (trial runs) have observed, as (name of the process that ran the proof, release that hung).
 Hung = set[tuple[str, str]]
 
 
@@ -81,7 +82,7 @@ def prove(person: Person, processor: str, stage: ProveVersion, tell: ProgressLog
 
 @contextmanager
 def proofs_in_memory(world: OperationWorld) -> Iterator[None]:
-    """While the block runs, a proof reads messages from the simulated log."""
+    """While the block runs, a proof (trial run) reads messages from the simulated log."""
 
     def read(topics: Any, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
         for place, record in world.cluster.read(topic):
@@ -103,7 +104,7 @@ def check_started(world: OperationWorld, process: SimulatedProcess | None, relea
 
 
 def check_told(world: OperationWorld) -> None:
-    """Check that a replay in which no message ran does not count as proof.
+    """Check that a replay in which no message ran does not count as proof of a version.
 
     Raises:
         InvariantBroken: The running version counts as proven.

@@ -31,7 +31,7 @@ LAUNCH_S = 2.0
 
 
 class Sensor:
-    """The sensor ``processor_recovery``, and Dagster's part of it: runs are requested, queued, started and kept."""
+    """The sensor ``processor_recovery``, and Dagster's part: it queues, starts and remembers the requested runs."""
 
     def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
         self._world, self._tell = world, tell

@@ -42,7 +42,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """An operator requests a verb. With ``end``, the operator gets a signal before the verb is done."""
+    """An operator requests a verb (command). With ``end``, the operator gets a signal before the verb is done."""
 
     request: Request
     end: End | None = None
@@ -50,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two operators request a verb each, the second one ``later_s`` seconds later."""
+    """Two operators request a verb (command) each, the second one ``later_s`` seconds later."""
 
     first: Ask
     second: Ask

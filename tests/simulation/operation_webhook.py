@@ -1,6 +1,6 @@
 """The simulated sensor ``notifications``, which posts messages about incidents and problems to a webhook.
 
-A problem here is a state of the processor that needs a person, for example an interrupted apply. The module checks
+A problem here is a state of the processor that needs a person, for example an interrupted command. The module checks
 which messages reach the webhook, how often, and whether the end of a problem is reported.
 
 A tick (one run of the sensor) takes no virtual time. It reads Holdfast's registry and the workers' statuses, and posts

@@ -65,7 +65,7 @@ SUPERVISOR_WAIT_S = 5.0
 #: A worker that sleeps at least this many seconds counts as waiting for messages.
 IDLE_S = 0.1
 LIMITS = Limits()
-#: The action of the error in ``infra.deploy.supervisord``.
+#: The action that ``infra.deploy.supervisord`` names if the supervisor does not answer.
 _END_IT = "End it and start another one: `holdfast down`, then `holdfast up`. Recovery starts the processors."
 #: The client id of a worker of another installation.
 STRANGER = transactional_id(GROUP, "0123456789ab", "0")
@@ -145,7 +145,7 @@ class OperationWorld(LifecycleWorld):
     def started(self, program: Program, slot: str, start: Start) -> Application:
         """The processor of a new worker.
 
-        A program with a release imports the release's files, others the project's files.
+        A program with a release imports the release's files. Without a release, it imports the project's files.
         """
         given = program.spec.command
         release = Path(given[given.index(RELEASE) + 1]) if RELEASE in given else None
@@ -258,7 +258,7 @@ class OperationWorld(LifecycleWorld):
             return False
         self._former.append(self.registry)
         self.replace_registry(self._backup)
-        self.worked.clear()  # the backup does not know when releases worked after the backup was made
+        self.worked.clear()  # the backup does not record which releases worked after it was made
         return True
 
     @property
@@ -274,7 +274,7 @@ class OperationWorld(LifecycleWorld):
             self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
 
     def noting_what_works(self) -> Any:
-        """A patch: each release that the registry records as working is also moved to the end of ``worked``."""
+        """A patch: each release that Holdfast's registry records as working also moves to the end of ``worked``."""
         original = ReleaseBook.works
 
         def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
@@ -297,7 +297,7 @@ class OperationWorld(LifecycleWorld):
     def asked_of(self, folder: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
         """Return command and environment of a program.
 
-        The simulated supervisor has no files from which to read them.
+        In production, they are read from the supervisor's files, which the simulated supervisor does not have.
         """
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
@@ -455,7 +455,8 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 def _reads_remembered() -> Iterator[None]:
     """Answers repeated reads of Holdfast's registry from memory, as long as nothing was written.
 
-    Reads take a third of the simulation's time. Rows whose age matters are not cached: open applies and incidents.
+    Reads take a third of the simulation's time. Rows whose age matters are not cached: open applies (executions of
+    plans) and incidents.
     """
     writes, remembered = [0], dict[Any, tuple[int, Any]]()
     writing = Connections.writing

@@ -41,7 +41,7 @@ class Others:
     def call_at_their_times(self) -> None:
         """Schedule each action at the time that the simulation's schedule gives for it."""
         world, schedule = self._world, self._world.schedule
-        # A worker may create a deleted output topic again. Its configuration then accepts all timestamps.
+        # A worker may create a deleted output topic again. The topic's configuration then accepts all timestamps.
         deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]
         for at in schedule.clears_at:
             world.clock.call_at(at * schedule.horizon_s, self.clear)

@@ -38,7 +38,7 @@ from tests.simulation import planted_checkpoints, planted_groups, planted_source
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-#: How many seeds are run after an outdated known seed.
+#: How many other seeds are run if a bug's known seed no longer detects the bug.
 AFTER_KNOWN = 20
 #: The file with a seed that detects each bug, written by `print_table`.
 KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")

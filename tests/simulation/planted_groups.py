@@ -165,7 +165,7 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
 
 
 def _newest_of_a_time(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a message overwrites the one with the same key and time, instead of getting the next number."""
+    """The bug: messages with equal key and time overwrite each other, because they do not get different numbers."""
     patch.setattr(DatedValues, "last", lambda self, line, time_ms: None)
 
 

@@ -103,7 +103,7 @@ def _wish_is_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settings_of_now(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a restart uses the settings of recovery's own environment, and nothing compares them."""
+    """The bug: a restart uses the settings of recovery's own environment, and no check notices the difference."""
     patch.setattr(DeployedSettings, "environment_of", lambda book, processor, release, present: dict(present))
     patch.setattr(incidents, "_other_programs", lambda *given: {})
 
@@ -235,7 +235,7 @@ def _hangs_let_through(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_is_proof(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a replay in which no step ran passes as proof, because nothing failed."""
+    """The bug: a trial run in which no step ran passes as proof of a version, because nothing failed."""
     patch.setattr(refusal, "_unreached", lambda new: [])
     patch.setattr(refusal, "_silent", lambda *given: [])
 

@@ -84,7 +84,7 @@ def _judges_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
         return claim(applier, record)
 
     def refuse(applier: Applier, record: Any, begun: Any) -> None:
-        """Refuses no claim of an apply here, because with this bug only ``by_own_clock`` decides about the claim."""
+        """Refuses no claim. With this bug, ``by_own_clock`` alone decides who may claim an apply (execution)."""
 
     del begin
     patch.setattr(ModelHold, "take", take)

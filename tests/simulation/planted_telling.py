@@ -75,7 +75,7 @@ def _failed_is_silent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
-    """The bug: the message names the command that repeats an interrupted apply without most of its arguments.
+    """The bug: the message names the command to repeat after an interruption, but without most of its arguments.
 
     Only the verb and the processor are left.
     """

@@ -238,8 +238,8 @@ TIMERS: Plants = {
 }
 
 
-# -- commits of event time: only crashes and lost answers detect these bugs
-# -----------------------------------------------
+# -- windows and timers at a commit or an abort: only crashes and lost answers
+# -- of the broker detect these bugs
 
 
 def _places_survive_abort(patch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def _planned_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _noted_early(patch: pytest.MonkeyPatch) -> None:
-    """The bug: a failed stage is recorded as done."""
+    """The bug: a failed stage (step of a plan) is recorded as done."""
     original = Execution.__call__
 
     def call(self: Execution, processor: str, stage: Any, tell: Any) -> Any:
@@ -125,7 +125,7 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
-    """The bug: if the operator dies after the last stage, the apply (execution of a plan) stays open."""
+    """The bug: if the operator dies after the last stage (step), the apply (execution of a plan) stays open."""
     patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 

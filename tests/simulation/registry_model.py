@@ -52,7 +52,7 @@ FENCED_WRITES = ("record_action", "note_incident", "begin_attempt")
 
 
 _APPLY, _INCIDENT = tables.applies.c, tables.incidents.c
-#: An SQL query for the number of open applies and of open incidents that have a holder.
+#: An SQL query for the number of open applies (executions of plans) and of open incidents that have a holder.
 HOLDS = select(
     select(func.count())
     .select_from(tables.applies)
@@ -71,7 +71,7 @@ class Killed(BaseException):
 
 @dataclass
 class Judge:
-    """Tracks the holder of the processor from the registry's answers.
+    """Tracks the holder of the processor from the answers of Holdfast's registry.
 
     Raises InvariantBroken at the first answer that contradicts the record.
     """
@@ -95,13 +95,13 @@ class Judge:
         self.holder, self.token, self.beaten_s = actor, token, self.clock()
 
     def wrote(self, actor: str, what: str) -> None:
-        """The registry has answered that a write of this actor, which needs the hold, has taken effect."""
+        """Holdfast's registry has answered that a write of this actor took effect. Only a holder may write it."""
         if self.holder != actor:
             raise InvariantBroken("former holder", f"{what} by {actor} took effect; {self.holder} holds")
         self.beaten_s = self.clock() if what in ("beat", "note_stage") else self.beaten_s
 
     def gave_back(self, actor: str, what: str) -> None:
-        """The registry has answered that an actor has ended its hold on the processor."""
+        """Holdfast's registry has answered that an actor has ended its hold (claim) on the processor."""
         self.wrote(actor, what)
         self.holder = None
 
@@ -159,7 +159,7 @@ class Actor:
 
 
 class Turns:
-    """The registry for one actor. The actor yields before and after each call, and the judge gets each answer."""
+    """Holdfast's registry for one actor. The actor yields before and after each call. The judge gets each answer."""
 
     def __init__(self, of: Any, actor: Actor, *, held: bool = False) -> None:
         self._of, self._actor, self._held = of, actor, held
@@ -288,7 +288,7 @@ class Model:
         self._finish()
 
     def look(self) -> None:
-        """Check the registry's rows. At most one apply has a holder, and none has one while an incident is claimed."""
+        """Check the registry: never two applies (executions) have a holder, and never an apply and an incident."""
         ((held, claimed),) = self.registry._database.rows(HOLDS)
         if held and claimed:
             raise InvariantBroken("never both", f"{held} apply and {claimed} incident have a holder")
@@ -335,7 +335,7 @@ class Model:
                         actor.hold.check()
 
     def _finish(self) -> None:
-        """Check that one more actor, without faults, can end every open apply and incident."""
+        """Check that one more actor, without faults, can end every open apply (execution of a plan) and incident."""
 
         def live(actor: Actor) -> None:
             self._abandon(actor)
@@ -420,7 +420,7 @@ class _Work:
 
 @contextmanager
 def parts_of_the_model(patch: Any) -> Iterator[None]:
-    """While the block runs, recovery uses the model's holds, its work, and its view of dead processes."""
+    """While the block runs, recovery uses the model's holds, `_Work`, and the model's view of dead processes."""
     with patch.context() as here:
         here.setattr(recovery, "Hold", lambda: ModelHold(Actor.current()))
         here.setattr(recovery, "_Recovery", _Work)
@@ -437,7 +437,7 @@ def _seen_gone(name: str) -> bool:
 def first_broken(
     registry: Registry, seeds: range, set_clock: Callable[[float], None]
 ) -> tuple[int, InvariantBroken] | None:
-    """The first seed that breaks an invariant, with the error; None if all hold."""
+    """The first seed that breaks an invariant, with the error; None if no seed breaks one."""
     for seed in seeds:
         try:
             Model(registry, seed, 2 + seed % 4, set_clock).run()

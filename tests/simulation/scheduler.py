@@ -22,7 +22,8 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: If processes pass more points (places in calls) than this at one virtual time, one counts as looping without sleep.
+#: The number of points (places in calls) that all processes together may pass at one virtual time. After more points,
+#: a process counts as looping without sleep, and the simulation fails.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
@@ -187,7 +188,7 @@ class Simulation:
         self._instant = (-1.0, 0)
 
     def start(self, name: str, main: Callable[[SimulatedProcess], None]) -> SimulatedProcess:
-        """Add a process. The scheduler runs it from its next turn."""
+        """Add a process. It begins to run when the scheduler first chooses it."""
         process = SimulatedProcess(self, name, main)
         self.processes.append(process)
         self.note(name, "start")

@@ -43,7 +43,7 @@ def model_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class InMemory:
-    """A registry in memory, with a clock that the model sets."""
+    """Holdfast's registry in memory, with a clock that the model sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -215,7 +215,7 @@ def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypa
 
 @pytest.mark.thorough
 def test_every_kind_of_fault_strikes_in_some_of_a_hundred_schedules(seeds: SeedRunner, seen: Counter[str]) -> None:
-    kinds, seed = {kind.value for kind in Kind}, SHARE  # the seeds before it have run in this file
+    kinds, seed = {kind.value for kind in Kind}, SHARE  # the first test of this file runs the seeds below SHARE
     while kinds != set(seen) and seed < 100:
         seen.update(seeds.run(seed).struck)
         seed += 1

@@ -116,7 +116,8 @@ class TimedWorkload(Workload):
 
     Attributes:
         branches: The branches that the processor has, of ``BRANCHES``.
-        bare: Whether the only branch is a window, without other steps. The engine then computes the window by columns.
+        bare: Whether the only branch is a window, without other steps. The engine then computes the window by columns
+            (whole batches at once).
         ttl: How long values of the processor with timers last, ms.
     """
 

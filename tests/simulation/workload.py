@@ -43,7 +43,7 @@ STORES = ("first", "second")
 #: A store that both inputs feed. Only one of the processor's two versions has it; in this version, a task reads both.
 JOINT = "joint"
 
-#: Identifies one output: (partition, number of the message, stage).
+#: Identifies one output: (partition, number of the message, stage). The stage is the store of the step that sends it.
 OutputName = tuple[int, int, str]
 
 
@@ -52,7 +52,7 @@ class Spoilt(Exception):
 
 
 def newest(value: dict[str, Any], state: Any) -> dict[str, Any]:
-    """The additional step of the joined version: it stores the number of each key's newest message."""
+    """The step of the version with the additional store: it stores the number of each key's newest message."""
     state.set("newest", value["n"])
     return value
 
@@ -159,7 +159,7 @@ class Workload:
 
     @property
     def records_behind(self) -> int:
-        """An upper bound for the records behind ``group_by``."""
+        """An upper bound for the number of records in repartition topics (behind ``group_by``)."""
         return 0
 
     def stores_of(self, topic: str) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class Workload:
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
         """The processor; ``joined`` chooses the version with the additional store."""
         app = self.without_steps(_skip_spoilt, settings)
-        # The engine computes by columns only if outputs use its own JSON serializer.
+        # The engine computes by columns (in batches) only if outputs use its own JSON serializer.
         builtin = self.aggregated and self.form == "json"
         output = app.topic(OUTPUT, value_serializer="json" if builtin else Serializer(self.form))
         if not self.aggregated:
@@ -218,7 +218,7 @@ class Serializer:
         return text if self._form == "text" else forms.get(self._form, bytes)(text.encode())
 
 
-#: Aggregates that the engine computes by columns, except in batches with a message that fails.
+#: Aggregates that the engine computes by columns (whole batches at once), except in batches with a failing message.
 COLUMNS: dict[str, Aggregator] = {
     "p": Last("p"),
     "n": Last("n"),
@@ -231,7 +231,7 @@ COLUMNS: dict[str, Aggregator] = {
 
 
 class _ByStage:
-    """The key of an output: the stage that sends it."""
+    """The key of an output: its stage, the store of the step that sends it."""
 
     def __init__(self, store: str) -> None:
         self._store = store

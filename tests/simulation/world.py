@@ -182,7 +182,7 @@ class World:
         return app
 
     def _keeping(self, machine: Machine) -> dict[str, Any]:
-        """Options about state. The operator's state is in memory, because real files would outlive the simulation."""
+        """Options about state. The operator keeps state in memory, because real files would outlive the simulation."""
         if machine is self.operator:
             return {"state_backend": "memory"}
         return {"standby_replicas": self.schedule.standby_replicas}
@@ -295,7 +295,7 @@ class World:
             self.clock.call_at(at_s, self._let_a_client_raise)
         horizon_s = self.schedule.horizon_s
         self.others.call_at_their_times()
-        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` fails if no later event exists
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # `_until` needs a later event, so add one
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
@@ -333,7 +333,7 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Whether a marker is never written. Not if a foreign transaction is open, because nothing would end it."""
+        """Whether a marker is never written. False while a foreign transaction is open: nothing else would end it."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
@@ -459,7 +459,7 @@ class World:
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
 
     def _until_settled(self, final: FinalCheck) -> None:
-        # Behind group_by, each record may have its own commit, and a worker waits for the markers of each commit.
+        # Add time for group_by: each record may have its own commit, and a worker waits for the markers of each commit.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
         # Idle workers keep writing watermarks, so check each partition by itself; if task owners change, start again.
         everywhere = set(range(self.schedule.partitions))

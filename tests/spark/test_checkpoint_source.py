@@ -132,7 +132,7 @@ def test_python_readers_meet_the_damage_too(copies, tmp_path):
 
 
 def test_a_small_checkpoint_is_read_by_the_driver_and_a_larger_one_by_executors(spark, copies, monkeypatch):
-    # In a thorough run, another fixture changes this limit.
+    # Set the limit here, because another fixture changes it in a thorough run.
     monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", 64 << 20)
     plan = SimpleNamespace(
         store="a", partitions=[SimpleNamespace(partition=n, path=str(p)) for n, p in enumerate(copies)]

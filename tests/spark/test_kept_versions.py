@@ -107,7 +107,7 @@ def test_snapshots_are_found_by_their_tags_when_another_program_has_expired_the_
 ):
     spark, table = changelog.spark, table_name(changelog.processor, "s")
     made = snapshots(changelog, 3)
-    for _ in range(2):  # two versions of main without a manifest, the first of which expires
+    for _ in range(2):  # two versions of the branch main without a manifest; the first one expires
         commit_nothing(spark, table)
     expire_versions(spark, table, dt.datetime.now(dt.UTC) + LATER)
     seen = versions.Versions.of(spark, table)

@@ -199,7 +199,7 @@ DIED_AFTER = ["plan", "feed", "write", "audit", "history", "table", "record"]
 
 @pytest.mark.parametrize(
     "died_after",
-    # `make test` runs only this step, right after readers can see the new version
+    # in `make test`, runs die only after this step, when readers can already see the new version
     [step if step == "table" else pytest.param(step, marks=pytest.mark.thorough) for step in DIED_AFTER],
 )
 @pytest.mark.parametrize("wanted", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])

@@ -102,7 +102,7 @@ def test_an_object_store_that_goes_away_in_mid_write(remote_settings, s3, sessio
 
 @pytest.fixture
 def mounted(broker, unique, tmp_path):
-    """A driver with one snapshot whose warehouse is a 64 MiB file system, and a shell that sees the driver's mounts."""
+    """A driver whose warehouse is a 64 MiB file system with one snapshot, and a shell that sees the driver's mounts."""
     folder = tmp_path / "home" / "warehouse"
     folder.mkdir(parents=True)
     environment = {"HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_SPARK__MASTER": "local[2]"}

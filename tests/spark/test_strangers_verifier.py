@@ -53,9 +53,10 @@ class Store:
         kept.replace(path)
 
     def verify_with(self, changes: dict[str, Callable[[Any, Any], Any]]) -> Verdict:
-        """Return the verdict after a change of the versions' summaries.
+        """Return the verdict of ``docs/verify.py`` on a table whose metadata was tampered with.
 
-        For each tag, a function changes its manifest and link.
+        ``changes`` maps tags to functions. A function gets the manifest and the link (to the base) in the summary of
+        the tagged Iceberg snapshot, and changes them.
         """
         table = load_table(self.settings, self.changelog.processor, "s")
         path = Path(table.metadata_location.removeprefix("file:"))
@@ -74,7 +75,7 @@ class Store:
 
 
 def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[Any, Any], None]:
-    """Return a change of the end of partition 1. It applies to the manifest and, if ``linked``, also to the link."""
+    """Return a function that changes the end offset of partition 1 in a manifest and, if ``linked``, in the link."""
 
     def change(manifest: Any, link: Any) -> None:
         manifest["partitions"][1]["end"] = end(manifest["partitions"][1]["end"])
@@ -85,7 +86,7 @@ def ending_at(end: Callable[[int], int], *, linked: bool = True) -> Callable[[An
 
 
 def with_base(change: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
-    """Return a change of the base that the link names."""
+    """Return a function that changes the base (the version that it extends) in the link of a version."""
     return lambda manifest, link: link.update(base=change(link["base"]))
 
 

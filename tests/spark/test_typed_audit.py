@@ -205,7 +205,7 @@ def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read
     table = quarantine_name(changelog.processor, "s")
     rows = changelog.spark.table(quoted(table)).where(f"snapshot_id = '{made.manifest.snapshot_id}'")
     assert {row["attempt"][:6] for row in rows.collect()} == {"audit_"}
-    # the rows that the other attempt wrote
+    # rows as another attempt at the snapshot would have written them
     other = rows.selectExpr("* EXCEPT (attempt, snapshot_id)")
     write_quarantine(changelog.spark, table, other.union(other), made.manifest.snapshot_id, "audit_other")
     assert quarantined(changelog)[made.manifest.snapshot_id] == 3

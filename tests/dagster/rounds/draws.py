@@ -25,7 +25,7 @@ STATUSES = ("QUEUED", "STARTING", "STARTED")
 STRIKES: tuple[tuple[Victim, Fault], ...] = tuple(
     (victim, fault) for victim in ("operator", *VICTIMS) for fault in get_args(Fault)
 )
-#: The number of heartbeats during the apply of a verb. Applies of all other verbs send many heartbeats.
+#: The number of heartbeats while a verb (operator command) is executed. All other verbs send many heartbeats.
 SIGNS: Mapping[Verb, int] = {"provision": 4, "compact": 4, "clear key": 6, "clear partition": 6}
 KEYS = 6
 PARTITIONS = 2
@@ -35,7 +35,7 @@ PARTITIONS = 2
 class Draw:
     """The random choices of one round.
 
-    The holder of an apply or an incident is the process that works on it; it sends heartbeats.
+    The holder of an apply (execution of a plan) or an incident is the process that works on it. It sends heartbeats.
 
     Args:
         seed: The seed from which all other values are drawn.
@@ -83,8 +83,8 @@ class Draw:
 def drawn(seed: int) -> Draw:
     """Draw the choices of a round from its seed.
 
-    Victims, faults and verbs rotate. The first 24 seeds have each victim with each fault twice, and the operator four
-    times.
+    Victims, faults and verbs (operator commands) rotate. The first 24 seeds have each victim with each fault twice, and
+    the operator four times.
     """
     dice = random.Random(seed)
     victim, fault = STRIKES[seed % len(STRIKES)]

@@ -13,8 +13,8 @@ from typing import Literal
 from holdfast.infra.database.lease_times import SILENT_S
 from tests.parts.postgres import PostgresServer
 
-#: A trigger on each table of the registry (Holdfast's database). A row of ``history`` is one change of an apply or
-#: incident.
+#: Triggers on three tables of the registry (Holdfast's database). A row of ``history`` is one change of an apply
+#: (execution of a plan) or incident, or one finished stage (step of a plan).
 _REGISTRY = """
 CREATE TABLE history (
     seq bigserial PRIMARY KEY, at double precision NOT NULL DEFAULT EXTRACT(EPOCH FROM clock_timestamp()),
@@ -48,7 +48,7 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE ON runs FOR EACH ROW EXECUTE FUNCTIO
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change of an apply or incident, or one finished stage.
+    """One change of an apply (execution of a plan) or incident, or one finished stage (step of a plan).
 
     ``at`` and ``beat_s`` are database times in seconds.
     """
@@ -65,7 +65,7 @@ class Event:
 
     @property
     def holding(self) -> str | None:
-        """The holder after this change; None once the apply or incident has ended."""
+        """The holder after this change. None once the apply (execution of a plan) or incident has ended."""
         return None if self.ended else self.holder
 
 
@@ -81,7 +81,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The time during which one process held an apply or incident. ``until`` is None if the process still holds it."""
+    """The time for which a process held an apply (executed plan) or incident. ``until``: None if it still holds it."""
 
     kind: str
     id: int
@@ -104,7 +104,7 @@ class History:
         self._dagster.close()
 
     def events(self, after: int = 0) -> list[Event]:
-        """Return the changes in the registry with a higher number than ``after``."""
+        """Return the changes in Holdfast's registry with a higher number than ``after``."""
         columns = "seq, at, kind, id, token, holder, beat_s, ended, word"
         rows = self._registry.execute(f"SELECT {columns} FROM history WHERE seq > {after} ORDER BY seq").fetchall()
         return [Event(*row) for row in rows]
@@ -121,7 +121,7 @@ class History:
 
 
 def holds_of(events: Iterable[Event]) -> list[Held]:
-    """All holds, in the order of their start."""
+    """All holds (times for which a process held an apply or incident), in the order of their start."""
     made: list[Held] = []
     present: dict[tuple[str, int], int] = {}
     for event in events:
@@ -142,7 +142,7 @@ def holds_of(events: Iterable[Event]) -> list[Held]:
 
 
 def broken_rules(events: Sequence[Event], is_dead: Callable[[str], bool]) -> list[str]:
-    """Return the violations of the rules for holds of one processor.
+    """Return the violations of the rules for holds (exclusive claims) of one processor.
 
     ``is_dead`` returns whether a holder was killed or has ended.
     """

@@ -145,8 +145,8 @@ class Round:
     def _until_free(self) -> None:
         """Wait until the operator can run a command.
 
-        This is possible if an interrupted apply can be resumed. Otherwise no process may hold the processor, and its
-        worker must run.
+        This is possible if an interrupted apply (execution of a plan) can be resumed. Otherwise no process may hold the
+        processor, and its worker must run.
         """
         free, deadline = self._is_free, Deadline(FREE_S)
         while not free() and not deadline.passed:
@@ -163,7 +163,7 @@ class Round:
             return False
         desired = registry.deployment(group)
         stopped = desired is not None and desired.desired == "stopped"
-        # recovery restarts the worker, unless the interrupted apply will start it
+        # recovery restarts the worker, unless the interrupted command will start it
         mended_by_us = any(_starts(each.plan) for each in begun)
         return mended_by_us or stopped or self._runs()
 

@@ -34,7 +34,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def databases(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Databases of the registry and of Dagster.
+    """Databases of Holdfast's registry and of Dagster.
 
     This fixture is requested before ``operated``, which uses the registry's database.
     """

@@ -136,9 +136,10 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
     assert now is not None
     assert (now.pid, now.code_version, now.phase) == (before.pid, version, "running")
     assert project.outcomes() == ["failed", "done"]
-    project.counted({b"k0": 10, b"k1": 10})  # the proof wrote nothing to Kafka
+    project.counted({b"k0": 10, b"k1": 10})  # the proof (trial run) wrote nothing to Kafka
 
-    # An operator process that is killed during the proof leaves the running version unchanged, and no process behind.
+    # An operator process that is killed during the proof (trial run) leaves the running version unchanged. It leaves no
+    # process behind.
     project.write(HEAD, NEVER_READY, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
     operator = subprocess.Popen(
         [sys.executable, "-m", "holdfast.orchestration.cli", "apply", "deploy", project.stream.group],

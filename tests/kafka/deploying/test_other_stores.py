@@ -161,6 +161,6 @@ def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_
     change(COUNTS)
     change(JOINED)
     change(COUNTS)
-    # The store `both` is dropped now. But both slots still have an old state folder of the tasks that shared this
-    # store.
+    # The store `both` is dropped now. But both slots (workers' places) still have an old state folder of the tasks that
+    # shared this store.
     change(JOINED, dropped=("both",))

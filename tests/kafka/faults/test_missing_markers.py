@@ -35,9 +35,9 @@ def committed_so_far(stream):
 def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
     own_broker, monkeypatch, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    # Let the broker restart with its former registration, as a broker that Holdfast does not start. At first the broker
-    # still believes that it leads its former partitions. So it completes ending transactions and aborts those that
-    # timed out. Then it has no partitions to lead, so it writes no marker.
+    # Without Holdfast's handling, the broker restarts with its former registration, like brokers that other programs
+    # start. At first the broker still believes that it leads its former partitions. So it completes ending transactions
+    # and aborts those that timed out. Then it learns that it leads no partition yet, so it writes no marker.
     monkeypatch.setattr(type(own_broker), "_decides_alone", False)
     monkeypatch.setitem(HASTE, "transaction.abort.timed.out.transaction.cleanup.interval.ms", 20)
     address = own_broker.address

@@ -63,9 +63,9 @@ def held(stream, waiting):
 
 @pytest.fixture
 def told_ends(monkeypatch):
-    """Return by partition the end offsets that the restore saw and did not stop at.
+    """Return by partition the end offsets at which the restore did not stop.
 
-    The restore polled again after it had seen such an end offset.
+    Each was reported by one of the restore's polls, and the restore polled again.
     """
     seen, polled_on = {}, {}
     poll = ChangelogConsumer.poll

@@ -195,7 +195,7 @@ def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: py
 def test_the_changelogs_of_another_installation_are_not_deleted(left: Left) -> None:
     """The other installation's group is ``<group>-eu``.
 
-    So the name pattern of the removed processor also matches its changelogs.
+    So the name pattern of the removed processor also matches the changelogs of the other installation.
     """
     signed, older = (f"{left.group}-eu-{store}-changelog" for store in ("totals", "seen"))
     for topic, writer in ((signed, f"{left.group}-eu"), (older, "")):

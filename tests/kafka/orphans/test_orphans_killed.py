@@ -156,7 +156,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
 
 @pytest.mark.thorough
 def test_a_deletion_that_takes_effect_after_the_plan_is_finished(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed command has requested the deletion of a topic. The repeated command must notice that it took effect.
+    """A killed command has requested the deletion of a topic. The next command must notice that the topic is gone.
 
     The brokers delete the topic only after the next plan is made.
     """

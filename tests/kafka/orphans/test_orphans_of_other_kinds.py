@@ -1,6 +1,6 @@
 """Other orphans (resources without an owner): tables, checkpoints in an object store, and state that was moved aside.
 
-The slot from which the state was moved aside is still in use.
+The slot (a worker's place) from which the state was moved aside is still in use.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
     shutil.rmtree(stream.state_dir)
     settings = load_settings(home=tmp_path / "home")
     settings.home.mkdir()
-    # this folder tells the command that the processor's name was used
+    # this folder shows the command that a processor with this name existed, so its topics are orphans
     (settings.paths.exports(stream.group)).mkdir(parents=True)
     registry = Registry(settings.registry)
     registry.migrate()

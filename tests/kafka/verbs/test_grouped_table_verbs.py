@@ -156,7 +156,8 @@ def test_groups_of_typed_rows_live_through_the_verbs(operated: Operated, capfd: 
     operated.do(Restore(group, source="changelog"))
     send({"k06": row(6, 9)})
 
-    # The action that the refusals recommend: count all rows again. Values are as if nothing had happened.
+    # The action that the refusals recommend: clear all state, and count all rows of the topic again. Then the groups
+    # are again those of all rows.
     before = {store: stored(operated, store) for store in TOGETHER | {"orders"}}
     operated.do(Stop(group))
     feed(operated, {"k07": row(7, 9)})

@@ -70,8 +70,8 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
     assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
 
-    # When a file is put back, the values of that time are first exported to another file. The undo command that is
-    # printed puts that other file back, so key-1 gets its value from before.
+    # Before a file is put back, the present values of its keys are exported to another file. The printed undo command
+    # puts that other file back, so key-1 gets the value that it had before.
     assert "FILE" not in plan.undo
     undo = next(note.text.partition(". Undo: ")[2] for note in done.notes if note.stage == "adopt_table")
     _, *words = shlex.split(undo.strip("`"))

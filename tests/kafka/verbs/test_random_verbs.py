@@ -29,7 +29,7 @@ KEYS = [f"key-{number}" for number in range(12)]
 
 
 class Sequence:
-    """One processor, the verbs that are applied to it, and the expected count of each key."""
+    """One processor, the verbs (operator commands) that are applied to it, and the expected count of each key."""
 
     def __init__(self, operated: Operated, random: Random) -> None:
         self.operated = operated

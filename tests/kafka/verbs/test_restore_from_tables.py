@@ -232,7 +232,7 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
 
 
 def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
-    """Kill the restore once in each stage: after the stage took effect, and before it is recorded.
+    """Kill the restore once in each stage (step of its plan): after the stage took effect, and before it is recorded.
 
     The restore is also killed once while it sends rows to the changelogs.
     """

@@ -231,13 +231,13 @@ def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
 
 
 def _clear_all_but_one_stage(wide: Operated) -> None:
-    """Clear all keys with a command that is killed after each stage.
+    """Clear all keys with a command that is killed after each stage (step of its plan).
 
-    Until the clear is resumed, other verbs are refused.
+    Until the clear is resumed, other verbs (operator commands) are refused.
 
     After the resume, a restart is accepted again.
     """
-    clear = wide.verbs.plan(Clear(wide.group, selection=Prefix("k")))  # all keys; `Everything` needs a stop
+    clear = wide.verbs.plan(Clear(wide.group, selection=Prefix("k")))  # all keys: Everything() would require a stop
     struck: set[str] = set()
     with pytest.raises(Killed):
         wide.verbs.apply(clear, confirmed=clear.hash, tell=killing_at_stages(struck))

@@ -169,6 +169,6 @@ class Lives:
 
 
 def topic_ids(parts: Collection[Any]) -> str:
-    """The topic id of the changelog from which a table version was made; it is the same for all its partitions."""
+    """The topic id of the changelog from which a table version was made. All partitions must have the same one."""
     (found,) = {part.topic_id for part in parts}
     return str(found)

@@ -20,8 +20,9 @@ from tests.spark.endurance.publishing_driver import PublishingDriver
 
 #: The shares of requests that maintain tables and that write past versions. The other requests are snapshots.
 MAINTENANCE_SHARE, PAST_SHARE = 0.06, 0.15
-#: Errors with which a snapshot may end while its owner is killed, cleared, rebuilt or gets another changelog. The
-#: snapshot was refused, or its executor was killed. A failed audit or an unclear history is never allowed.
+#: Errors with which a snapshot may end while the store's worker is killed, or the store is cleared, rebuilt or gets
+#: another changelog. The snapshot was then refused, or its Spark executor was killed. A failed audit or an unclear
+#: history is never allowed.
 REFUSALS = frozenset(
     {
         "ProcessorSilent",

@@ -128,7 +128,7 @@ class Actions:
         rows = past.state_at(life.spark, life.processor, STORE, at).select("store_partition", "key", "value").collect()
         seen = content_of({**row.asDict(), "key": bytes(row["key"]), "value": bytes(row["value"])} for row in rows)
         compare("past", seen, life.owner.held_at(at), f"the state at {at}")
-        life.owner.rebuild()  # the former changelog lacks the changed values
+        life.owner.rebuild()  # rebuild the changelog, which lacks the changed values
         self.published = False
 
     def meddled(self, changes: Any, event: str, pause: float) -> None:
@@ -223,7 +223,7 @@ class Actions:
         able = [run for run in alive if not isinstance(run.failure, NotCovered)]
         refused = [str(run.failure) for run in able if run.failure is not None]
         done = life.newest != before or len(refused) < len(able) or not able
-        # the dead run had already extended the history, so the refusal asks for another run
+        # The run was refused, because the dead run had already extended the history. The refusal asks for another run.
         if not done and runs[0].died:
             self.snapshot(Wanted.AUTO)
             done = life.newest != before

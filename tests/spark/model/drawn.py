@@ -40,7 +40,7 @@ def changes(names: Sequence[str] = NAMES) -> st.SearchStrategy[list[tuple[int, o
 #: Pauses between two actions. Most are within the compaction lag. Some are longer than the lag, the retention of
 #: tombstones, or the interval of full snapshots.
 pauses = st.sampled_from([1.0] * 3 + [60.0, 0.3 * HOUR, 2 * HOUR, 13 * HOUR, DAY, 4 * DAY])
-#: Pauses before maintenance. They differ in what maintenance keeps.
+#: Pauses before maintenance. What maintenance keeps depends on the length of the pause.
 ages = st.sampled_from([1.0, 2 * HOUR, 13 * HOUR, DAY, 2 * DAY, 4 * DAY])
 #: Pauses between the checkpoints of two partitions.
 apart = st.sampled_from([0.0, 0.0, 60.0, 0.3 * HOUR])

@@ -147,7 +147,10 @@ class Life:
         return plan
 
     def write(self, plan: SnapshotPlan, *, beside: bool = False) -> None:
-        """Write a planned snapshot, ``beside`` another run. It may be published even if this method raises an error."""
+        """Write a planned snapshot. ``beside``: at the same time as another run.
+
+        Even if this method raises an error, the snapshot may be published.
+        """
         self.unsure.add(plan.snapshot_id)
         spark = self.world.other if beside else self.spark
         result = steps.write_snapshot(spark, plan, source_of(self.log), self.claims, schema=self.schema)

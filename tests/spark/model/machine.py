@@ -23,7 +23,7 @@ from tests.spark.model.life import Life, World
 #: The number of lives (sequences of actions on a store) in a test case, and of test cases in a file. Each file may run
 #: in a separate test process with a separate JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: The number of lives in the test case of `make test`.
+#: The number of lives (sequences of actions on a store) in the test case of `make test`.
 SHORT = 1
 #: Timeout of a test case, in seconds. A life (sequence of actions on a store) takes seven seconds of CPU.
 PATIENCE_S = 3600
@@ -42,7 +42,7 @@ class Failure:
     told: tuple[str, ...]
 
     def text(self) -> str:
-        """The failure as text: the number of the life, the broken promise, and the actions that led to the failure."""
+        """The failure as text: the number of the life (sequence), the broken promise, and the actions before it."""
         return "\n".join([f"sequence {self.sequence} broke {self.promise!r}: {self.detail}", *self.told])
 
 

@@ -1,4 +1,7 @@
-"""Switches for promises (invariants) that the model checks. A promise that the product does not keep yet is False."""
+"""Switches for promises (invariants) that the model checks.
+
+The switch of a promise that the product does not keep yet is False.
+"""
 
 #: Readers of the branch main never see columns of an unpublished version. The run that wrote it may have died, may have
 #: lost against another run, or may still be running.

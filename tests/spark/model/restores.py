@@ -40,9 +40,10 @@ def topology_of(processor: str) -> Topology:
 
 
 def restore(life: Life, at: str, inputs: Inputs) -> tuple[Content, dict[int, int], int] | None:
-    """Plan a restore and read its rows, as a restore's stages do. Returns content, input positions and the version.
+    """Plan a restore and read its rows, as the stages (steps) of a restore do.
 
-    ``at`` is a tag, or ``latest``. Returns None if the restore is refused, and asserts that the refusal is right.
+    ``at`` is a tag, or ``latest``. Returns content, input positions and the version. Returns None if the restore is
+    refused, and asserts that the refusal is right.
     """
     seen = life.tables.seen(STORE)
     assert seen is not None

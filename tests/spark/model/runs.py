@@ -25,7 +25,7 @@ class Run:
     ended: bool = False
 
     def before_commit(self, words: str) -> None:
-        """Die if this commit is the last one. A dead run can't commit later, whatever its exception handlers try."""
+        """Die here if the run must not make this commit. A dead run can't commit later, whatever its handlers try."""
         self.commits += 1
         if self.dies_at is not None and self.commits >= self.dies_at:
             self.died_before = self.died_before or words[:60]

@@ -232,15 +232,17 @@ def _course(actions: str, **given: Any) -> Course:
 
 #: The numbers of the commits that a snapshot makes after its branch is created and before it is published.
 BRANCHED = st.integers(4, 9)
-#: A course in which a run dies after it has created a branch of an old version. Maintenance follows soon after.
+#: A course (list of actions) in which a run dies after it has created a branch of an old version. Maintenance follows
+#: soon after.
 OLD_HEAD = {"pause": 4 * DAY, "again": False, "crash.dies_at": st.integers(3, 5), "age": st.sampled_from([1.0, HOUR])}
-#: A course in which a run dies with values in quarantine. Maintenance runs when the run's branch already counts as
-#: dead.
+#: A course (list of actions) in which a run dies with values in quarantine. Maintenance runs when the run's branch
+#: already counts as dead.
 NEVER_PUBLISHED = {
     **{"inferred": True, "again": False},  # without typed columns, no value is unreadable
     **{"crash.dies_at": st.integers(6, 12), "age": 2 * DAY, "maintain.dies_at": None},
 }
-#: A course in which a restore of the oldest snapshot stays unfinished. Only this restore keeps that snapshot.
+#: A course (list of actions) in which a restore of the oldest snapshot stays unfinished. Only this restore keeps that
+#: snapshot.
 READ_OLD = {
     **{"wanted": Wanted.FULL, "work.tag": False, "restore.at": -1, "inputs": "snapshot", "then": "unfinished"},
     **{"age": 4 * DAY, "maintain.tag": False, "maintain.dies_at": None},
