@@ -49,7 +49,7 @@ def build_processor(
 ) -> dg.Definitions:
     """The assets and checks of one processor, without the assets of its topics, because processors share topics.
 
-    ``began`` has the same meaning as in ``build_assets``.
+    ``began`` is the time of the earliest deployment of any processor, at which the time partitions of tables begin.
     """
     topology = definition.topology
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]

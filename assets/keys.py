@@ -11,7 +11,8 @@ from holdfast.assets import layers
 
 TOPICS, CHANGELOGS, PROCESSORS = layers.TOPICS, layers.CHANGELOGS, layers.PROCESSORS
 STATE, WAREHOUSE, OPERATIONS = layers.STATE, layers.WAREHOUSE, layers.OPERATIONS
-#: Value of the tag ``layer`` for table maintenance, which runs at other times than snapshots.
+#: Value of the tag ``layer`` of maintenance assets. It differs from that of snapshots, because a separate job selects
+#: these assets by the tag.
 MAINTENANCE = "maintenance"
 PROCESSOR_TAG = layers.PROCESSOR_TAG
 #: The Dagster group of topics that no processor of this installation writes to.
@@ -66,7 +67,7 @@ def orphans_key() -> dg.AssetKey:
 
 
 def home_key() -> dg.AssetKey:
-    """The asset key of the files of this installation."""
+    """The asset key of the home folder, which has all files of this installation."""
     return dg.AssetKey([OPERATIONS, "home"])
 
 

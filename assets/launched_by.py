@@ -17,7 +17,7 @@ class Launched(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Dagster's identifier, 36 characters."""
+        """The run's id in Dagster, 36 characters."""
 
     @property
     def tags(self) -> Mapping[str, str]:
@@ -25,7 +25,7 @@ class Launched(Protocol):
 
 
 def actor_of(run: Launched) -> str:
-    """Returns a text that names the run, after the name of the person who launched it if that person is known."""
+    """A text that names the run; it begins with the name of the person who launched the run, if that is known."""
     name = f"dagster run {run.run_id}"
     person = run.tags.get(USER_TAG, "")
     return f"{person[:NAME_MAX]}, {name}" if person and AGAIN_TAG not in run.tags else name

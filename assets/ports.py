@@ -40,7 +40,7 @@ class Cluster(Protocol):
 
 
 class Verbs(Protocol):
-    """Plans and applies verbs, for example ``deploy``."""
+    """Makes and carries out plans for verbs (kinds of changes, such as ``deploy``)."""
 
     def orphans(self) -> OrphanFacts:
         """The facts of resources that no registered store owns."""
@@ -57,11 +57,11 @@ class Verbs(Protocol):
 
 
 class Machine(Protocol):
-    """The part of the resource ``Lifecycle`` that computing a rollout (how to run a processor) needs."""
+    """The part of the resource ``Lifecycle`` from which a rollout (how to run a processor) is computed."""
 
     @property
     def world(self) -> World:
-        """Access to supervisor, worker statuses and registry."""
+        """Access to supervisor, worker statuses and Holdfast's registry."""
 
     @property
     def project(self) -> Path:

@@ -36,7 +36,7 @@ ALL_ASSIGNED = "all_partitions_assigned"
 
 
 class DeployConfig(dg.Config):
-    """The timeout of a deployment, the stores that it may delete, and the confirmation."""
+    """The config of a run that deploys: timeout, stores that it may delete, and the plan's hash as a confirmation."""
 
     timeout_s: float = Field(default=120.0, description="Seconds until the deployment must process every partition.")
     dropped: list[str] = Field(default_factory=list, description="Stores whose state this deployment deletes.")

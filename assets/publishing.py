@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The result of one run that publishes table versions of a store."""
+    """The result of a run that publishes versions (Iceberg snapshots) of a store's table."""
 
     #: The new snapshot of the present state; None if the run only built versions for past times.
     current: SnapshotResult | None
@@ -48,7 +48,7 @@ class Published:
     changelog: ChangelogNow | None
     #: The versions for past times that the run built.
     past: tuple[PastVersion, ...]
-    #: All snapshots of the table, newest first.
+    #: The manifests of all Holdfast snapshots in the table, newest first.
     snapshots: tuple[SnapshotManifest, ...]
     #: The columns of the table, each as (name, SQL type, comment).
     columns: tuple[tuple[str, str, str], ...]

@@ -38,7 +38,7 @@ MATCHES_STATE = "matches_state"
 
 
 class SnapshotConfig(dg.Config):
-    """The config of a run: the source of the snapshot."""
+    """The config of a run: the source of the snapshot, and whether it reads all state or only new changes."""
 
     source: str = Field(
         default=Wanted.AUTO.value,
@@ -56,7 +56,8 @@ def snapshot_asset(
 ) -> dg.AssetsDefinition:
     """The asset of a store's warehouse table.
 
-    Its first time partition contains the time ``began``, unless the settings name the first partition.
+    Its first time partition contains the time ``began`` (of the earliest deployment), unless the settings name the
+    first partition.
     """
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen, began)

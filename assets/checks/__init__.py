@@ -1,1 +1,1 @@
-"""The asset checks. Each module converts a result of ``lifecycle`` or ``audits`` to a Dagster check result."""
+"""The asset checks. Each module converts results of package ``lifecycle`` or ``audits`` to Dagster check results."""

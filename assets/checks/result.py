@@ -46,7 +46,7 @@ class CheckResult:
         return self.sentence if self.passed else worded(self.sentence, self.expected, self.action)
 
     def result(self) -> dg.AssetCheckResult:
-        """The Dagster event that a run yields."""
+        """This result as the Dagster event that a run of the check yields."""
         return dg.AssetCheckResult(
             asset_key=self.key,
             check_name=self.name,
@@ -57,7 +57,7 @@ class CheckResult:
         )
 
     def evaluation(self, *, blocking: bool = False) -> dg.AssetCheckEvaluation:
-        """The Dagster event that a sensor or a job reports outside of a run of the asset."""
+        """This result as the Dagster event that a sensor or a job reports without a run of the check."""
         result = self.result()
         return dg.AssetCheckEvaluation(
             asset_key=self.key,

@@ -67,8 +67,9 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
     """The result of the check that a deploy recorded the processor's newest deployment in Holdfast's registry.
 
-    ``adopted`` describes how the processor was entered into an empty registry without a deploy (adopted); otherwise
-    empty. ``old`` is the finding that the registry lacks the newest deployment, otherwise None.
+    The registry is a database of deployments. After it was lost, a running processor can be adopted: it is entered into
+    the empty registry without a deploy. ``adopted`` describes the adoption; it is empty if there was none. ``old`` is
+    the finding that the registry lacks the newest deployment; None if it has the deployment.
     """
     key = keys.processor_key(processor)
     if old is not None:
@@ -131,7 +132,7 @@ def open_on(
 
 
 def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChecksDefinition]:
-    """The checks of topics, changelogs and registrations, as Dagster checks that can run on demand."""
+    """The checks of topics, changelogs and recorded deployments, as Dagster checks that can run on demand."""
     changelogs = [_changelog_check(each) for each in definitions if each.topology.changelogs]
     return [*_topic_checks(definitions), *changelogs, *(_registered_check(each) for each in definitions)]
 

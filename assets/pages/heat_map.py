@@ -10,6 +10,7 @@ from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
 # tidy: allow-crumb because this module is pure and draws a separate picture
+
 #: Maximum number of rows; if there are more, only the rows with the most differences are drawn.
 ROWS_MAX = 64
 _CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18
@@ -17,7 +18,7 @@ _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
 
 
 def heat_map(moments: Sequence[Moment]) -> str:
-    """A Markdown image of the heat map. A cell is green if all copies have equal keys in the bucket, red otherwise."""
+    """A Markdown image of the heat map. A cell (group of keys by hash) is green if all copies are equal, else red."""
     shown = list(moments)
     if len(shown) > ROWS_MAX:
         shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]

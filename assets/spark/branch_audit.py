@@ -2,11 +2,11 @@
 
 Keys and values must equal the worker's checkpoint. Without a checkpoint, they must equal the records that were read.
 Typed columns must equal the JSON values. A full snapshot compares the typed columns with the values that it parsed. An
-incremental snapshot adds the parsed values to the fingerprint of the base, so that an unexpected change of an unchanged
-row is found.
+incremental snapshot adds the parsed values to the fingerprint of the base. So the audit also finds an error in a row
+that the snapshot should not change.
 
-Spark SQL computes these fingerprints and the typed columns, so an error in that SQL would not show. For this reason,
-Python also reads the values of some rows with the model's own names (``assets.spark.typed_sample``).
+The same Spark SQL computes the typed columns and the expected fingerprints, so both can have the same error. For this
+reason, Python also reads the values of some rows, without that SQL (``assets.spark.typed_sample``).
 
 Invariants:
     - The code that computes the expected fingerprints is not the code that wrote the branch.

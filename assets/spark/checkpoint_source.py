@@ -128,7 +128,7 @@ class CheckpointSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns, which are the same for every store."""
+        """The columns of the rows that this data source reads; they are the same for every store."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -40,14 +40,14 @@ _ALIGNED = {
     # Without this setting, Spark could broadcast a small table, and a broadcast also moves rows between tasks.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-#: Spark settings for queries with few rows. Interpreting a plan is then faster than generating and compiling Java code.
-#: Adaptive planning is off, because the stages of the query are known before it runs.
+#: Spark settings for queries with few rows. Spark then interprets the query plan, because generating and compiling Java
+#: code takes longer. Adaptive planning is off, because the stages of the query are known before it runs.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-#: Maximum number of rows of a snapshot for which Spark interprets the plan instead of compiling it.
+#: Maximum number of rows of a snapshot for which Spark interprets the query plan instead of compiling it.
 FEW_ROWS = 50_000
 _CHANGES = "holdfast_changes"
 #: Maximum bytes of keys and values of changes that are joined in memory.
@@ -61,8 +61,8 @@ _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadc
 def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractContextManager[None]:
     """Context manager in which Spark joins tables by their partitions (``store_partition``), without an exchange.
 
-    ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS`` rows, Spark interprets the plan
-    instead of compiling it.
+    ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS`` rows, Spark interprets the query
+    plan instead of compiling it.
     """
     return _configured(spark, _ALIGNED if rows is None or rows > FEW_ROWS else _ALIGNED | _INTERPRETED)
 
@@ -190,7 +190,8 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 def from_table(rows: DataFrame) -> DataFrame:
     """Converts rows of the current table to the columns of folded changes (newest change of each key).
 
-    The rows get generation 0 (number of the changelog), so that every change from the changelog counts as newer.
+    The column ``generation`` has the number of the changelog, which rises each time the changelog is created again. The
+    rows get generation 0, so that every change from the changelog counts as newer.
     """
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value", f"json AS {DECODED}")

@@ -20,7 +20,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.buckets import BucketPrints
 
-#: SQL expression: the bucket of a row's key, from 0 to 255.
+#: SQL expression: the bucket of a row's key (a part of the key's hash), from 0 to 255.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
 #: SQL expression: the hash of a pair of key and value.
 _HASH = "xxhash64(key, value)"
@@ -100,8 +100,10 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
     """The fingerprints after a merge, computed from the fingerprints ``known`` before it.
 
-    The hashes of replaced rows are subtracted, and the hashes of merged rows are added. If ``typed`` (the result of
-    ``typed_hash``) is given, both frames must have the typed columns. ``replacing_sums`` explains the other arguments.
+    The hashes of replaced rows are subtracted, and the hashes of merged rows are added. ``before`` has the rows before
+    the merge, and ``changed`` the newest row of each changed key. ``live`` is an SQL condition that is true if a row of
+    ``changed`` has a value, so is no deletion. If ``typed`` (the result of ``typed_hash``) is given, both frames must
+    have the typed columns.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 
@@ -111,9 +113,9 @@ def typed_prints_after(
 ) -> tuple[Prints, dict[int, int]]:
     """The fingerprints after a merge, and a mapping from store partition to number of unreadable values.
 
-    One scan computes both.
-
-    ``prints_after`` explains the arguments. ``changed`` must also have the column ``why`` of ``type_rows``.
+    One scan computes both. ``known`` has the fingerprints before the merge, and ``before`` the rows before the merge.
+    ``changed`` has the newest row of each changed key, with the column ``why`` of ``type_rows``. ``live`` is an SQL
+    condition that is true if a row of ``changed`` has a value, so is no deletion.
     """
     rows = replacing_sums(changed, live, before, typed).collect()
     return _after(known, rows, typed), _strange(rows)

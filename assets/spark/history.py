@@ -206,10 +206,12 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 
 
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
-    """SQL condition that is true for changes in one of the offset ranges, from start to before end.
+    """SQL condition that is true for changes of one changelog generation with offsets in one of the ranges.
 
-    A row with op ``base`` replaces all records before its offset. So for such rows, ``start`` is excluded and ``end``
-    included. The condition has only comparisons, AND, OR and NOT, so that Iceberg can skip files without matching rows.
+    A changelog gets a new generation (number) when it is created again. A range includes its ``start``, but not its
+    ``end``. A row with op ``base`` replaces all records before its offset. So for such rows, ``start`` is excluded and
+    ``end`` included. The condition has only comparisons, AND, OR and NOT, so that Iceberg can skip files without
+    matching rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "

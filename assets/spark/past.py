@@ -98,7 +98,9 @@ def key_at(
     A deleted state has value None. A key given as text is encoded as UTF-8.
 
     Raises:
-        TableUnknown, NotCovered, MomentUnclear: For the same reasons as in ``state_at``.
+        TableUnknown: The store has no table.
+        NotCovered: The history lacks changes around that time.
+        MomentUnclear: A datetime without a zone.
     """
     prefix = key_prefix(message_key.encode() if isinstance(message_key, str) else message_key)
     rows = _changes_up_to(spark, processor, store, at).where(f"substring(key, 1, {len(prefix)}) = X'{prefix.hex()}'")
@@ -177,7 +179,7 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The schema with which the past version is written; if inferred, it has the typed columns that ``rows`` need.
+        """The schema with which the past version is written; an inferred one has the typed columns that ``rows`` need.
 
         The table already has these columns, because all rows of the history were published to the table.
         """

@@ -63,8 +63,8 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 def _unreadable(rows: DataFrame) -> DataFrame:
     """Returns the rows with an unreadable value: their column ``why`` has the reason and is not null.
 
-    The rows are selected by an explode, because Spark would evaluate a filter before the projections, and so parse each
-    value six times or more (SPARK-47672). Spark moves no expression before an explode.
+    The rows are selected by an explode, not by a filter. Spark would evaluate a filter before the projections, and so
+    parse each value six times or more (SPARK-47672). It moves no expression before an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

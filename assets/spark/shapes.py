@@ -57,7 +57,8 @@ class Shape:
     """The changes of columns that a table needs for a schema, and the schema version before and after these changes.
 
     The schema version of a table is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the
-    schema. ``again`` is true if unchanged rows have values for an added column, so that all rows must be written again.
+    schema. ``again`` is true if rows that did not change also have values for an added column. All rows must then be
+    written again.
     """
 
     before: int

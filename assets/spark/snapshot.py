@@ -293,7 +293,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
 
 
 def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
-    """Whether the newest Holdfast snapshot of the store is still the base, on which the plan builds."""
+    """Whether the newest Holdfast snapshot of the store is still the base (the snapshot on which the plan builds)."""
     return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 

@@ -169,7 +169,7 @@ def _apart(names: Iterable[str]) -> dict[str, str]:
 def _wire(kind: ColumnType, *, apart: bool = False) -> str:
     """The SQL type with which a column is parsed first; some columns are parsed as text and converted later.
 
-    ``apart`` has the same meaning as in ``_shape``.
+    With ``apart``, fields get names that differ even if upper and lower case are treated as the same.
     """
     match kind:
         case Number():
@@ -345,7 +345,7 @@ def _why_value(at: int, value: ValueSchema) -> str:
 
 
 def _misfit(value: ValueSchema) -> str:
-    """SQL: a text with the first column whose type does not fit the value; used only if a column does not fit."""
+    """SQL: a text that names the first column whose type does not fit the value, and shows the value."""
     shown = f"left(json, {SHOWN})"
     cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
     for column in value.columns:

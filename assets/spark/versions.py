@@ -120,7 +120,7 @@ class Versions:
         return None if text is None else Version(version, SnapshotManifest.decode(text), self.committed[version])
 
     def branches(self, prefix: str) -> list[str]:
-        """The branches whose names start with ``prefix``."""
+        """The branches of the table whose names start with ``prefix``."""
         return [name for name, (kind, _) in self.refs.items() if kind == "BRANCH" and name.startswith(prefix)]
 
 
@@ -199,6 +199,6 @@ def set_tag(spark: SparkSession, table: str, tag: str, version: int) -> None:
 
 
 def drop_branches(spark: SparkSession, table: str, names: Iterable[str]) -> None:
-    """Delete these branches if they exist."""
+    """Delete these branches of a table if they exist."""
     for name in names:
         spark.sql(f"ALTER TABLE {quoted(table)} DROP BRANCH IF EXISTS `{name}`")

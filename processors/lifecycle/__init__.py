@@ -1,4 +1,4 @@
 """Plans changes of processors, explains the plans, and applies them.
 
-Imports ``audits``, ``snapshots`` and ``engine``.
+It imports the packages ``audits``, ``snapshots`` and ``engine``.
 """

@@ -1,1 +1,1 @@
-"""Starts versions of processors, waits until they run, and rolls back. Imports ``plans``."""
+"""Starts versions of processors, waits until they run, and rolls back. It imports the package ``plans``."""

@@ -6,8 +6,8 @@
 Invariants:
     - Holdfast's own code and installed packages are never copied. The release of a definition that is in an installed
       package has no folder.
-    - Files that a definition reads but that a copy cannot contain are listed in ``left``, so that a plan can warn about
-      them.
+    - A copy cannot contain some of the files that a definition reads. They are listed in ``left``, so that a plan can
+      warn about them.
     - A file's name is its path below the folder that Python imports from. Symbolic links are not resolved.
 """
 
@@ -105,7 +105,10 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """The files and unresolved names that were found so far. ``files`` maps a path in the copied folder to its file."""
+    """The result so far of the search for files. ``files`` maps a path in the copied folder to the file to copy.
+
+    ``left`` and ``unseen`` are the fields of ``Code`` with these names.
+    """
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -133,12 +136,12 @@ class _Found:
     def _read(self, path: Path, root: Path, *, alone: bool) -> set[str]:
         """Adds the data files that a Python file names in strings; returns the top-level modules that it imports.
 
-        ``alone`` is whether the file is in no package, so that the files beside it are not copied with it.
+        ``alone`` is true for a file that is in no package. The other files of its folder are then not copied with it.
         """
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
-            return set()  # A file that cannot be parsed also fails when it is imported. That error names the reason.
+            return set()  # No error here: the import of this file fails later, with an error that names the reason.
         nodes = list(ast.walk(tree))
         from_here = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
         for name in _texts(nodes):

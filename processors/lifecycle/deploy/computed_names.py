@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 #: Names of functions that import a module; the first argument is the module's name or path.
 IMPORTING = frozenset({"import_module", "__import__", "run_module", "run_path"})
-#: Methods of a folder that list its files.
+#: Methods of ``pathlib.Path`` that list the files of a folder.
 _LISTING = frozenset({"glob", "rglob", "iterdir", "walk"})
 #: Functions that list the modules or the files of a folder, given as the first argument.
 _LISTING_FUNCTIONS = frozenset({"listdir", "scandir", "iter_modules", "walk_packages"})

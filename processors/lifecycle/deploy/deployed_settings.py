@@ -26,13 +26,13 @@ from holdfast.infra.system.process import environment_of
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
-#: The environment variable with the path of the home folder. Every worker of this home folder is started with it.
+#: The environment variable with the path of the home folder. It shows whether a process belongs to this home folder.
 _HOME = "HOLDFAST_HOME"
 _NONE: Mapping[str, int | None] = MappingProxyType({})
 
 
 class DeployedSettings:
-    """Reads and writes the settings with which each release (copy of the code) in this home folder was deployed."""
+    """Reads and writes the settings with which each release (copied code of a version) was deployed."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -99,15 +99,16 @@ class DeployedSettings:
 
     def forget(self, processor: str, release: str) -> None:
         """Delete the recorded settings of a release that was deleted."""
-        # A registry row can name a release folder outside of the home folder. Such a release has no settings file to
-        # delete.
+        # A row of Holdfast's registry can name a release folder outside of the home folder. Such a release has no
+        # settings file to delete.
         with suppress(PathOutside):
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables for workers of a release: its recorded settings, plus the secrets from ``present``.
 
-        Without recorded settings, all variables come from ``present``.
+        ``present`` has the environment variables for workers according to the settings now. Without recorded settings,
+        all variables come from ``present``.
         """
         recorded = self.read(processor, release)
         return dict(present) if recorded is None else as_recorded(present, recorded)
@@ -117,9 +118,9 @@ class DeployedSettings:
     ) -> tuple[str, ...]:
         """Texts, one for each setting that differs between ``present`` and the release or its running ``workers``.
 
-        ``workers`` maps a slot (place of one worker) to the process id of its worker, or to None. The settings of
-        running workers are compared, too. An interrupted deploy can record new settings while some workers still run
-        with the old ones.
+        ``present`` has the environment variables for workers according to the settings now. ``workers`` maps a slot
+        (place of one worker) to the process id of its worker, or to None. The settings of running workers are compared,
+        too, because an interrupted deploy can record new settings while some workers still run with the old ones.
         """
         own = (self.of_worker(processor, slot, pid) for slot, pid in workers.items())
         known = (self.read(processor, release), *own)

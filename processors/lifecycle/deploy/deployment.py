@@ -240,9 +240,9 @@ def settle(
 ) -> dict[str, ProcessorStatus]:
     """Watch a processor that was just started until every input partition progresses, at most ``settle_s`` seconds.
 
-    If an instance (worker) fails at its first messages, the deploy fails. A partition that only makes no progress does
-    not fail the deploy. A partition progresses when its committed offset has grown since the start of the watch, or
-    when its lag is 0. ``ready`` has the statuses of the instances when all of them ran.
+    If an instance (worker) fails at its first messages, the deploy fails. If a partition makes no progress, the deploy
+    does not fail. A partition progresses when its committed offset has grown since the start of the watch, or when its
+    lag is 0. ``ready`` has the statuses of the instances when all of them ran.
 
     Raises:
         DeploymentFailed: An instance ended or failed during the watch.
@@ -271,7 +271,7 @@ def _stop_other_versions(rollout: Rollout, world: World) -> None:
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
-    """Wait, at most ``rollout.warm_s`` seconds, until every worker has fetched the state of its future tasks."""
+    """Wait until every worker has fetched the state of the tasks that it will get; at most ``rollout.warm_s``."""
     began = time.monotonic()
     while True:
         statuses: dict[str, ProcessorStatus | None] = {}
@@ -314,7 +314,8 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
-    # ``apply`` returns True if it stopped the instance, because the command or the environment of the program changed.
+    # The supervisor stops the instance if the command or the environment of its program changed. Then ``apply`` returns
+    # True, and the step is decided again.
     if world.deployer.apply(spec):
         step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSetti
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
-#: Seconds between two checks of a condition.
+#: Seconds between two status requests while a deploy waits for workers.
 POLL_S = 0.2
 #: Maximum seconds to repeat the status request to a live instance; after this time, the instance counts as silent.
 PATIENCE_S = 5.0
@@ -57,7 +57,7 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
 
 
 def _is_other(slot: str, rollout: Rollout, program: ProgramStatus | None, world: World) -> bool:
-    """Whether the supervisor's program, or the settings of its present process, differ from those of the deployment."""
+    """Whether the supervisor's program or the running worker's settings differ from ``rollout`` (how to run them)."""
     if world.deployer.differs(rollout.program(slot, world)):
         return True
     book = DeployedSettings(world.paths)
@@ -93,7 +93,8 @@ def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> Proces
     if not program.exit_status or program.started_at is None:
         return None
     failure = source.last_failure()
-    # The supervisor reports times in whole seconds, so a difference of up to one second is accepted.
+    # Ignore a failure of an earlier process. The supervisor reports times in whole seconds, so a difference of up to
+    # one second is accepted.
     if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
         return None
     return failure

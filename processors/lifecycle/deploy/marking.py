@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
-    """Copy the registry's record of a processor's deployment to a file (its mark).
+    """Copy the record of a processor's deployment from Holdfast's registry to a file (its mark).
 
     A failed write raises no error; it is only logged.
     """
@@ -59,7 +59,9 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """Returns a deployment that the mark file or the changelogs record, but Holdfast's registry lacks; otherwise None.
+    """Returns a deployment that Holdfast's registry lacks, but that a mark or the changelogs record; otherwise None.
+
+    A mark is a file with a copy of a deployment's row in the registry.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -68,9 +70,10 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """Returns the same as ``behind`` (a deployment that Holdfast's registry lacks).
+    """Returns a deployment that Holdfast's registry lacks, as ``behind`` does; otherwise None.
 
-    ``known`` is the registry's deployment, which the caller has just read.
+    Only if ``known``, the deployment that the caller has just read from the registry, seems outdated, the registry is
+    read again.
     """
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)

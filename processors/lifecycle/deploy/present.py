@@ -22,9 +22,9 @@ def slots_present(processor: str, world: World) -> tuple[str, ...]:
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots (one for each worker) that have a live process but are missing in ``recorded``, the registry's slots.
+    """The slots (one for each worker) that have a live process but are missing in ``recorded``.
 
-    Empty if the supervisor does not run.
+    ``recorded`` has the slots in Holdfast's registry. The result is empty if the supervisor does not run.
     """
     if not world.deployer.running():
         return ()
@@ -61,9 +61,9 @@ def pids_at_work(processor: str, world: World) -> dict[str, int | None]:
 def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[str, ...]:
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
-    All these programs are stopped together, so that the consumer group rebalances only once. The supervisor's list
-    names the programs, because after a killed apply (execution of a plan) Holdfast's registry has only the slots of the
-    new deployment.
+    All these programs are stopped together, so that the consumer group rebalances only once. Their names come from the
+    supervisor, because Holdfast's registry may lack their slots. After a killed apply (execution of a plan), it has
+    only the slots of the new deployment.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

@@ -57,9 +57,9 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Creates release folders, and records them in ``book``, Holdfast's registry (database of deployments).
+    """Creates release folders, and records them in ``book``, the part of Holdfast's registry about releases.
 
-    Keeps the newest ``kept`` releases per processor.
+    ``kept`` is the number of releases that are kept for each processor.
     """
 
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
@@ -103,8 +103,8 @@ class ReleaseFolders:
 
         Releases that never worked are deleted first. Three kinds of releases are never deleted, because plans name them
         as the way to undo a change: those in ``keep``, the last two releases that worked, and the release that a
-        rollback would start. If a row in the registry (database of deployments) names the folder of another release,
-        the row is deleted with a warning, and the folder remains.
+        rollback would start. A row in the registry (database of deployments) may name a folder that is not the
+        release's own. Then the row is deleted with a warning, and the folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]

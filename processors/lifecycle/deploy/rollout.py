@@ -42,7 +42,7 @@ class Rollout:
     #: Whether only the number of slots (places of workers) changes. If so, a worker that already runs the version is
     #: not restarted.
     rescale: bool = False
-    #: Maximum seconds that workers may take to fetch the state of tasks that a rescale gives them; 0 for no wait.
+    #: Maximum seconds that workers may fetch the state of their new tasks if the number of workers changes; 0: no wait.
     warm_s: float = 0.0
 
     def program(self, slot: str, world: World) -> ProgramSpec:

@@ -1,4 +1,4 @@
-"""Starts and stops processors for the stages (steps) of a plan. Implements ``execution.Runner`` on top of a deployer.
+"""Starts and stops processors for the stages (steps) of a plan. Implements ``execution.Runner`` with the supervisor.
 
 Invariants:
     - A worker that already runs the version and settings of the stage is not restarted, so a repeated stage changes
@@ -31,7 +31,8 @@ from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: Environment variables that ``rollout_of_release`` sets itself, so that only the release's definition is imported.
+#: Environment variables that the function ``rollout_of_release`` sets. They override the settings of a deployment, so
+#: that a worker imports only the definition of its release.
 _OF_RELEASE = ("HOLDFAST_PROCESSORS",)
 #: Minimum timeout, in seconds, for the start of the previous release after a failure.
 BACK_S = 300.0
@@ -70,7 +71,7 @@ def rollout_of_release(
 
 
 class DeployedProcessors:
-    """Starts, stops and rolls back processors through a deployer.
+    """Starts, stops and rolls back processors through the supervisor.
 
     Args:
         world: Access to the supervisor, Holdfast's registry and the workers.
@@ -180,11 +181,10 @@ class DeployedProcessors:
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
-        """Returns the description of how to run the version.
+        """Returns ``rollout`` (how to run the version) with the settings that this stage needs.
 
-        A stage of a deploy gets the present settings, and records them.
-
-        For all other stages, ``rollout`` is returned unchanged.
+        For a stage with fresh settings, these are the present settings, which are also recorded. For all other
+        stages, ``rollout`` is returned unchanged.
         """
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
@@ -205,7 +205,8 @@ class DeployedProcessors:
     ) -> ApplyFailed:
         """Start the previous release again after a failure; returns the error to raise.
 
-        ``others`` is true if the failed deploy gave the workers other settings than the recorded ones.
+        ``others`` is true if the failed deploy changed the settings of the release. If there is no earlier release, the
+        same release is then started again with its former settings.
         """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:

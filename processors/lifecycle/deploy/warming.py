@@ -1,6 +1,6 @@
 """Changes the number of workers: first the future owners of tasks fetch the state; then the group rebalances once.
 
-The steps of a change, which is announced in a file:
+A file announces the change to all workers. The states of the change:
 
 announced ──all workers prepared, or time is up──► joining (new workers join, others are stopped) ──► ended
 """
@@ -48,7 +48,7 @@ def change_of_workers(
 
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
-    """Allow the new workers to join the consumer group, by a change in the file that announces them."""
+    """Allow the new workers to join the consumer group, by writing this to the file that announces the change."""
     record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 

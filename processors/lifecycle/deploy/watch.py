@@ -1,9 +1,9 @@
-"""Judges a processor's version that was just started: does it process input, and are too many messages dead letters?
+"""Judges a version that was just started: does it process input, and do too many messages become dead letters?
 
 Invariants:
     - The functions are pure: they get statuses and return a verdict.
-    - If the previous version also sent half or more of its messages to dead letters, this is no failure of the new
-      version.
+    - Dead letters do not count as a failure of the new version if the previous version also sent half or more of its
+      messages to dead letters.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
     """The counts of the workers that were just started, if half or more of their messages went to dead letters.
 
-    Otherwise None.
-
-    Also None if the previous version, whose counts are ``former``, sent at least half of its messages to dead letters.
+    None if fewer messages did. Also None if the previous version, whose counts are ``former``, sent at least half of
+    its messages to dead letters.
     """
     now = counted(status for slot, status in statuses.items() if slot in started)
     return now if now.is_failing and not former.is_failing else None

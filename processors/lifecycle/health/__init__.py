@@ -1,1 +1,1 @@
-"""Judges the health of changelogs, topics and restore rehearsals. Imports the module ``ports``."""
+"""Judges the health of changelogs, topics and restore rehearsals. It imports the module ``ports``."""

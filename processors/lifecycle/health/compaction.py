@@ -252,9 +252,10 @@ def _lag(expected: TopicSpec, topic: str, config: Mapping[str, str]) -> Iterator
 
 
 def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) -> Iterator[CompactionProblem]:
-    """The problems with transactions that block the last stable offset.
+    """The problems of partitions whose last stable offset a transaction blocks.
 
-    Records after the last stable offset are neither compacted nor read.
+    Records after the last stable offset are not compacted, and a consumer that reads committed records does not get
+    them.
     """
     where = (
         f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
@@ -314,8 +315,8 @@ def _not_compacted(
 ) -> Iterator[CompactionProblem]:
     """The problems of a partition that has overdue records, or more records than its configuration allows.
 
-    ``explained`` is true if another problem of the topic already explains the additional records. The action is then to
-    repair that problem first.
+    An overdue record was overwritten long ago, but compaction has not removed it. ``explained`` is true if another
+    problem of the topic already explains the additional records. The action is then to repair that problem first.
     """
     cleaner = (
         "Repair the problem above first; it blocks compaction."

@@ -180,9 +180,10 @@ def _sampled(part: PartitionSpan, windows: Sequence[Window], bound_ms: int | Non
 
 
 def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
-    """The time (ms since 1970) before which overwritten records must have been removed.
+    """The timestamp (ms since 1970) below which compaction must have removed overwritten records by now.
 
-    None if the topic sets no limit.
+    A record is overdue if it and a later record of its key are both older than this. None if the topic's configuration
+    sets no limit.
     """
     lag = int(config.get("max.compaction.lag.ms", str(_NEVER_MS)))
     segment = min(int(config.get("segment.ms", str(_NEVER_MS))), lag)
@@ -194,8 +195,8 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
     """The offsets at which samples of a partition begin.
 
-    The samples are evenly spaced from ``start``. One more sample ends at the offset ``at_bound``. A small partition is
-    read as one sample.
+    The samples are evenly spaced from ``start``. One more sample ends at ``at_bound``, the first offset that is too
+    young to be overdue. A small partition is read as one sample.
     """
     if end <= start:
         return []

@@ -123,7 +123,10 @@ def owners(settings: Settings) -> tuple[Owner, ...]:
 
 
 def _stores(settings: Settings) -> list[Owner]:
-    """The kinds of files that settings can move to another machine; only those on this machine are returned."""
+    """Holdfast's registry, the checkpoint store and the warehouse, as kinds of files, if they are on this machine.
+
+    Settings can place each of the three on another machine.
+    """
     found = []
     if not settings.registry_url or settings.registry_url.startswith("sqlite:///"):
         file = Path(settings.registry.removeprefix("sqlite:///"))
@@ -156,7 +159,7 @@ def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
 def judge_room(used: Sequence[Used], min_percent: float) -> Verdict:
     """Whether every disk has at least ``min_percent`` of its space free.
 
-    The sentence names the kind of files that uses the most space on the disk with the least free space.
+    The sentence of the verdict names the kind of files that uses the most space on the disk with the least free space.
     """
     tightest = min(used, key=lambda each: each.room.free_percent).room
     on_it = [each for each in used if each.room == tightest]

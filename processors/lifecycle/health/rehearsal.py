@@ -46,7 +46,7 @@ from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
-#: The name of rehearsals in the registry's list of actions (field ``verb``).
+#: The name of rehearsals in the list of actions in Holdfast's registry (field ``verb``).
 REHEARSE = "rehearse"
 #: Minimum free disk space, as a multiple of the state's size. During a compaction, RocksDB keeps the old and the new
 #: files.
@@ -94,7 +94,7 @@ class StoreRehearsal:
 
     @property
     def equal(self) -> bool:
-        """Whether both fingerprints are equal."""
+        """Whether the restored copy and the worker's checkpoint have the same fingerprint."""
         return self.restored == self.owned
 
 

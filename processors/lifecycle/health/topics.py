@@ -33,7 +33,7 @@ OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 TOPIC_EXISTS = "topic_exists"
 
-#: If a last stable offset stays below the end for more than this many seconds, the open transaction is not a worker's.
+#: If a last stable offset stays below the end for longer than these seconds, no live worker has the open transaction.
 #: A worker's transaction lasts at most 15 s. Kafka ends the transaction of a dead worker at most 10 s later.
 HELD_S = 28.0
 
@@ -179,7 +179,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """Returns the topic id that the state was built from. ``seen`` is the present id; it differs after a recreation."""
+    """Returns the topic id that the state was built from; ``seen`` is the id of the topic that exists now."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen

@@ -1,4 +1,4 @@
 """Lists, archives and deletes orphans, which are resources (topics, folders, tables, ...) without an owner.
 
-Imports ``world`` and ``deploy``.
+It imports the packages ``world`` and ``deploy``.
 """

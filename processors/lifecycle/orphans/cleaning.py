@@ -225,10 +225,10 @@ class OrphanCleaning:
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
-        """Ends a stage without a change, because its resource no longer exists.
+        """The result of a stage whose orphan (resource without an owner) was not found, because it no longer exists.
 
         Raises:
-            OrphanOwned: The resource exists, so it has an owner again.
+            OrphanOwned: The resource exists, but is no orphan: it has an owner again.
         """
         named = Orphan(stage.kind, stage.name, "", "")
         if self._thing(stage.kind, stage.name).look(named).facts is None:

@@ -114,7 +114,7 @@ def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
 
 
 def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:
-    """The names of all present and former processors that the registry, the home folder or the archives record."""
+    """The names of all present and former processors in Holdfast's registry, the home folder or the archives."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
@@ -131,14 +131,14 @@ def _state(root: Path) -> Iterator[StateEntry]:
         for slot in _folders(group):
             in_use = peek.in_use(slot)
             for entry in sorted(slot.iterdir()):
-                # Only state of tasks is listed, not the own files of the slot (place of one worker), such as its lock,
-                # and no temporary entries.
+                # Only the state of tasks is listed. The files of the slot (place of one worker) itself, such as its
+                # lock, and temporary entries are left out.
                 if entry.name not in SLOT_FILES and not entry.name.startswith("."):
                     yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
 
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
-    """Maps (processor, task) to the bytes of its checkpoints; the task is empty for folders on this machine."""
+    """Maps (processor, task) to the size of its checkpoints in bytes; the task is empty for folders on this machine."""
     found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)

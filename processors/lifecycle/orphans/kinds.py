@@ -179,7 +179,7 @@ class GroupThing(Thing):
 class FolderThing(Thing):
     """Reads, copies and deletes folders and files on this machine that have no owner.
 
-    The facts are the number of files, their bytes, and a digest of names, sizes and times.
+    The facts are the number of files, their total size, and a digest of names, sizes and times.
 
     Args:
         place: Function of the name of an orphan (resource without an owner) that returns its path.
@@ -318,7 +318,7 @@ class TableThing(Thing):
         return Look(facts, "", "" if found.rows is None else count_of(found.rows, "row"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Returns rows, bytes and facts of the table for the manifest; writes no file."""
+        """Returns number of rows, size and facts of the table, for the copy's manifest; writes no file."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
 
@@ -333,7 +333,7 @@ class TableThing(Thing):
         self.finish(orphan.name, leftovers, orphan=True)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the listed files after the table was dropped from the catalog; no other table uses these files."""
+        """Delete the files in ``leftovers`` after the table was dropped from the catalog; no other table uses them."""
         now = table_facts(self._settings, _in_catalog(name))
         if now is None or now.uuid != leftovers["uuid"]:
             delete_files(self._settings, _in_catalog(name), leftovers["files"])
@@ -359,7 +359,7 @@ def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
-    """Number and bytes of the files in a folder (or of one file), and a digest of names, sizes and change times."""
+    """Number and total size of the files in a folder (or of one file), and a digest of names, sizes and times."""
     hashed, count, size = hashlib.sha256(), 0, 0
     for each in [path] if not path.is_dir() else sorted(path.rglob("*")):
         told_of = each.lstat()

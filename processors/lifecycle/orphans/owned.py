@@ -102,8 +102,8 @@ class Found:
     """All resources that were found on this machine and in Kafka, with or without an owner.
 
     ``signed`` has the topics whose records were read. The function ``candidates`` lists the topics whose records must
-    be read. ``checkpoints`` maps (processor, task) to bytes; checkpoint folders have an empty task. ``tables`` have
-    names such as ``holdfast.<namespace>.<table>``.
+    be read. ``checkpoints`` maps (processor, task) to the size of its checkpoints in bytes; the task is empty for
+    folders on this machine. ``tables`` has names such as ``holdfast.<namespace>.<table>``.
     """
 
     topics: Sequence[str] = ()
@@ -210,7 +210,7 @@ def _forsaken(known: Known, processor: str) -> bool:
 
 
 def _processor(name: str) -> str:
-    """The processor to which a name belongs: ``orders`` for ``orders`` and its shadow ``orders--rebuild-totals``."""
+    """The processor of a name: ``orders`` for ``orders`` and for its shadow (second run) ``orders--rebuild-totals``."""
     return name.partition(_SHADOW)[0]
 
 
@@ -219,7 +219,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
     for topic, by_name in candidates(known, found.topics).items():
         signed = found.signed.get(topic, Signed())
         if any(_processor(writer) not in names for writer in signed.writers):
-            continue  # The topic belongs to a processor of another installation.
+            continue  # A processor of another installation wrote the topic's records.
         whys = {name: _unowned(known, name, topic) for name in sorted(signed.writers) or [by_name]}
         if all(whys.values()):
             name, why = next(iter(whys.items()))

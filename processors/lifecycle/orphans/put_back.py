@@ -108,8 +108,8 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
         ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
     elif state is not None and state.topic_id:
         ours = state.topic_id == there.topic_id
-    # An earlier run may have created the topic, and then have been killed before it recorded the topic id. An empty
-    # topic is treated as this topic.
+    # An earlier run may have created the topic, and then have been killed before it recorded the topic id. So if a
+    # put-back has begun, an empty topic with this name counts as created by that run.
     else:
         ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
     if state is None or not ours:

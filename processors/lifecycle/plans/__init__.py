@@ -1,4 +1,4 @@
-"""Requests of operators, and the plans that carry them out: facts, stages, hash, explanation, apply.
+"""Requests of operators, and their plans: the facts, the stages (steps), the explanation, and the execution of a plan.
 
-Imports ``ports``.
+It imports the module ``ports``.
 """

@@ -187,7 +187,7 @@ class Applier:
     hold: Hold = field(default_factory=Hold)
 
     def apply(self, plan: Plan) -> Applied:
-        """Carry out a plan that ``check_shown`` accepted, or resume the open apply of the same request.
+        """Carry out a plan that ``check_shown`` accepted, or resume the open apply (execution) of the same request.
 
         Raises:
             ApplyInProgress: Another apply of the processor is open.
@@ -236,7 +236,7 @@ class Applier:
         """End an open apply without its remaining stages; returns False if the apply had already ended.
 
         An apply is the execution of a plan. Workers that the apply paused are resumed, and its shadow or temporary
-        topic is removed. If another version of Holdfast wrote the plan, the plan is unreadable, so neither happens.
+        topic is removed. A plan that another version of Holdfast wrote is unreadable; then only the apply is ended.
         Workers that the apply started paused are started normally or stopped, as the plan's remaining stages specify.
         Workers whose state is only partly changed are stopped. ``tell`` receives the progress, and a list of what the
         apply leaves behind.
@@ -263,7 +263,7 @@ class Applier:
         return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
     def _end_for_workers(self, record: ApplyRecord, begun: Plan) -> None:
-        """Resume or stop the workers of an abandoned apply, and remove the apply's temporary resources."""
+        """Resume or stop the workers of an abandoned apply (plan execution), and remove its temporary resources."""
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -277,8 +277,8 @@ class Applier:
                 except HoldLost as lost:
                     raise _lost(record) from lost
                 except NotStarted as failed:
-                    # The workers' state needs no further stage, so the apply ends. Recovery then starts the workers, or
-                    # names the action that does.
+                    # The workers' state needs no further stage, so the apply ends although workers did not start.
+                    # Recovery then starts them, or names the action that starts them.
                     self.tell(f"{stage.says}: {failed} Recovery continues with them.")
                     continue
                 except HoldfastError as failed:
@@ -357,7 +357,7 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # The process may stay alive after this error. It releases its lease here. Otherwise other runs could
+                # The process may stay alive after this error, so the lease is released here. Otherwise other runs could
                 # resume the apply only after ``SILENT_S`` seconds.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
@@ -394,7 +394,7 @@ class Applier:
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether this run may continue the apply, because no other live run held it when the record was read."""
+    """Whether this run may continue the apply (plan execution): no other live run held it when its record was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

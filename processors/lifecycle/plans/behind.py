@@ -48,7 +48,7 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The finding as text."""
+        """The finding as text, with the deployment numbers in Holdfast's registry and in the newer record."""
         has = "no deployment of it" if self.here is None else str(self.here)
         where = "in its changelogs" if self.mark is None else "beside its releases"
         return (
@@ -63,7 +63,7 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def basis(self) -> dict[str, Any]:
-        """The values of this finding that are included in the hash of a plan."""
+        """The values of this finding from which the hash of an ``adopt`` plan is computed."""
         return {"here": self.here, "seen": self.seen}
 
 

@@ -58,7 +58,7 @@ class Owners(Protocol):
     """Sends commands to the workers that own a processor's state. No other process may change this state."""
 
     def read_again(self, processor: str, stage: stages.ReadAgain, tell: ProgressLog) -> None:
-        """Set the input offsets of tasks without state."""
+        """Set the input offsets of tasks without state, so that they read input again."""
 
     def clear(self, processor: str, stage: stages.ClearKeys, tell: ProgressLog) -> tuple[int, tuple[str, ...]]:
         """Delete the selected keys; returns their number, and the paths of the files with the deleted entries."""
@@ -148,8 +148,8 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                # If input offsets were set back, the worker reads the input again, which restores the keys. So no
-                # command is printed that writes the exported keys back.
+                # If input offsets were set back, the worker reads the input again, which restores the keys. So the
+                # result does not name the command that writes the exported keys back.
                 undo = "" if stage.positions or not stage.can_be_undone else put_back_by(processor, paths)
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():

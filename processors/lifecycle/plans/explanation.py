@@ -51,7 +51,7 @@ def counted_by(counted: Counted) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names in backticks, for example ```a`, `b```."""
+    """Names as text, each in backticks, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 

@@ -1,7 +1,7 @@
 """The facts that plans are made from: one frozen view of a processor's deployment, workers, topics and state.
 
 The facts are read in this order: the recorded deployment, running instances (workers), the group, topics with their
-offsets, local state. Each fact is judged with the facts that were read before it.
+offsets, local state. A fact is compared with facts that were read before it, for example local state with offsets.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
@@ -284,7 +284,7 @@ class FactSource(Protocol):
         """Waits until the group's pending transactions have ended, and returns the committed offsets."""
 
     def ping(self) -> int:
-        """The number of brokers."""
+        """Sends a request to the brokers, and returns their number."""
 
     def names(self) -> Sequence[str]:
         """The names of all topics that this client may see."""
@@ -478,5 +478,5 @@ def partition_of(task: str) -> int:
 
 
 def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The entries of ``facts`` with these names, from which a plan's hash is computed; missing names are left out."""
+    """The entries of ``facts`` with these names; missing names are left out. A plan's hash is computed from them."""
     return {name: facts[name] for name in names if name in facts}

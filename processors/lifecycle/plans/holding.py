@@ -13,10 +13,12 @@ lost. The reasons why it is harmless, by port:
                         and workers with its own stage, and replaces a worker that does not match.
     owners              A worker carries out one command at a time. A clear carries the name of its stage
                         (``Hold.step``). Each task remembers this name in the transaction of the last deletes, so a
-                        second clear deletes nothing. Adopt and positions need a paused worker, and compare offsets.
-    topics              The next holder can repeat create, configure and delete without harm. Names of changelogs have
-                        no generation. So ``Topics.delete`` is called only for a topic that the plan names, and the
-                        workers' guard compares topic ids.
+                        second clear deletes nothing. The commands ``adopt`` and ``position`` are refused unless the
+                        worker is paused and their offsets exist.
+    topics              The next holder can repeat create, configure and delete without harm. A changelog that is
+                        deleted and created again has the same name. So a delete that comes late could delete the new
+                        topic. For this reason, ``Topics.delete`` is called only for a topic that the plan names, and
+                        workers compare topic ids before they use their state.
     dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
                         same transactions as the messages.
     table loaders       Each processor has one transactional id for them, so a new loader fences the former loader.

@@ -3,8 +3,8 @@
 Invariants:
     - A message is sent again only to a source topic of the processor, never to its repartition topics. All other
       letters are kept.
-    - A letter of unknown kind is kept, because it may be a window result, a timer or a scheduled time, which is no
-      message. Earlier versions of Holdfast wrote no header ``holdfast.kind``.
+    - A letter of unknown kind is kept, because it may not contain a message, but a window result, a timer or a
+      scheduled time. Earlier versions of Holdfast did not write the kind (header ``holdfast.kind``).
     - A message is sent without the headers about its failure. If the message fails again, its new letter has only the
       headers of the last failure.
 """

@@ -44,7 +44,7 @@ class Orphan:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes an archived copy: the original resource, and the copy's files (name -> bytes).
+    """Describes an archived copy: the original resource, and the copy's files (name -> size in bytes).
 
     ``facts`` are the facts of the original before the copy. If its present facts equal them, the original is
     unchanged. ``about`` has further details, for example a topic's configuration or a table's number of rows.

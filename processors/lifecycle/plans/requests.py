@@ -432,7 +432,7 @@ OfProcessor = (
 )
 #: Requests that use the recorded release, not the definition. They work even if the definition can't be imported.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
-#: Requests that never start a worker.
+#: Requests that never start a worker. So they are also allowed while another installation has workers in the group.
 NEVER_START = (Provision, Stop, Compact, Adopt, Replay)
 Request = OfProcessor | OfInstallation
 

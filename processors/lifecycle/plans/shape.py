@@ -26,9 +26,10 @@ class StoreShape(msgspec.Struct, frozen=True):
 
     The names of the store's tasks begin with ``task_group``.
 
-    ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has texts about the
-    store's steps; None if an earlier version of Holdfast recorded the shape, without this field. ``retracts`` is
-    whether the store belongs to a ``group_by`` of a table, which takes a changed row out of its former group.
+    ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has one text for each
+    step argument on which the state depends, so that a deploy detects a change. It is None if an earlier version of
+    Holdfast, without this field, recorded the shape. ``retracts`` is whether the store belongs to a ``group_by`` of a
+    table, which takes a changed row out of its former group.
     """
 
     name: str

@@ -5,7 +5,7 @@ A slot is the place of one worker: its number, state folder and lock.
 
 from __future__ import annotations
 
-#: Slots (places of workers) of a processor that was never deployed, if the settings contain no number of workers.
+#: The slots (places of workers) if neither the settings nor a recorded deployment names them.
 FIRST_SLOTS = ("0",)
 
 

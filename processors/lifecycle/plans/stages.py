@@ -135,7 +135,7 @@ class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
 
 
 class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
-    """Record a deployment in the registry, with a number (generation) greater than ``after``; no worker is restarted.
+    """Record a deployment in Holdfast's registry with a generation (number) above ``after``; no worker is restarted.
 
     ``release`` has the columns of the deployment's release, copied from its mark (a file with a copy of the registry's
     row). It is None without a release.
@@ -191,19 +191,22 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ClearGroups(ClearKeys, frozen=True, tag="clear_groups"):
-    """Owners delete stores of a ``group_by`` of a table. Entries of such stores can't be put back afterwards."""
+    """Let the owners (workers) delete all entries of a ``group_by`` of a table; an export can't be put back later."""
 
     can_be_undone: ClassVar[bool] = False
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
-    """Set the input offsets (topic -> partition -> offset) of tasks without state, while their workers are paused."""
+    """Set input offsets (topic -> partition -> offset) of paused tasks without state, so that they read input again."""
 
     positions: dict[str, dict[int, int]]
 
 
 class CheckLocalState(_Stage, frozen=True, tag="check_local_state"):
-    """Check that local state contains exactly the committed input, before changelogs of ``stores`` are recreated."""
+    """Check that local state contains exactly the committed input. It is the only copy once changelogs are recreated.
+
+    ``stores`` are the stores whose changelogs the next stages delete and create again.
+    """
 
     stores: tuple[str, ...]
 
@@ -281,7 +284,7 @@ class _OfSnapshot(_Stage, frozen=True):
 
 
 class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
-    """Read a store's whole snapshot and compare the rows with its manifest, before anything is changed."""
+    """Read a store's whole snapshot and compare its rows with its manifest (JSON), before anything is changed."""
 
 
 class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):

@@ -37,16 +37,16 @@ class StoreVersion(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def answers(self, at: str) -> bool:
-        """Whether the user's text ``at`` selects this version: it is a tag, a snapshot id, or the version number."""
+        """Whether the user's text ``at`` is one of this version's tags, its Holdfast snapshot id, or its number."""
         return at in self.tags or at == str(self.version) or (self.manifest is not None and self.is_snapshot(at))
 
     def is_snapshot(self, at: str) -> bool:
-        """Whether this version is the snapshot with id ``at``."""
+        """Whether this version is the Holdfast snapshot with the id ``at``."""
         return self.manifest is not None and self.manifest.snapshot_id == at
 
 
 class StoreTable(msgspec.Struct, frozen=True):
-    """A store's table with its versions, newest first; ``problem`` and ``action`` are set if it cannot be read."""
+    """A store's table with its versions, newest first; ``problem`` and ``action`` are set if it is unreadable."""
 
     table: str
     versions: tuple[StoreVersion, ...] = ()

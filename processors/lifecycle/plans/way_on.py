@@ -47,11 +47,11 @@ from holdfast.processors.lifecycle.plans.stages import (
 #: The commands (verbs) that leave no half-changed state if they are interrupted. After them, recovery may start
 #: workers, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Stages that running workers carry out. Such a stage fails while a worker is down.
+#: Stages (steps of a plan) that running workers carry out. Such a stage fails while a worker is down.
 _BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
-#: Stages that start or resume workers, and fail if a worker does not start.
+#: Stages (steps of a plan) that start or resume workers, and fail if a worker does not start.
 _STARTS = (ResumeProcessor, RunProcessor)
-#: Stages that start, stop or pause workers, create or configure topics, prepare a version, or only compare.
+#: Stages (steps of a plan) that change no state of the processor.
 _CHANGES_NO_STATE = (
     CheckLocalState,
     CreateTopic,
@@ -62,7 +62,7 @@ _CHANGES_NO_STATE = (
     SetTopicConfig,
     StopProcessor,
 )
-#: Stages after which the processor's state is the same as before them, and complete.
+#: Stages (steps of a plan) that only stop workers, or remove old state or temporary topics. The state stays complete.
 _REMOVES_REST = (DeleteStateAside, RemoveLoaded, RemoveShadow, StopProcessor)
 #: Maps a field of a request to its command-line option, if their names differ.
 #: An empty text means a positional argument.
@@ -116,7 +116,7 @@ def resumes_to_whole_state(record: ApplyRecord) -> bool:
     """
     plan = read(record)
     if plan is None or needs_workers(record) or paused_start(plan.stages[: len(record.done)]) is not None:
-        return False  # The apply first starts workers with state that may be changed in part, or needs running ones.
+        return False  # Unreadable, or the apply first needs running workers, or starts workers with half-changed state.
     starts = (at for at in range(len(record.done), len(plan.stages)) if isinstance(plan.stages[at], _STARTS))
     first = next(starts, None)
     return first is not None and _starts_whole(plan, first)

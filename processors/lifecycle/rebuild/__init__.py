@@ -1,1 +1,1 @@
-"""Rebuilds state from source topics, tables or files. Imports ``deploy``."""
+"""Rebuilds state from source topics, tables or files. It imports the package ``deploy``."""

@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 STILL_S = 120.0
 #: The shadow (second run of the functions) has caught up if it is at most this many records behind the processor.
 BEHIND_RECORDS = 10_000
-#: If it is further behind, it still counts as caught up if it reads the remaining records within this many seconds.
+#: A shadow (second run) that is further behind has caught up, too, if it will read the rest within these seconds.
 BEHIND_S = 2.0
 #: Maximum number of consecutive interrupted attempts without progress; then the stage of the plan fails.
 BREAKS_MAX = 5
@@ -143,7 +143,7 @@ class Rebuilding:
         for slot in self.slots(processor):
             client = self._on.client(processor, slot)
             if client.status() is not None:
-                # A worker that ends at each start may end between the two requests. It is started below.
+                # A worker that ends at each start may end between the two requests. The runner starts it again.
                 with suppress(ProcessorSilent):
                     client.resume()
         self._on.runner.run(processor, RunProcessor(stage.says, self._version(processor), START_S), tell)

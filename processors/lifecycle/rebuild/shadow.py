@@ -30,8 +30,8 @@ from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
-#: The name of the slot (worker process) of every shadow. A shadow has only one process, and its slot is separate from
-#: the processor's slots.
+#: The name of the slot (worker process) of every shadow (second run of a processor). A shadow has only one process,
+#: and its slot is separate from the processor's slots.
 SLOT = "0"
 #: Maximum seconds from the start of a shadow (second run) until it has restored its state and processes all partitions.
 START_S = 600.0
@@ -82,7 +82,7 @@ class ShadowProgram:
         self._on = machine
 
     def create(self, processor: str, store: str, tell: ProgressLog) -> Done:
-        """Create changelogs for the shadow, start it, and wait until it processes every partition."""
+        """Create changelogs for the shadow (second run), start it, and wait until it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = provisioning.read_facts(topics, topology)
         brokers = provisioning.brokers_if_asked(topics, topology, facts)
@@ -106,7 +106,7 @@ class ShadowProgram:
             spec,
             name=world.paths.program(group, SLOT),
             command=(*spec.command, "--shadow", store),
-            # The shadow uses any free port (0), because the configured port belongs to the processor's own worker.
+            # The shadow (second run) uses any free port (0): the configured port belongs to the processor's own worker.
             environment={**spec.environment, "HOLDFAST_SERVING__PORT": "0"},
             stdout_path=world.paths.program_log(group, SLOT),
         )
@@ -159,11 +159,15 @@ class ShadowProgram:
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
 
     def _changelogs(self, processor: str, store: str) -> list[str]:
-        """The changelogs that the shadow (second run) has, or may have if the definition is another one by now."""
+        """The shadow's changelogs, from its definition; if that cannot be used, all topics with such names.
+
+        A shadow is a second run of the processor's functions.
+        """
         try:
             return [spec.topic.name for spec in self._on.shadow(processor, store).changelogs]
         except HoldfastError:
-            # The repair of a function may remove the store, or is not finished. The removal does not wait for it.
+            # The definition may no longer have the store, or may not be importable while a user repairs a function. The
+            # removal of the shadow works without the definition.
             begin = f"{shadow_group(processor, store)}-"
             names = self._on.topics.names()
             return [name for name in names if name.startswith(begin) and name.endswith(CHANGELOG_SUFFIX)]

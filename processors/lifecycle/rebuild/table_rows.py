@@ -3,7 +3,7 @@
 Invariants:
     - The sent rows are exactly the rows of the planned table version (Iceberg snapshot). This is checked by the
       fingerprint in the manifest.
-    - Each processor has one transactional id for loading, so a new loader fences an earlier loader.
+    - Each processor has one transactional id for loading, so an earlier loader cannot commit after a new loader began.
 """
 
 from __future__ import annotations

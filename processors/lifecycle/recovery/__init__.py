@@ -1,4 +1,4 @@
-"""Recovers failed processors: incidents, kinds of failures, diagnosis, remedies, messages.
+"""Recovers failed processors: opens incidents, diagnoses failures, chooses remedies, and writes messages about them.
 
-Imports ``world`` and ``deploy``.
+It imports the packages ``world`` and ``deploy``.
 """

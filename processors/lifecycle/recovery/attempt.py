@@ -283,7 +283,7 @@ class _Recovery:
                 return self._wait(Wait("broker-away"), gravest.sentence)
             if isinstance(gravest, Unsupervised):
                 return self._wait(Wait("supervisor-silent"), gravest.sentence, Ask(gravest.sentence, gravest.action))
-            if made and isinstance(gravest, Starting):  # a large restore can last longer than an attempt's timeout
+            if made and isinstance(gravest, Starting):  # a large restore may outlast an attempt: wait, do not restart
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
             if not chosen.due and (chosen.waits or chosen.asks):
@@ -361,7 +361,7 @@ class _Recovery:
         self.attempts -= 1
 
     def _attempt(self, chosen: PerSlot, hold: Hold) -> None:
-        """Make one attempt: fence and restart the slots that a restart can repair now, then verify them."""
+        """Make one attempt: kill and restart the workers that a restart can repair now, then verify them."""
         due = chosen.due
         if due:
             self._refuse_strangers()
@@ -378,7 +378,7 @@ class _Recovery:
     def _wait(self, wait: Wait, why: str, ask: Ask | None = None) -> tuple[Literal["waiting"], str]:
         """Record that the incident waits and stays open; the sensor launches a new run after the cause has ended.
 
-        ``ask`` is a question to a person about another slot; None without a question.
+        ``ask`` is a question to a person about another slot (worker); None without a question.
         """
         self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "" if ask is None else ask.action)
         said = f"{why} {wait.sentence}"
@@ -426,7 +426,7 @@ class _Recovery:
             raise HeldElsewhere(shared_with(name, others), action=action, members="; ".join(others))
 
     def _fence(self, sick: Iterable[str]) -> str:
-        """Kill the old processes in these slots; returns a text about what was done."""
+        """Kill the old processes in these slots (places of workers); returns a text about what was done."""
         deployer, said = self._world.deployer, []
         if not deployer.running():
             deployer.start()
@@ -442,7 +442,7 @@ class _Recovery:
         return "; ".join(said)
 
     def _set_aside(self, due: Mapping[str, Remedy], hold: Hold) -> str:
-        """Set aside (rename) the local state in each slot whose remedy is a rebuild; returns the result as text."""
+        """Set aside (rename) the local state of each worker whose remedy is a rebuild; returns the result as text."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, remedy in due.items():
@@ -463,7 +463,7 @@ class _Recovery:
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self, down: Collection[str]) -> str:
-        """Wait until every slot that is not in ``down`` works. If ``down`` is empty, also wait for all partitions."""
+        """Wait until every slot (worker) not in ``down`` works. If ``down`` is empty, also wait for all partitions."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
         # With slots in ``down``, partitions are not checked, because no running worker may own their partitions.

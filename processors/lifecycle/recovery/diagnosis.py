@@ -309,7 +309,7 @@ def admits_incident(
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
     """Whether restarts must stop, because too many incidents were opened in the last ``limits.retry_s`` seconds.
 
-    The arguments are those of ``admits_incident``.
+    ``recent`` are the processor's newest incidents, newest first. ``desired`` is its recorded deployment.
     """
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False

@@ -54,7 +54,7 @@ Kind = Literal[
     "other-version",
     "other-settings",
     "paused",
-    # For a processor without a fault
+    # Kinds that are no fault
     "healthy",
     "starting",
     "not-deployed",
@@ -127,6 +127,7 @@ def kind_of_error(error: Mapping[str, Any]) -> Kind:
 def kind_of_end(exit_status: int | None) -> Kind:
     """The kind of fault of a process that ended without a recorded error."""
     if exit_status == EXIT_DISK_FAILURE:
-        return "disk-full"  # A full disk is the likely cause, because the process could not write its error to a file.
+        # This exit status means: the process could not write its error to a file. A full disk is the likely cause.
+        return "disk-full"
     cause = None if exit_status is None else CAUSE_OF_EXIT.get(exit_status)
     return "dead" if cause is None else kind_of(cause)

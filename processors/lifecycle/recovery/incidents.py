@@ -56,7 +56,7 @@ log = get_logger(__name__)
 #: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
 #: time, the next incident takes over the list of faults that restarts did not repair.
 BEFORE_S = 900.0
-#: Maximum seconds that a run, which will change a processor, first waits for the end of the processor's recovery.
+#: Before a run changes a processor, it waits at most this many seconds until a recovery of the processor has ended.
 RECOVERED_WITHIN_S = 300.0
 
 
@@ -153,7 +153,7 @@ def silence_of(world: World) -> str:
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program; if the supervisor reports a start time in the future, the kernel's start time replaces that time."""
+    """Returns ``program``; a start time in the future (by a wrong clock) is replaced by the kernel's start time."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -206,9 +206,9 @@ def notice(
     """Observe a processor and open an incident if it needs recovery; called by the recovery sensor.
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply
-    (execution of a plan) runs. An interrupted apply also prevents an incident if its plan starts and stops workers
-    itself and must be resumed, because a worker that recovery starts would process half-changed state. An interrupted
-    apply that never starts workers prevents no incident.
+    (execution of a plan) runs. An interrupted apply also prevents an incident if its plan itself starts and stops
+    workers and must be resumed. Otherwise recovery could start a worker that processes half-changed state. An
+    interrupted apply that never starts workers prevents no incident.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -343,7 +343,7 @@ def is_left_alone(processor: str, world: World) -> bool:
     An apply is the execution of a plan.
 
     Raises:
-        HoldfastError: The registry does not answer.
+        HoldfastError: Holdfast's registry does not answer.
     """
     return behind(processor, world) is not None or is_applied(processor, world)
 

@@ -95,11 +95,11 @@ def judge(
 
 
 def applies_beside(world: World, deployed: Collection[str]) -> list[tuple[ApplyRecord, Answer]]:
-    """Open applies (unfinished executions of plans) of no deployed processor, oldest first, each with an answer.
+    """Open applies (unfinished executions of plans) that no processor's check ``working`` reports, oldest first.
 
-    The answer says whether the apply still runs or was interrupted, and what to do. These applies concern the whole
-    installation (``clean``, ``put-back``), or processors that were never deployed. No processor's check, named
-    ``working``, reports such an apply. ``deployed`` are the deployed processors.
+    These applies concern the whole installation (``clean``, ``put-back``), or processors that are not in ``deployed``
+    (the deployed processors). Each has an answer, which says whether the apply still runs or was interrupted, and what
+    to do.
     """
     begun = [each for each in world.registry.journal.applies(open_only=True) if each.processor not in deployed]
     judged = [(each, judge_interrupted(each, {}) if is_broken_off(each) else judge_applying(each)) for each in begun]
@@ -107,7 +107,7 @@ def applies_beside(world: World, deployed: Collection[str]) -> list[tuple[ApplyR
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """Workers of another installation in the group, as texts, if the advised action would start workers here.
+    """The workers of another installation in the group, as texts, if ``answer`` tells the user to start workers.
 
     Empty for a processor that was stopped here, because it may be intended to run in the other installation.
     """
@@ -119,9 +119,10 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """Texts about workers that a cancelled apply (execution of a plan) left behind.
+    """Texts about the faults and differences of a processor's workers after its apply was abandoned.
 
-    Empty if the processor works as deployed.
+    An apply is the execution of a plan. It is abandoned if a user ends it before its last stage. The result is empty if
+    the processor works as deployed.
 
     Raises:
         HoldfastError: The supervisor or Holdfast's registry does not answer.

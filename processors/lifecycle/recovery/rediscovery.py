@@ -1,4 +1,4 @@
-"""Fills an empty registry again after it was lost: from the supervisor's programs, and from the answers of workers.
+"""Fills Holdfast's registry again after it was lost: from the supervisor's programs and the answers of workers.
 
     empty registry, but programs exist ──► rediscover ──► deployments and releases, each recorded as *adopted*
 

@@ -162,21 +162,23 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        # The function that failed may call another system, which may be available again after a restart.
+        # The function that failed may call another system, which may be available again after a restart. So the first
+        # remedy is a restart; if the message fails again, a person is asked.
         return Restart()
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)
 
 
 def retry_of(incident: int) -> str:
-    """The command that lets recovery try an incident again, which it gave up."""
+    """The command that makes recovery retry an incident that it closed as failed."""
     return f"holdfast incidents retry {incident}"
 
 
 def asked_by(action: str, before: int, incident: int) -> str:
-    """An action of the incident ``before`` as an action of the incident that follows it.
+    """The text ``action`` of the incident ``before``, changed so that it fits the next incident.
 
-    A command that retries the former incident becomes the command that retries the present one.
+    A command that retries the incident ``before`` becomes the command that retries the incident with number
+    ``incident``.
     """
     return re.sub(rf"{re.escape(retry_of(before))}\b", retry_of(incident), action)
 

@@ -39,7 +39,8 @@ PASSING_S = 300.0
 LASTING_S = 3_600.0
 #: The subjects of messages that concern all processors: the disk and the brokers.
 DISK, BROKER = "the disk", "the broker"
-#: Kinds of problems that should end by themselves, or that no incident reports.
+#: Kinds of problems in messages: no disk space, no broker answers, no schema registry answers, and a state that should
+#: end by itself but lasts.
 NO_ROOM, BROKER_AWAY, SCHEMAS_AWAY, LASTING = "no-room", "broker-away-lasts", "schema-registry-away-lasts", "lasting"
 
 
@@ -51,8 +52,9 @@ def settles_s(kind: str) -> float:
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
     """The message for a processor that does not work; None if it works, or if its failed incident reports the fault.
 
-    The message of a problem that should end by itself is due only after ``settles_s``. ``is_open`` is true if the
-    answer's incident is open; messages of an open incident name no action.
+    ``answer`` is the result of the processor's check ``working``. ``is_open`` is true if the incident in the answer is
+    open. Messages about an open incident name no action, so this message is then needed. If the problem should end by
+    itself, the message is due only after ``settles_s``.
     """
     if answer.passed or (answer.incident is not None and not is_open):
         return None

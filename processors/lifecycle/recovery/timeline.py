@@ -1,10 +1,12 @@
-"""Computes the history of a processor from Holdfast's registry: an entry for each apply (plan), incident and action.
+"""Computes the history of a processor from Holdfast's registry: one entry for each apply, incident and action.
+
+An apply is the execution of a plan.
 
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 
 Invariants:
     - An entry is computed from a registry record. The same record always gives an entry with the same identity.
-    - A registry that was restored from a backup gives record numbers again that it gave before. Two records with equal
+    - A registry that was restored from a backup assigns some record numbers a second time. Two records with equal
       numbers still have entries with different identities, because each identity contains the time of the event.
     - An entry exists only for an event that is over: an apply ended, or an incident was opened or closed.
 """
@@ -64,7 +66,7 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """Which events of one table of Holdfast's registry (database of applies and incidents) Dagster already has.
+    """The progress of reports to Dagster for one table of Holdfast's registry (database of applies and incidents).
 
     All present events of the records up to the number ``low`` are reported to Dagster. ``above`` lists the reported
     events of two kinds of records: records after ``low``, and records that may still get more events.
@@ -217,7 +219,7 @@ def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> lis
 
 
 def is_replaced(series: Series, at_low: Record | None) -> bool:
-    """Whether the registry lacks record ``low`` or has another one, because an older copy of it was put back.
+    """Whether Holdfast's registry lacks record ``low`` or has another one, because an older copy of it was put back.
 
     ``at_low`` is the record that now has the number ``low``; None if no record has this number.
     """
@@ -227,10 +229,11 @@ def is_replaced(series: Series, at_low: Record | None) -> bool:
 
 
 def after_replacement(series: Series, records: Sequence[Record]) -> Series:
-    """The progress in an older copy of the registry, computed from the progress in the registry before it.
+    """The progress of reports to Dagster, after an older copy of the registry has replaced the registry.
 
-    ``records`` are the copy's records up to the number ``low``. The copy is older than record ``low``, because it lacks
-    this record. So what began or happened in the copy later than that is new, and everything else is reported.
+    ``series`` is the progress before the replacement. ``records`` are the copy's records up to the number ``low``. The
+    copy lacks the former record ``low``, so the copy was made before that record began. A record or event of the copy
+    that is later than this time counts as new. Everything else counts as reported.
     """
     limit = series.low_began
     known = [each for each in records if limit is None or each.began <= limit]

@@ -81,7 +81,8 @@ class SeenNeed(msgspec.Struct, frozen=True):
     since: datetime
     ended: datetime | None = None
     changed: datetime | None = None
-    #: Whether its first message was due in some tick. The time of that tick may have been wrong.
+    #: Whether the problem's first message was due in some tick. It then stays due, even if the clock of that tick was
+    #: wrong and a later tick finds that the problem has not lasted long enough.
     posted: bool = False
 
     @property
@@ -237,7 +238,7 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """A copy of ``outbox`` without the ids of messages that cannot come again; ``known`` has the ids that still can."""
+    """A copy of ``outbox`` with only the ids in ``known``, which are the ids of messages that can still occur."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)

@@ -94,8 +94,8 @@ def judge_working(
     """The result of the check ``working`` for a processor; None while the processor starts for the first time.
 
     ``found`` has the diagnosis of each slot (place of one worker). ``incident`` is the open incident; if none is open,
-    it is the newest incident. ``lag`` is the result of ``next_lag``. ``processor`` is the name for a command about the
-    lag. ``attempts`` is the maximum number of attempts for one incident.
+    it is the newest incident. ``lag`` is the result of ``next_lag``. ``processor`` is the processor's name, which a
+    command about the lag needs. ``attempts`` is the maximum number of attempts for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -183,12 +183,12 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
     if failed is not None and down and not held and way_on.needs_workers(begun):
         if retry_of(failed.id) in failed.action:
             return f"{failed.action}; then, when all workers run: {action}"
-        # The incident's action is an apply of its own, which is refused while this one is open.
+        # The incident's action starts another apply (of a plan), which is refused while the interrupted apply is open.
         return f"{instead}; then: {failed.action}"
     waits, comes = way_on.waits_with_whole_state(begun), way_on.resumes_to_whole_state(begun)
     meant = any(not isinstance(each, NotDeployed) for each in found.values())
     if held and (down if waits else meant and comes):
-        # Named also where no worker has failed yet, because nobody knows whether a killed or stopped worker can start.
+        # The alternative is named even if no worker has failed, because a killed or stopped worker may fail to start.
         return f"{action}; or, if its workers do not start: {instead}, and recovery continues."
     ended = any(map(_ended_by_itself, found.values()))
     if held or not (waits or comes) or not ended or failed is None or failed.opened_at < begun.started_at:
@@ -244,10 +244,10 @@ def judge_applying(begun: ApplyRecord) -> Answer:
 
 
 def is_due(answer: Answer, told: Any, now: float) -> bool:
-    """Whether an answer must be recorded: it differs from the last recorded one, which may also be too old.
+    """Whether an answer must be recorded: it differs from the last recorded answer, or that answer is too old.
 
-    The last recorded answer is too old after ``TELL_EVERY_S`` seconds. ``told`` is its ``[short, at]``, from the
-    sensor's cursor. ``now`` is in seconds since 1970.
+    A recorded answer is too old after ``TELL_EVERY_S`` seconds. ``told`` has the text ``short`` and the time of the
+    last recorded answer, from the sensor's cursor. ``now`` is in seconds since 1970.
     """
     try:
         short, at = told

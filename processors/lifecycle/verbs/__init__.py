@@ -1,4 +1,4 @@
 """One pure module for each verb (kind of change, such as ``deploy``). Each module makes a plan from facts.
 
-Imports ``plans``.
+It imports the package ``plans``.
 """

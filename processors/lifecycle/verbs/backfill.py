@@ -125,10 +125,7 @@ def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
 
 
 def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Stages that delete the changelogs in ``anew`` and create them again.
-
-    The function ``unusable`` returns such changelogs.
-    """
+    """Stages that delete the changelogs in ``anew`` (a result of ``unusable``) and create them again."""
     return (
         *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
         *(stage for stage in _provisioned(facts, topology, anew) if stage.name in anew),

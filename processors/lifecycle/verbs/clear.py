@@ -1,8 +1,8 @@
 """Plan ``clear``: owners delete keys in transactions, so that no later restore brings the keys back.
 
     keys, a prefix, windows; workers run   ──► the running owners delete them
-    everything else                        ──► no worker may be alive; workers start paused, delete, then stop or run
-                                               as before
+    everything else                        ──► refused while a worker is alive; the plan starts workers paused, lets
+                                               them delete the keys, and then stops or resumes them
 
 The owner deletes the keys, because its committed deletes reach local state, changelog and standbys. The deletes also
 reach a restore from an earlier checkpoint, because such a restore replays the changelog's tail. A deletion of folders
@@ -82,7 +82,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         for number, at in at_each.items()
     )
     known = [facts.counted[store] for store in stores if store in facts.counted]
-    # All keys of a recreated changelog are lost, too, so the number of deleted keys is unknown.
+    # If the plan creates a changelog again, the old changelog's keys are also deleted, so their number is unknown.
     keys = sum(each.keys for each in known) if len(known) == len(stores) and not made else None
     if keys == 0 and not moved:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
@@ -305,7 +305,7 @@ def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ..
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """The plan's last stage: starts a processor that should run, even if it was dead before; otherwise stops it."""
+    """The plan's last stage, after paused workers deleted keys: starts a processor that should run, or stops it."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

@@ -38,7 +38,7 @@ _KEPT_APART = {
     "sliding": "times",
 }
 
-#: The text about a store if the previous version did not record the keys and rules of the store's steps.
+#: The text about a store if a changed key or rule of its steps cannot be detected: the previous version recorded none.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
@@ -61,15 +61,15 @@ Change = Literal[
     "regrouped",  # the store's tasks have other names, so their local state is not found, and all state is restored
     "new",  # the previous version does not have the store
     "removed",  # the new version does not have the store
-    "looks renamed",  # a store was removed, and another store of the same kind, with the same inputs, was added
+    "looks renamed",  # the store is new, but equals a removed store in kind and inputs, so it may be that store
     "misread",  # the new version would misread the stored values
     "other windows",  # the kind of window is unchanged, but its times or columns changed
     "other terms",  # the TTL, the version of values, the timers, or the schedules changed
     "other codec",  # new values are written with another codec; stored values stay readable
-    "other keys",  # the state belongs to other keys than the keys of the new version
+    "other keys",  # a step of the new version uses another key, so the stored state belongs to the wrong keys
     "other rule",  # a join or a column is computed by another rule
     "other inputs",
-    "repartitioned",  # the input topic had another number of partitions when the state was built than it has now
+    "repartitioned",  # the number of partitions of an input topic has changed since the state was built
     "changelog off",
     "changelog moved",
     "changelog on",
@@ -296,7 +296,7 @@ def _are_read(was: StoreShape, now: StoreShape) -> bool:
 
 
 def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
-    """Adds to a verdict on a store that new values are written with another codec."""
+    """Adds a sentence to the verdict on a store: its new values are written with another codec."""
     said = (
         f"Values of store `{now.name}` were written with the codec {was.codec}, from now on with {now.codec}. Stored "
         "values stay as they are and are read with the codec that wrote them; a value has the new codec as soon as it "
@@ -312,7 +312,7 @@ def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Adds to a verdict that a rule (join, column) of the store changed, and that it applies only to new messages."""
+    """Adds a sentence to the verdict on a store: a rule (join, column) changed, and applies only to new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -356,7 +356,7 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _other_work(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a store of schedules or of a source that was declared otherwise; None for other stores."""
+    """The verdict on a store whose schedules, or whose source, are declared differently now; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if kept and now.kind == SOURCE:
         said = f"Store `{now.name}` had {_text(was.columns)}, now {_text(now.columns)}. The state that is stored stays."

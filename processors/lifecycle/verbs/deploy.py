@@ -235,7 +235,7 @@ def _stages(
 
 
 def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
-    """The stage that tests a release on the last messages before the switch; empty if there is nothing to test."""
+    """The stage that tests a release on the last messages before workers run it; empty if there is nothing to test."""
     former = facts.released
     if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
         return ()

@@ -1,8 +1,8 @@
 """Plan ``backfill --from table``: fills a store with the rows of a table of the catalog, one row per message key.
 
-The rows are first written to a topic in the format of the store's changelog. Then the paused owners change the store
+The rows are first written to a topic in the format of the store's changelog. Then the paused workers change the store
 until it equals that topic, in ordinary transactions. Input offsets stay unchanged, and the processor is paused only
-while the owners change the store.
+while the workers change the store.
 """
 
 from __future__ import annotations

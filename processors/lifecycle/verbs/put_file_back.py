@@ -1,6 +1,6 @@
 """Plan ``restore --from-file``: puts the entries of an export file back into their stores.
 
-The entries are first written to a topic in the format of the store's changelog. Then the paused owners put the entries
+The entries are first written to a topic in the format of the store's changelog. Then the paused workers put the entries
 into the store, in ordinary transactions. Message keys that are not in the file, and input offsets, stay unchanged.
 """
 
@@ -52,7 +52,7 @@ def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that puts the entries of a file back; refused if the file or the processor's state prevents it."""
+    """The plan that puts a file's entries back; refused if they don't fit the stores, or if workers can't take them."""
     assert facts.file is not None
     basis = {
         "file": facts.file.sha256,

@@ -137,7 +137,7 @@ def parts_of_groups(topology: Topology, stores: Sequence[str], then: str = "") -
 
 
 def _topics_of_rows(topology: Topology, groups: Sequence[str]) -> list[str]:
-    """The input topics whose records become the rows of these groups, without the topics of streams that join them."""
+    """The input topics whose records become the rows of these groups; topics of streams that only join are left out."""
     specs = {spec.topic: spec for spec in topology.repartitions}
     todo = [spec.topic for spec in topology.repartitions if spec.name in groups]
     found = set[str]()
@@ -150,7 +150,7 @@ def _topics_of_rows(topology: Topology, groups: Sequence[str]) -> list[str]:
 
 
 def of_own_store(topology: Topology, store: str) -> Refused | None:
-    """Refuses to build a store of schedules or of a source from messages or rows."""
+    """Refuses to build a store of schedules or of a source from messages or rows, because no topic has its content."""
     kind = next((each.kind for each in topology.stores if each.name == store), None)
     why = {
         SCHEDULES: "has the slots of schedules. The clock fires them",
@@ -184,8 +184,9 @@ def not_exchangeable(
 ) -> Refused | None:
     """Refuses a verb unless running workers, with the code that they run now, can exchange the entries of a store.
 
-    ``name`` is a function that builds the names of temporary topics, and raises an error if Kafka refuses such a name.
-    ``then`` is added to the action.
+    To exchange means: workers change the store until it equals a changelog or a loaded topic. ``name`` is a function
+    that builds the names of temporary topics, and raises an error if Kafka refuses such a name. ``then`` is added to
+    the action.
     """
     refused = without_changelog(topology, store) or missing_topics(facts, topology)
     if refused is not None:

@@ -261,7 +261,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Refuses if an input topic's id differs from the snapshot's, or records after the snapshot's offsets are gone."""
+    """Refuses if an input can't be read from its planned offset: other topic id, records gone, or nothing committed."""
     if request.inputs == "stay":
         return _uncommitted(facts, subs)
     if request.inputs == "snapshot":
@@ -338,7 +338,7 @@ def _newer(facts: Facts, chosen: Chosen) -> str:
 
 
 def _without(facts: Facts, topology: Topology, stores: Sequence[str]) -> dict[str, Any]:
-    """Facts of the existing topics, except the changelogs of these stores."""
+    """Facts of the existing topics, as if the changelogs of these stores did not exist."""
     gone = {spec.topic.name for spec in topology.changelogs if spec.store in stores}
     return {name: each for name, each in facts.topics.items() if name not in gone}
 

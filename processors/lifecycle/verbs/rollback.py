@@ -1,7 +1,7 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The module ``verbs.compatibility`` compares the earlier release with the present release, in the same way as a new
-version with the running version in a deploy.
+The module ``verbs.compatibility`` compares the earlier release with the present release. A deploy compares the new
+version with the running version in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plan ``scale``: run the deployed version in another number of workers.
+"""Plan ``scale``: run the deployed version with another number of workers.
 
 Workers fetch the state of their new tasks before the group rebalances. So processing stops only during the rebalance.
 """

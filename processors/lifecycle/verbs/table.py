@@ -35,7 +35,7 @@ from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_w
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
-    """Reads the data that a request needs (state of Kafka, workers, registry), and returns the plan of the request.
+    """Reads the data that a request needs (from Kafka, workers, Holdfast's registry), and returns the request's plan.
 
     Raises:
         HoldfastError: The data for the plan cannot be read.

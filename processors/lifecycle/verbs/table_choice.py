@@ -26,7 +26,7 @@ LATEST = "latest"
 #: Maximum number of snapshots that a refusal lists.
 SHOWN = 5
 
-#: Input topic -> partition -> offset.
+#: The type of input offsets: input topic -> partition -> offset.
 Vector = dict[str, dict[int, int]]
 Chosen = dict[str, StoreVersion]
 
@@ -103,9 +103,10 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 def unlike_others(inputs: str, facts: Facts, topology: Topology, chosen: Chosen) -> list[str]:
     """The chosen stores of a ``group_by`` of a table whose restored entries would not fit those of the other stores.
 
-    A store fits if the input offsets stay, and its snapshot has the state at these offsets. A snapshot without the
-    offset of an input partition, such as a version of a past time, does not fit. A store also fits if its inputs are
-    only repartition topics, and it reads them again from the offsets of its snapshot.
+    With ``inputs`` ``stay``, a store fits if its snapshot has the state at the committed input offsets. A snapshot
+    without the offset of an input partition, such as a version of a past time, does not fit. With ``snapshot``, a
+    store fits if its inputs are only repartition topics, because it reads them again from the snapshot's offsets. With
+    other values of ``inputs``, no store fits.
     """
     parted = [store for store in chosen if store in retracting_with(topology, tuple(chosen))]
     if inputs == "stay":
@@ -150,7 +151,7 @@ def newest(table: StoreTable) -> StoreVersion | None:
 def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
     """The input partitions that a snapshot's tasks read, but whose offsets the snapshot lacks.
 
-    ``reads`` maps input topics to their number of partitions. Only partitions of which the snapshot has data count.
+    ``reads`` maps input topics to their number of partitions. Only partitions in the snapshot's manifest are checked.
     """
     parts = sorted(manifest.partitions, key=lambda part: part.partition)
     return [
@@ -272,7 +273,7 @@ def _known(table: StoreTable) -> str:
 
 
 def describe(chosen: Mapping[str, StoreVersion]) -> dict[str, str]:
-    """Maps each store to the snapshot's id and table version, for a plan's basis."""
+    """Maps each store to the snapshot's id and table version, for the basis of a plan (facts that its hash covers)."""
     return {
         store: f"{each.manifest.snapshot_id if each.manifest else ''} (version {each.version})"
         for store, each in chosen.items()

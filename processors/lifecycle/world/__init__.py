@@ -1,1 +1,1 @@
-"""Reads facts from Kafka, supervisor, workers and disk, and makes changes in them. Imports ``deploy``."""
+"""Reads facts from Kafka, supervisor, workers and disk, and changes them. It imports the package ``deploy``."""

@@ -32,7 +32,7 @@ def file_facts(path: str) -> FileFacts:
 
 
 class _Found:
-    """Counts, partitions and key names of the export file's entries that were read so far, by store."""
+    """Facts of the entries of an export file that were read so far: for each store, counts, partitions and keys."""
 
     def __init__(self) -> None:
         self.stores: dict[str, tuple[list[int], set[int], list[str] | None]] = {}

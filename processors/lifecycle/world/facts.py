@@ -88,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # These methods of other objects already return facts in the required form, so they become methods of this one.
+        # ``FactSource`` has these methods, and other objects already implement them, so this object takes them over.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets

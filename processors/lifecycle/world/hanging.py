@@ -1,4 +1,4 @@
-"""Finds and aborts hanging transactions on changelogs. The admin client comes from a second Kafka library."""
+"""Finds and aborts hanging transactions on changelogs, with kafka-python, because librdkafka lacks the requests."""
 
 from __future__ import annotations
 

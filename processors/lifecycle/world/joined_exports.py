@@ -39,7 +39,8 @@ def joined(paths: Sequence[str], folder: Path, step: str) -> tuple[str, ...]:
     Args:
         paths: The export files that the workers wrote, oldest first.
         folder: The folder for the joined file.
-        step: The name of the stage (``holding.Hold.step``): all stages of an apply share one joined file.
+        step: The name of the stage (``holding.Hold.step``). The file's name is made of the part of this name that all
+            stages of an apply share, so an apply has one joined file.
     """
     whole = folder / name_of(step)
     parts = [Path(path) for path in dict.fromkeys(paths) if Path(path) != whole]

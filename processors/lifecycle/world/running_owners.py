@@ -153,7 +153,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Send the command to the present owners (workers) of the partitions ``left``; remove them from ``left``."""
+        """Send the stage's input offsets to the workers that own partitions in ``left``; removes these partitions."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
