@@ -45,7 +45,7 @@ def placed(operated: Operated) -> list[StorePartition]:
 
 
 def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
-    """Return the live key-value pairs of the store, as its changelog has them below the offset of each partition."""
+    """Return the live key-value pairs that the store's changelog has below the given offset of each partition."""
     found: Pairs = []
     for part in parts:
         records = read_range(operated.topics.bootstrap, part.changelog, part.partition, 0, part.offset)
@@ -54,7 +54,7 @@ def folded(operated: Operated, parts: Iterable[StorePartition]) -> Pairs:
 
 
 def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> SnapshotManifest:
-    """Return Holdfast's manifest (description) of a snapshot of the store that contains these key-value pairs.
+    """Return the manifest (Holdfast's description) of an Iceberg snapshot with these key-value pairs of the store.
 
     Each partition ends at the changelog offset that it has in the store.
     """
@@ -87,8 +87,8 @@ def manifest_of(group: str, parts: Iterable[StorePartition], pairs: Pairs) -> Sn
 def publish(settings: Settings, group: str, pairs: Pairs, manifest: SnapshotManifest | None) -> None:
     """Write pairs to a store's Iceberg table.
 
-    With a manifest, the write looks like one of the project's snapshots. Without a manifest, it looks like a write of
-    another program.
+    With Holdfast's manifest, the write looks like a snapshot that Holdfast made. Without a manifest, it looks like a
+    write of another program.
     """
     settings.paths.warehouse.mkdir(parents=True, exist_ok=True)
     catalog = open_catalog(settings.paths)

@@ -42,8 +42,8 @@ from tests.mechanics.tiers import (
 from tests.parts import brokers
 from tests.parts.brokers import TrackedBroker, stop_all
 
-# A process that is started in the background ignores SIGINT. Dagster would then ignore SIGTERM as well, in its child
-# processes, too. So restore the default handler.
+# A process that is started in the background ignores SIGINT. If SIGINT is ignored, Dagster and its child processes
+# ignore SIGTERM, too. So restore the default handler of SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -100,9 +100,10 @@ def pytest_collection() -> Iterator[None]:
     """Cache the rewritten test modules as bytecode, and collect garbage only after the test cases are collected.
 
     Each test process collects all cases. To rewrite the assertions of all test modules takes 10 s of CPU, so the
-    bytecode is written even where PYTHONDONTWRITEBYTECODE is set. Afterwards the setting holds again: Python would
-    mistake stale bytecode for current if a test changed a module twice within a second. The collected cases stay in
-    memory until the end of the run, so they are frozen: the garbage collector skips them.
+    bytecode is written even where PYTHONDONTWRITEBYTECODE is set. After the collection, the variable has its effect
+    again, because a test may change a module twice within a second: Python could then load the bytecode of the first
+    change. The collected cases stay in memory until the end of the run, so they are frozen: the garbage collector
+    skips them.
     """
     gc.disable()
     try:
@@ -161,7 +162,8 @@ class Seconds:
             write_slow_cases(self.cases)
 
 
-#: Files outside of `tests/tidy` that read the syntax trees of all modules.
+#: Files outside of `tests/tidy` that read the syntax trees of all modules. They run in the test process of
+#: `tests/tidy`, so that each tree is parsed only once.
 WALKS_ALL_MODULES = frozenset(
     {
         "tests/docs/test_reference.py",
@@ -174,8 +176,8 @@ WALKS_ALL_MODULES = frozenset(
 class FilesAndSpark(LoadFileScheduling):
     """Gives each test file to one test process, and all Spark files to the same one: its JVM stays warm between files.
 
-    All tidy files go to one process, too, because they share the syntax trees of all modules. So do those of formats,
-    which share a schema registry.
+    All files of tests/tidy go to one process, too, because they share the syntax trees of all modules. All files of
+    tests/kafka/formats go to one process, because they share a schema registry.
 
     In a thorough run, files in tests/spark/model start a JVM of their own, so any test process may run them.
     """
@@ -205,7 +207,7 @@ def answers_fit_their_schemas() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def constants() -> Constants:
-    """The constants of the product's modules at the first test."""
+    """The constants of Holdfast's modules, with their values at the first test of this process."""
     return Constants()
 
 

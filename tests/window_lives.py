@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed when it reaches the given point for the n-th time."""
+    """A process that is killed when it reaches the named point of a client call, like "poll", for the n-th time."""
 
     def __init__(self, cluster: InMemoryCluster, point: str, times: int) -> None:
         super().__init__(cluster.clock)
@@ -73,9 +73,9 @@ def live_through(
 ) -> list[tuple[bytes, Any]]:
     """Process all events in several processes, one after the other. Returns keys and values of the output topic.
 
-    The last process ends after ``silence_s`` without a message. With the default ``silence_s``, a random half of the
-    calls sends the second half of the events only before the last process starts. Then this process ends with the last
-    message.
+    The last process ends after ``silence_s`` without a message. With the default ``silence_s``, one call in two (chosen
+    at random) holds back the second half of the events until just before the last process starts. In this case, the
+    last process ends after the last message.
     """
     disk, waiting = SimulatedDisk(), list(events)
     held_back = waiting[len(waiting) // 2 :] if silence_s == SHORT_S and random.random() < 0.5 else []
@@ -93,7 +93,7 @@ def live_through(
 
 
 def unlucky(result: dict[str, Any]) -> dict[str, Any]:
-    """A step behind a window that raises for about a third of the results."""
+    """A step behind a window. It raises an error for about a third of the window's results."""
     if result["total"] % 3 == 0:
         raise ValueError("an unlucky result")
     return result

@@ -1,4 +1,4 @@
-"""Standbys replay a table's topic in laps. Each lap ends at the group's latest commit."""
+"""Standbys replay a table's topic in laps (one pass after another). Each lap ends at the group's latest commit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_lap_leaves_out_no_row_that_the_lap_before_has_fetched(bench: Bench, t
 def test_the_laps_find_a_position_of_an_earlier_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
 ) -> None:
-    """The laps must fail if a consumer reports the position of its former assignment, because rows are then missing."""
+    """If a consumer reports the position of its former assignment, rows are missing, and the replay must fail."""
     former_positions(monkeypatch)
     cluster = InMemoryCluster()
     bench = Bench(cluster.connect(InlineProcess(cluster.clock)), unique, time.sleep, cluster.delete_topic)

@@ -1,4 +1,7 @@
-"""Holdfast's registry database on SQLite and Postgres. Tests which process holds a processor, and concurrent writes."""
+"""Holdfast's registry database on SQLite and Postgres.
+
+Tests which operator process may change a processor at a time (its holder), and concurrent writes.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +174,10 @@ def test_a_claimed_incident_changes_through_its_claim_only(registry: Registry) -
 
 
 def test_only_the_clock_of_the_database_judges(registry: Registry, clock: Clock) -> None:
-    """Only the database's clock decides which holder is alive. The time that callers pass, `NOW`, is far from it."""
+    """Only the database's clock decides which holder (operator process) is alive.
+
+    Callers pass the time `NOW`, which is far from the time of this clock.
+    """
     record, _ = begin(registry, "one")
     clock.advance(SILENT_S - 1)
     (seen,) = registry.journal.applies()
@@ -204,9 +210,10 @@ def test_two_at_once_are_one_after_the_other(registry: Registry) -> None:
 
 
 def test_a_clock_that_was_ahead_does_not_change_the_order_of_releases(registry: Registry) -> None:
-    """The release that worked last is the newest one, also if the clock was ahead when the other one worked.
+    """The release that worked last is the newest one, although the other release has a later recorded time.
 
-    The simulation found this case: status named the release of the hour ahead, and a deploy could not change that.
+    The clock was ahead when the other release was recorded. The simulation found this case: status named the release
+    with the time in the future, and a deploy could not change that.
     """
     book, ahead = registry.releases, NOW + timedelta(minutes=10)
     about: dict[str, Any] = {"code_version": "v2", "target": "a:b", "folder": None, "shape": {}}

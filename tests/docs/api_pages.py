@@ -12,7 +12,8 @@ import griffe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LINE_MAX = 118
-#: Base classes. Users of their subclasses pass the fields as arguments.
+#: Base classes whose subclasses have no written ``__init__``: users pass the fields as arguments. So the page shows the
+#: fields as the signature.
 STRUCTS = {"Struct", "NamedTuple"}
 #: For each page: its title, its purpose, an example, and the names that it documents.
 PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {

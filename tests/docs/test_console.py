@@ -1,4 +1,4 @@
-"""Everything that the pages tell readers to type is valid: commands, options, files, targets, modules and settings."""
+"""Everything that pages tell readers to type is valid: commands, options, files, make targets, modules, settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHERS = {
     *("venv-pack", "spark-submit", ".venv/bin/towncrier", "("),
 }
 SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}
-#: Variables that only the tests read, and groups of settings.
+#: Environment variables that only the tests read. They are no settings of Holdfast.
 OTHER_VARIABLES = {"HOLDFAST_TEST_NO_SKIPS", "HOLDFAST_SCREENSHOTS"}
 CONSOLE = [pytest.param(block, id=block.name) for block in code_blocks("console", "sh")]
 
@@ -76,7 +76,7 @@ def judge(line: str) -> None:
 
 
 def python(given: list[str]) -> None:
-    """Check that a module or file exists that a line runs with Python, and the test files in its arguments."""
+    """Check the arguments of a Python command: the module or file that it runs exists, and so do its test files."""
     if given[0] == "-c":
         compile(given[1], "console", "exec")
         return

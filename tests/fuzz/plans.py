@@ -42,7 +42,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One input message: either ``raw`` bytes without a plan, or ``ops`` (the calls that the user's function makes)."""
+    """One input message: either ``raw`` bytes, or ``ops``, the calls that the user's function makes for the message."""
 
     key: bytes | None
     time_ms: int

@@ -40,7 +40,7 @@ class Broken(AssertionError):
 
 
 class NoPlan(Exception):
-    """The user's function got a message whose bytes are not a plan."""
+    """The user's function got a message that is not a JSON object with the number of a fuzzed message."""
 
 
 class Killed(BaseException):
@@ -48,7 +48,10 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed after ``points`` points. Its later calls have no effect."""
+    """A process that is killed after ``points`` points (steps of calls to the cluster, such as the start of a commit).
+
+    Its later calls have no effect.
+    """
 
     def __init__(self, cluster: InMemoryCluster, points: int) -> None:
         super().__init__(cluster.clock, "doomed")
@@ -65,8 +68,8 @@ class Doomed(InlineProcess):
 class Case:
     """One example.
 
-    ``policy`` decides what the worker does with a failed message. ``dies_at`` is the number of the point at which the
-    worker is killed.
+    ``policy`` decides what the worker does with a failed message. ``dies_at`` is the number of the point (step of a
+    call to the cluster) at which the worker is killed. None means no kill.
     """
 
     messages: tuple[Message, ...]

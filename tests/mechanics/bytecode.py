@@ -1,13 +1,13 @@
-"""Lets this test process write bytecode until its cases are collected.
+"""Lets this test process write bytecode until its test cases are collected, whatever the environment says.
 
-Where PYTHONDONTWRITEBYTECODE is set, each test process would otherwise rewrite the assertions of hypothesis and of all
-test modules. ``tests/conftest.py`` imports this module before hypothesis.
+If PYTHONDONTWRITEBYTECODE is set, pytest caches no rewritten assertions. Then each test process would rewrite the
+assertions of hypothesis and of all test modules. ``tests/conftest.py`` imports this module before hypothesis.
 """
 
 from __future__ import annotations
 
 import sys
 
-#: The setting of the environment, which holds again after the cases are collected.
+#: Whether PYTHONDONTWRITEBYTECODE is set. ``tests/conftest.py`` restores this value after the test cases are collected.
 BEFORE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False

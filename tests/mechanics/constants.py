@@ -40,7 +40,7 @@ class Constants:
 @contextmanager
 def kept() -> Iterator[None]:
     """Restore the constants at the end of the block."""
-    import_module("holdfast.processors.engine.runtime.loop")  # so that all of the engine is seen before the block
+    import_module("holdfast.processors.engine.runtime.loop")  # imports the whole engine, so that `Constants` sees it
     constants = Constants()
     try:
         yield
@@ -49,7 +49,7 @@ def kept() -> Iterator[None]:
 
 
 def build_of(definition: str) -> Callable[..., Any]:
-    """The function ``build`` in the source text of a definition that worker processes import."""
+    """Run the source text of a processor's definition, and return its function ``build``. Constants stay unchanged."""
     names: dict[str, Any] = {}
     with kept():
         exec(definition, names)

@@ -17,7 +17,8 @@ TESTS = Path(__file__).resolve().parents[1]
 TIERS = ("quick", "test", "thorough")
 #: A test below one of these folders of `tests` gets the folder's name as its pytest marker.
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
-#: The folders that `make quick` runs, without the cases that are marked `slow` or with the name of a marked folder.
+#: The folders that `make quick` runs. It leaves out cases with the marker `slow`, or with the name of a folder in
+#: `MARKED_FOLDERS`.
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
 #: The file with the measured seconds of each test file (the sum of its cases). `--write-seconds` writes it.
 SECONDS = TESTS / "mechanics" / "seconds.txt"
@@ -32,7 +33,7 @@ _selected = "test"
 
 
 def variants(rows: Iterable[Any], *, tested: int = 1, quick: int | None = None) -> list[Any]:
-    """Return parameters of a test, of which each tier of the tests runs only a part.
+    """Return the parameters of a test, marked so that each tier of the tests runs only some of them.
 
     The first `quick` rows run in every tier, the first `tested` rows in `make test`, and all rows in `make
     test-thorough`.
@@ -140,7 +141,7 @@ def slow_cases() -> frozenset[str]:
 
 
 def write_slow_cases(measured: Mapping[str, float]) -> None:
-    """Write the slow cases among the measured cases. Cases of files that were not measured keep their entries."""
+    """Write the slow cases among the measured cases. Cases of files that were not measured stay in the file."""
     files = {case.partition("::")[0] for case in measured}
     kept = [case for case in slow_cases() if case.partition("::")[0] not in files]
     slow = [case for case, seconds in measured.items() if seconds >= SLOW_S and case.split("/")[1] in QUICK_FOLDERS]
@@ -148,7 +149,7 @@ def write_slow_cases(measured: Mapping[str, float]) -> None:
 
 
 def write_seconds(measured: Mapping[str, float]) -> None:
-    """Write the seconds of the measured test files. A file that was not measured keeps its entry while it exists."""
+    """Write the seconds of the measured test files. If a test file was not measured but exists, its line stays."""
     known = {file: seconds for file, seconds in read_seconds().items() if (TESTS.parent / file).exists()}
     known.update({file: round(seconds) for file, seconds in measured.items()})
     lines = [f"{seconds:.0f} {file}\n" for file, seconds in sorted(known.items()) if seconds >= 1]

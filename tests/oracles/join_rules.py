@@ -161,7 +161,10 @@ class TablesJoin:
     rows: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
 
     def changes(self, messages: Iterable[Message]) -> Iterator[tuple[Message, tuple[Any, Any] | None, bool]]:
-        """Yields, after each message: the message, the result's row of its key (or None), and whether a row changed."""
+        """Yields each message, with the row of its key in the result after the message, None if there is no row.
+
+        The third part tells whether the result had a row of this key before the message, or has one after it.
+        """
         tables: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
         for message in messages:
             table = tables[0 if message.left else 1]

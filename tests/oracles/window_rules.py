@@ -37,7 +37,7 @@ class Windows:
         closed: The amounts in each closed window, by key, start and end.
         results: (key, start, end, count, total), in the order of the messages; the results of one message are sorted.
         late: The number of windows that refused a message because it came too late.
-        time: The stream time: the greatest event time that is not after ``now``.
+        time: The stream time: the greatest event time that is not after ``now``, the time of the worker's clock.
     """
 
     shape: Shape

@@ -42,7 +42,8 @@ _run: Path | None = None
 class TrackedBroker(EmbeddedBroker):
     """A broker that remembers its address.
 
-    Formatting takes time. If the run already has formatted storage, the broker copies it.
+    Kafka's storage must be formatted before a broker starts, which takes time. If the run already has formatted
+    storage, the broker copies it.
     """
 
     _address: BrokerAddress | None = None

@@ -62,13 +62,13 @@ class Killed(BaseException):
         _gone.update(_made)
 
 
-#: ``_made``: names of the apply holders that this process made. ``_gone``: names of the holders that count as dead.
+#: Names of holders (processes that execute plans). ``_made``: made by this process. ``_gone``: they count as dead.
 _made: set[str] = set()
 _gone: set[str] = set()
 
 
 def mortal_holder() -> Holder:
-    """A holder like the verbs' ``this_process``. `Killed` can declare it dead although its process lives."""
+    """A holder (a process that executes plans), as verbs create it. `Killed` counts it as dead although it lives."""
     name = new_holder()
     _made.add(name)
     return Holder(name, lambda other: other in _gone or is_gone(other))

@@ -77,8 +77,8 @@ class SchemaRegistryServer:
         command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-jar", str(jar)]
         log = self._folder / "log"
         with log.open("ab") as written:
-            # The environment contains the run's folder. At the end of the run, leftover processes are found and killed
-            # by it.
+            # The process has the folder of the test run in its environment. By this folder, the end of the run finds
+            # leftover processes and kills them.
             environment = {**os.environ, "HOLDFAST_TEST_FOLDER": str(self._folder)}
             self._process = subprocess.Popen(command, stdout=written, stderr=written, cwd=self._folder, env=environment)
         deadline = time.monotonic() + PATIENCE_S
@@ -115,10 +115,10 @@ class SchemaRegistryServer:
 
 
 class Front:
-    """A reverse proxy in front of a registry. It can add TLS, require credentials, answer an error, or be closed.
+    """A reverse proxy for a schema registry. It can add TLS, require credentials, answer an error, or be closed.
 
     Args:
-        port: The registry's port.
+        port: The schema registry's port.
         authorization: The header `Authorization` that each request needs; None requires no header.
         certificates: Serve HTTPS with these certificates; None serves HTTP.
     """

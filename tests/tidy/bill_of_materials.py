@@ -23,7 +23,7 @@ from cyclonedx.schema import SchemaVersion
 from packageurl import PackageURL
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: The path of certifi's list of certificates in its package.
+#: The path of the list of certificates in the package certifi.
 _CERTIFICATES = "certifi/cacert.pem"
 #: Installed packages that are not locked: the project itself, and the installer.
 _BESIDE = frozenset({"holdfast", "pip"})

@@ -1,6 +1,6 @@
-"""The change log has short sections by release, and one fragment for each change since the last release.
+"""The change log has short sections by release, and one fragment (a small file) for each change since the last release.
 
-CONTRIBUTING.md says how to write a fragment. Its types are those of ``[tool.towncrier]`` in ``pyproject.toml``.
+CONTRIBUTING.md says how to write a fragment. Fragments have the types of ``[tool.towncrier]`` in ``pyproject.toml``.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    # The Iceberg catalog is a database, and Dagster's storage also has SQLAlchemy tables.
+    # Besides the registry, two more parts use a database: the Iceberg catalog, and Dagster's storage.
     "sqlalchemy": (
         "infra/database",
         "infra/warehouse/pointers.py",
@@ -144,7 +144,10 @@ def test_each_library_has_one_home(path: Path) -> None:
 
 
 def test_the_private_side_of_dagster_has_few_homes() -> None:
-    """Another import needs a reason (docs/decisions/dagsters-host.md) and a row in ``test_private_names.py``."""
+    """A further import of a private Dagster module needs a reason in docs/decisions/dagsters-host.md.
+
+    It also needs a row in ``test_private_names.py``.
+    """
     private = Counter(name_of(path) for path in MODULES for _, name in imports(path) if name.startswith("dagster._"))
     assert private == DAGSTERS_PRIVATE_SIDE
     assert len(private) <= PRIVATE_FILES
@@ -242,7 +245,10 @@ NAMES_FOR_USERS = [
 
 
 def test_import_contracts_see_every_module() -> None:
-    """The four folders are symbolic links below `holdfast`. An import checker that skips links would check nothing."""
+    """The package `holdfast` has the code's four folders as symbolic links.
+
+    An import checker that skips links would check nothing.
+    """
     named = {"holdfast"} | {"holdfast." + ".".join(Path(name).with_suffix("").parts) for name in map(name_of, MODULES)}
     # add the modules that only export names, without code
     named |= {
@@ -258,7 +264,7 @@ def test_every_folder_of_code_is_a_package() -> None:
 
 
 def test_test_files_have_names_of_their_own_and_are_no_package() -> None:
-    # `run.py` may repeat, because it is run as a command (`python -m tests.simulation.run`).
+    # Several folders may have a `run.py`, because it is run as a command (`python -m tests.simulation.run`).
     names = Counter(path.name for path in TEST_FILES if path.name not in ("conftest.py", "run.py"))
     assert {name: count for name, count in names.items() if count > 1} == {}
     assert "__init__.py" not in names

@@ -1,4 +1,4 @@
-"""A definition that sets a constant of the engine, for worker processes, leaves the test process as it was."""
+"""Some processor definitions set a constant of the engine. They do not change the constant in the test process."""
 
 from __future__ import annotations
 

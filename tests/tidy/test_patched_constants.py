@@ -19,7 +19,7 @@ SET = re.compile(r'\(\s*(?:\w+\.)*(\w+), "([A-Z][A-Z0-9_]+)"')
 
 
 def set_by_tests() -> set[tuple[str, str]]:
-    """The constants that tests set, with the last name of their module."""
+    """The constants that tests set, as pairs: the last part of the module's name, and the constant's name."""
     texts = (file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))
     return {(found[1], found[2]) for text in texts for found in SET.finditer(text)}
 

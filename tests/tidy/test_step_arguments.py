@@ -1,4 +1,7 @@
-"""A table says for each argument of each step what a change of the argument means for stored state. None is missing."""
+"""A table says for each argument of each step how a change of the argument affects stored state.
+
+No step and no argument is missing in the table.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,10 @@ def test_named_rows_keep_their_name() -> None:
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return the cases that pytest would run. Three files have the same cases, in three kinds of folders."""
+    """Return a function that lists the cases that pytest would run with the given options.
+
+    The same test file is in three folders: one of unit tests, one of benches, and one with a real broker.
+    """
     for folder in ("unit/kafka", "bench", "kafka"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / "test_cases.py").write_text(CASES)

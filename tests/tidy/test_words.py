@@ -27,7 +27,8 @@ from tests.mechanics.trees import nodes_of, tree_of
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
-#: The other reference pages are left out, because they are generated from texts of the code, which are read there.
+#: The pages to check. Other pages in docs/reference are left out, because they are generated from texts in the code.
+#: The check reads these texts in the code.
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/decisions/*.md"),
     *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),

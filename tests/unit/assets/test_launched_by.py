@@ -1,4 +1,4 @@
-"""The name that is recorded as the author of a change that a Dagster run makes."""
+"""Which name is recorded as the author of a change, if a Dagster run makes the change."""
 
 from __future__ import annotations
 

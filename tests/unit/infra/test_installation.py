@@ -26,7 +26,7 @@ DISTRIBUTION = {
     "google.protobuf": "confluent-kafka[protobuf]",
     **dict.fromkeys(("authlib", "cachetools"), "confluent-kafka[schemaregistry]"),
 }
-#: Runs before any import. It simulates an installed wheel without these modules.
+#: Code that a new Python process runs first. It simulates an installed wheel without these modules.
 WITHOUT = """
 import sys
 for name in {modules!r}:

@@ -29,7 +29,7 @@ from tests.combinations.topology import built
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 FOLDER = Path(__file__).parent
-#: The number of random topologies. It is so large that several of them contain each step of the grammar.
+#: The number of random topologies. It is so large that each kind of step is in several of them.
 DRAWN = 150
 GROUP = "pinned"
 
@@ -41,8 +41,8 @@ def version_of(topology: Topology) -> dict[str, str]:
     """
     described = asdict(topology)
     for store, spec in zip(described["stores"], topology.stores, strict=True):
-        store.pop("uses")  # left out, because the columns of the description are computed from this part
-        store.pop("retracts")  # left out, because it follows from the steps, and no code version depends on it
+        store.pop("uses")  # left out, because the store's `columns` have the same facts as text
+        store.pop("retracts")  # left out, because it follows from the steps; no code version contains it
         store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}

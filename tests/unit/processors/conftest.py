@@ -46,7 +46,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # stop at a folder that another test process is still using
+    with suppress(OSError):  # a parent folder stays if another test process still uses it
         for parent in folder.parents:
             if parent == MEMORY:
                 break
@@ -69,8 +69,8 @@ def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
 def temporary_in_memory(in_memory: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put temporary folders into memory, too.
 
-    Each run of ``InMemoryCluster`` keeps its state in one. To open, close and delete a RocksDB takes 6 ms of CPU and
-    0.09 s on a disk, and 2 ms in memory.
+    Each run of ``InMemoryCluster`` keeps its state in a temporary folder. To open, close and delete a RocksDB database
+    takes 6 ms of CPU and 0.09 s on a disk, and 2 ms in memory.
     """
     if in_memory is not None:
         monkeypatch.setattr(tempfile, "tempdir", str(in_memory))

@@ -50,7 +50,7 @@ def names(registry: Registry) -> set[str]:
 
 
 def damage(file: Path) -> None:
-    """Overwrite all pages but the first one, as after a copy of a file over one that is in use."""
+    """Overwrite all pages but the first one. A copy over a database file that is in use can do such damage."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = file.read_bytes()
@@ -76,7 +76,7 @@ def test_a_copy_is_put_back_under_connections_that_stay_open(registry: Registry,
 
 @pytest.mark.slow
 def test_writers_lose_no_transaction_while_copies_are_put_back(registry: Registry, url: str, tmp_path: Path) -> None:
-    """Threads write to the registry while a copy replaces it ten times.
+    """Threads write to the registry (Holdfast's database) while a copy replaces it ten times.
 
     Each write succeeds, and the file is never damaged.
     """

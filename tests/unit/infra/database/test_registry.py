@@ -219,7 +219,7 @@ def test_a_second_migration_changes_nothing_and_the_log_is_on(registry: Registry
 
 @pytest.mark.slow
 def test_a_schema_of_the_newest_version_is_opened_beside_a_writer(registry: Registry, url: str) -> None:
-    """A command that only reads the registry waits for no writer's lock, and imports no library for migrations."""
+    """A command that only reads Holdfast's database waits for no writer's lock, and imports no migration library."""
     program = f"import sys; {MIGRATE}; print('alembic' in sys.modules, 'sqlalchemy.dialects.postgresql' in sys.modules)"
     writer = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")

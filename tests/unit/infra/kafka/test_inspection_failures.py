@@ -1,4 +1,7 @@
-"""While a broker starts, kafka-python (the second client library) raises errors. They are not reported as refusals."""
+"""While a broker starts, kafka-python (the second client library) raises errors.
+
+Holdfast waits for the broker, and does not report that the broker refuses the client.
+"""
 
 from __future__ import annotations
 

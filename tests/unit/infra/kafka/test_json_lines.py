@@ -1,4 +1,4 @@
-"""JSON lines become records. A wrong line is refused by its number before anything is sent."""
+"""JSON lines become records. If a line is wrong, nothing is sent, and the error names the number of the line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A schema registry refuses a request: the error says what was sent, what was expected, and what to do.
 
-The registry is a small HTTP server that answers as Confluent's does.
+The schema registry is a small HTTP server that answers like Confluent's schema registry.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ def test_an_old_python_is_told_which_one_is_needed() -> None:
 def test_an_environment_of_another_checkout_is_not_installed_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Set-up makes an environment that does not fit anew, which would empty the one behind the link."""
+    """Set-up does not install into an environment that is a link to an environment of another checkout.
+
+    Set-up creates an outdated environment again. Here this would empty the folder to which the link leads.
+    """
     other, link = tmp_path / "other", tmp_path / ".venv"
     other.mkdir()
     (other / "kept").touch()

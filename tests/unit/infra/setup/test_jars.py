@@ -88,7 +88,7 @@ def test_a_registry_that_serves_other_bytes_is_an_error_and_nothing_of_it_stays(
     assert failure.value.fields["seen"] == hashlib.sha256(b"malice").hexdigest()
     assert failure.value.fields["expected"] == hashlib.sha256(CONTENT).hexdigest()
     assert not list((tmp_path / "cache").rglob("*.jar"))
-    # Once the registry serves the right bytes, fetching works again.
+    # Once the Maven registry serves the right bytes, fetching works again.
     assert fetch_jars("tiny", tmp_path / "cache", mirror(CONTENT), lock=lock)
 
 

@@ -1,4 +1,4 @@
-"""The Spark properties that protect its ports depend on the master and the address."""
+"""The Spark properties that protect Spark's ports depend on the Spark master and on the address of this machine."""
 
 from __future__ import annotations
 

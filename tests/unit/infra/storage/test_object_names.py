@@ -1,4 +1,4 @@
-"""Objects in a store that is a folder. Their names stay inside the folder, and their sizes within the limit."""
+"""A folder as an object store: no object's name leads outside the folder, and no object exceeds the size limit."""
 
 from __future__ import annotations
 

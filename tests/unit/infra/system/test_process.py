@@ -108,8 +108,8 @@ def test_a_file_of_a_former_version_names_its_process_without_a_boot(tmp_path: P
     file, ours = tmp_path / "daemon.json", own_identity()
     assert recorded_runs(file, ours.pid, ours.mark)
     assert not recorded_runs(file, ours.pid, ours.mark + "0")
-    # Record the identity as this version does. Then an older version of Holdfast writes the file again, without the
-    # identity.
+    # Record the process's identity, as this version of Holdfast does. Then an older version of Holdfast replaces
+    # `daemon.json`, but leaves the old identity in its separate file.
     record_identity(file, ours.pid)
     assert recorded_runs(file, ours.pid, ours.mark)
     assert not recorded_runs(file, os.getppid(), ours.mark)

@@ -37,7 +37,8 @@ SETTINGS = ("pydantic_settings", "msgspec")
 NEVER = (
     *("alembic", "mako", "sqlalchemy.dialects.postgresql", "rocksdict", "numpy", "pandas", "pyarrow"),
     *("pyiceberg", "pyspark", "dagster", "watchfiles", "prometheus_client", "holdfast.processors.proof"),
-    # Python's own library can replace each of these libraries, or only the output of a message needs it.
+    # Everyday commands can do without these libraries: they use Python's standard library instead, or load the library
+    # only to print a message.
     *("httpx", "httpcore", "supervisor", "structlog", "greenlet"),
 )
 #: `query` and `plan` use the code of all verbs (operator commands). So they also load RocksDB, and the module that

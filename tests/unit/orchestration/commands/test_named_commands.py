@@ -67,7 +67,8 @@ def fault_of(words: str) -> str:
 
 
 def test_each_named_command_can_be_typed() -> None:
-    # One case for all, because each test process would parse the whole product to collect a case for each command.
+    # One test case checks all commands. With a case for each command, each test process would parse the whole product
+    # just to collect the cases.
     named = list(named_commands())
     assert len(named) > 200
     assert [(place, words, fault) for place, words in named if (fault := fault_of(words))] == []

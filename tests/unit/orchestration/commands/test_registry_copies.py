@@ -109,7 +109,10 @@ def test_the_action_about_a_damaged_registry_works_without_a_copy(
 def test_a_registry_that_a_newer_release_migrated_is_put_back(
     file: Path, tmp_path: Path, run: Callable[..., tuple[int, Any]]
 ) -> None:
-    """The undo of an upgrade: the former release is installed again, and refuses the registry until then."""
+    """After an upgrade is undone, the former release of Holdfast runs again, with the registry of the newer release.
+
+    It refuses this registry (Holdfast's database) until the backup from before the upgrade is restored.
+    """
     copy = tmp_path / "copy.db"
     run("registry", "backup", str(copy))
     with closing(sqlite3.connect(file)) as newer:

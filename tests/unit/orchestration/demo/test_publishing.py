@@ -1,4 +1,4 @@
-"""A failed or interrupted demo ends its runs that write tables."""
+"""A failed or interrupted demo ends those of its Dagster runs that write tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Pub
 
 @pytest.fixture
 def publishing() -> Iterator[Publishing]:
-    """A `Publishing` whose runs never reach Dagster."""
+    """A `Publishing` object (it starts the runs that write tables) without a Dagster instance."""
     nothing: Any = SimpleNamespace()
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         yield Publishing(nothing, nothing, threads)

@@ -29,17 +29,20 @@ from holdfast.orchestration.host.front import signed_requests
 
 HOST = Path(run_launcher.__file__).parent
 
-#: A function that checks the object behind a private name. Returns the parts that this object lacks.
+#: A required shape: a function that gets the object behind a private name. It returns the parts that the object lacks.
 Shape = Callable[[Any], set[str]]
 
 
 def takes(*parameters: str) -> Shape:
-    """A function or class that takes these parameters."""
+    """The shape of a function or class that takes these parameters."""
     return lambda found: set(parameters) - set(inspect.signature(found).parameters)
 
 
 def has(*members: str, keeps: str = "") -> Shape:
-    """A class with these methods and properties. Its code sets these attributes on ``self``."""
+    """The shape of a class with these methods and properties (``members``).
+
+    The code of the class also sets the attributes in ``keeps`` on ``self``.
+    """
 
     def lacks(found: Any) -> set[str]:
         source = inspect.getsource(found)
@@ -51,27 +54,27 @@ def has(*members: str, keeps: str = "") -> Shape:
 
 
 def columns(*names: str) -> Shape:
-    """A table that has these columns."""
+    """The shape of a table that has these columns."""
     return lambda found: set(names) - set(found.c.keys())
 
 
 def options(*names: str) -> Shape:
-    """A command that has these options."""
+    """The shape of a command that has these options."""
     return lambda found: set(names) - {each.name for each in found.params}
 
 
 def an_error(found: Any) -> set[str]:
-    """An error class that derives from ``DagsterError``."""
+    """The shape of an error class that derives from ``DagsterError``."""
     return set() if issubclass(found, dg.DagsterError) else {"DagsterError above it"}
 
 
 def words(found: Any) -> set[str]:
-    """A string."""
+    """The shape of a string."""
     return set() if isinstance(found, str) else {"a text"}
 
 
 def both(*shapes: Shape) -> Shape:
-    """A shape that has all of these shapes together."""
+    """The shape of an object that must have all of these shapes."""
     return lambda found: {each for shape in shapes for each in shape(found)}
 
 

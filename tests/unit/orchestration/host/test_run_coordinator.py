@@ -100,7 +100,7 @@ def run_of(job: str, pools: tuple[str, ...] = (), **config: Any) -> dg.DagsterRu
 
 
 def placed(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, *runs: dg.DagsterRun) -> list[str]:
-    """Add runs to the instance in this state, with the tags that the queue gives them; return their ids."""
+    """Add runs in this state to the Dagster instance, with the tags that the queue gives them. Return their ids."""
     for run in runs:
         instance.add_run(run.with_status(status).with_tags({**run.tags, **tags_of(run)}))
     return [run.run_id for run in runs]

@@ -1,4 +1,4 @@
-"""The sensor requests runs so that grey assets become green. For an asset that stays grey, it gives the reason."""
+"""A sensor requests runs for grey assets, so that they become green. If an asset stays grey, it gives the reason."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_a_timer_without_its_method_says_which() -> None:
 
 
 def test_a_store_of_another_application_is_refused() -> None:
-    """A store of another application is refused. Otherwise its TTL and its model would be silently ignored."""
+    """A store of another application is refused. Otherwise its TTL and the model of its values would be ignored."""
     app, other = Application(consumer_group="orders"), Application(consumer_group="refunds")
     foreign = other.store("seen", ttl=5000)
     frame = app.dataframe(app.topic("in"))

@@ -71,7 +71,10 @@ def test_state_without_a_store_and_a_stream_without_an_application_are_refused()
 
 
 def test_a_stream_of_groups_of_a_table_is_refused_with_what_to_test_instead() -> None:
-    """The first step of such a stream expects changes of rows, which no user writes by hand."""
+    """`sdf.test` refuses a stream of a table's groups, and the error names what to test instead.
+
+    The first step of such a stream expects changes of rows, which no user writes by hand.
+    """
     app = Application("in-memory", consumer_group="shop", loglevel=None)
     groups = app.table(app.topic("orders")).group_by("status").aggregate(n=Count())
     with pytest.raises(StepInvalid, match="begins at shop-.*-repartition") as refused:

@@ -20,7 +20,7 @@ S, C, W = Side.STORE, Side.CHANGELOG, Side.WAREHOUSE
 class Held:
     """A copy of the state in memory.
 
-    It records of which buckets (keys grouped by hash) the comparison read the entries.
+    It records which buckets (keys grouped by hash) the comparison has read.
     """
 
     def __init__(self, pairs: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> None:

@@ -1,6 +1,6 @@
-"""Repair plans.
+"""Repair plans after an audit, which compares a store, its changelog and its table.
 
-For each way in which copies can differ, a plan has verbs (operator commands) in an order that loses no data.
+For each way in which these copies can differ, a plan has operator commands in an order that loses no data.
 """
 
 from __future__ import annotations

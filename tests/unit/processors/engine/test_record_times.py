@@ -173,9 +173,10 @@ def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypat
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest.MonkeyPatch, columns: bool) -> None:
-    """Each message is newer than the message before.
+    """A backlog is processed without a second attempt for each message, although the worker's clock is a day behind.
 
-    So each message would reveal a later time of the brokers' clock.
+    Each message is newer than the message before, so each message reveals a later time of the brokers' clock. The
+    engine must not process a message again for each of these times.
     """
     cluster = InMemoryCluster()
     cluster.create_topic("in")

@@ -153,7 +153,7 @@ class Installation:
     # --- the workers ----------------------------------------------------------------------------------------
 
     def answer(self, slot: str) -> Any:
-        """Return an object that reports the status of the worker in this slot."""
+        """Return an object that reports the status of the worker in this slot (place)."""
         return _Source(self, self.worker(slot))
 
 
@@ -183,7 +183,7 @@ class _Source:
 
 
 def open_installation(folder: Path, slots: int = 1, steady_s: Callable[[], float] | None = None) -> Installation:
-    """A processor with ``slots`` running workers. The caller closes its registry."""
+    """A processor with ``slots`` running workers. The caller closes the registry (Holdfast's database)."""
     url = f"sqlite:///{folder / 'registry.db'}"
     registry = Registry(url) if steady_s is None else Registry(url, steady_s)
     registry.migrate()

@@ -39,7 +39,7 @@ def two_widths_topology() -> Topology:
 
 
 def world_of(topology: Topology, **changes: Any) -> Facts:
-    """Facts of a processor that runs without faults. Each of ``changes`` replaces a field."""
+    """Facts about a processor that runs without faults. Each of ``changes`` replaces one fact."""
     topics = {
         spec.name: TopicFacts(spec.name, f"id-of-{spec.name}", PARTITIONS, 1, dict(spec.config))
         for spec in topology.topics()
@@ -62,7 +62,7 @@ def world_of(topology: Topology, **changes: Any) -> Facts:
 
 
 def stopped(topology: Topology, **changes: Any) -> Facts:
-    """Facts of the same processor, stopped on purpose, with complete local state."""
+    """Facts about a processor that was stopped on purpose, and has complete local state."""
     local = tuple(
         LocalTask(
             "0",

@@ -145,7 +145,7 @@ def test_messages_lie_in_no_file_that_has_a_name(prover: Prover, tmp_path: Path)
     assert not (tmp_path / "scratch").exists()
 
 
-#: A version that writes a file, reports its process id and the folder's mode, and then hangs.
+#: The code of a version that writes a file, reports its process id and the folder's mode, and then hangs.
 WRITES = HANGS.replace(
     "    while value:",
     """
@@ -170,7 +170,7 @@ here.operate(Path(sys.argv[1]))
 
 
 def operate(folder: Path) -> None:
-    """Start a proof of the version that writes a file and hangs."""
+    """Start a proof (trial run) of the code version that writes a file and then hangs."""
     with pytest.MonkeyPatch.context() as patch:
         prover_in(folder, patch, new=WRITES, former=WORKS)("bank", STAGE, lambda text: None)
 
@@ -192,7 +192,7 @@ def test_a_killed_proof_leaves_no_process_and_its_files_are_private_and_removed(
     assert mode == "700"
     assert wait_until(lambda: start_mark(int(pid)) != mark, 30.0), "the version's process lives on"
     assert (scratch / "kept" / "mine").read_text() == "SECRET", "nobody was there to remove it"
-    # run the next trial run, as a repeated command does
+    # the operator repeats the command, so the next trial run starts
     said = prover_in(tmp_path, monkeypatch, new=WORKS, former=WORKS)("bank", STAGE, lambda text: None).text
     assert "none failed" in said
     assert not scratch.exists()

@@ -23,7 +23,7 @@ def snapshot(name: str, covers_from: float, taken_at: float, source: str = "incr
 
 
 def former(name: str, covers_from: float, taken_at: float, partitions: int = 2):
-    """A snapshot as older code published it, without the time of the latest checkpoint."""
+    """An Iceberg snapshot of a store as an older version of Holdfast made it: without the latest checkpoint's time."""
     parts = base_at(*[1] * partitions).partitions
     return snapshot(name, covers_from, taken_at, latest_at=None, partitions=parts)
 

@@ -1,6 +1,6 @@
-"""The source of a snapshot.
+"""The source from which a snapshot is made: a part of the changelog, the whole changelog, or a checkpoint.
 
-Tests every guard alone, and the source that is chosen if a guard refuses another source.
+Each source has a guard that may refuse it. Tests each guard alone, and which source is chosen instead.
 """
 
 from __future__ import annotations
@@ -325,9 +325,9 @@ def test_the_newest_checkpoint_of_each_partition_counts():
 
 
 def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
-    """Such a table is read only from checkpoints, however new they are.
+    """A snapshot of a table that is restored from its own topic is made only from checkpoints, never from the topic.
 
-    Compaction of its topic may have removed rows that the store still has.
+    Compaction of this topic may have removed rows that the store still has.
     """
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)

@@ -227,7 +227,7 @@ def test_a_new_topic_of_that_name_is_shared(world: World) -> None:
     assert reader.owned == {0, 1}
 
 
-# -- whose offsets are taken -----------------------------------------------------------------------------------------
+# -- from which members the group accepts committed offsets ----------------------------------------------------------
 
 
 def group_of(world: World) -> Group:

@@ -105,7 +105,7 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed at the point ``at``. From then on it has no effect."""
+    """A process that is killed at the point ``at`` of a client call, like "flush:before". Later calls do nothing."""
 
     at = ""
 

@@ -185,9 +185,10 @@ def test_a_late_commit_of_a_fenced_producer_is_refused(world: World) -> None:
 
 
 def test_a_late_commit_with_the_same_epoch_ends_the_newer_transaction(world: World) -> None:
-    """The first transaction protocol of Kafka has this hazard.
+    """A commit request that arrives late commits the transaction that its producer has begun since.
 
-    So the engine replaces its producer after an unknown outcome.
+    Kafka's first transaction protocol has this fault. So the engine replaces its producer if the outcome of a commit is
+    unknown.
     """
     world.network.delay_s = 31.0
     producer = world.producer()

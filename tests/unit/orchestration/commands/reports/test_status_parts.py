@@ -1,4 +1,4 @@
-"""The text of `holdfast status`. It distinguishes workers, and first shows the parts that need an action."""
+"""The text of `holdfast status`. Each worker has its own row, and reasons that need an action come first."""
 
 from __future__ import annotations
 

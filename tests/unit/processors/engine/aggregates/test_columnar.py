@@ -36,7 +36,7 @@ BENCH = {
 
 
 class Memory:
-    """Stored values by key, like the overlay of a store."""
+    """Stored values by key, like the overlay (uncommitted values) of a store."""
 
     def __init__(self, values=()):
         self.values = dict(values)
@@ -91,7 +91,10 @@ def in_columns(columnar, aggregation, memory, messages):
 
 
 def check(columns, slices, restarts=()):
-    """Process the same slices in both ways and compare. Returns the number of slices that were processed on columns."""
+    """Process slices of messages on columns and one message at a time, and compare the results.
+
+    Returns the number of slices that were processed on columns.
+    """
     aggregation = Aggregation(columns)
     plain, memory = Memory(), Memory()
     columnar = ColumnarAggregation(aggregation, memory)

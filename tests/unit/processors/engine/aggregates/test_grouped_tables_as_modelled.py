@@ -1,6 +1,6 @@
 """Groups of a table's rows equal a plain Python model, in any order of reading and despite kills.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations

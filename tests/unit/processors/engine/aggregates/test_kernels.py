@@ -1,6 +1,6 @@
-"""Messages are grouped by row number with a sort of small integers.
+"""Messages are grouped by row number with a fast sort of small integers.
 
-Row numbers that are larger must not be confused.
+Row numbers that do not fit into small integers must still form separate groups.
 """
 
 import numpy as np

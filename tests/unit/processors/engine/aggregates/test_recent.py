@@ -174,7 +174,7 @@ def test_a_message_that_is_dated_ahead_makes_no_other_late(
     found = run(cluster, app, (now + 600_000, {"id": 1, "n": 9}), (now - 5, {"id": 2, "n": 1}))
     found += run(cluster, app, (now - 4, {"id": 3, "n": 3}))
     assert [each.get("mean", each["n"]) for each in found] == results
-    cluster.advance(700)  # now the worker's clock has reached the time of the message, so it counts
+    cluster.advance(700)  # now the clock has reached the time of the early message, so this time counts
     late = run(cluster, app, (now, {"id": 4, "n": 7}), (now, {"id": 5, "n": 7}))
     assert [each["mean"] for each in late] == ([9, 9] if name == "averages" else [])
 

@@ -389,7 +389,8 @@ def test_a_row_that_can_not_be_grouped_fails_as_a_whole(row: Any, said: str | No
 def test_a_change_of_a_group_that_fails_stops_the_worker_until_a_corrected_version_takes_it(options: Any) -> None:
     """A failed change of a group cannot be skipped, because the group would stay wrong.
 
-    The table would not send the row again, but would subtract it later.
+    The table has stored the row, so it would not send the row to the group again. When the row changes later, the
+    group would subtract a row that it never added.
     """
 
     def summed(corrected: bool) -> Application:

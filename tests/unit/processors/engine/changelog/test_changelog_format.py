@@ -1,4 +1,4 @@
-"""The bytes of changelog records: round trips, distinct keys, refused unknown versions, and an old sample."""
+"""The bytes of changelog records: round trips, distinct keys, refused unknown format versions, and an old sample."""
 
 import math
 from collections.abc import Mapping

@@ -130,7 +130,10 @@ def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench
 
 @pytest.mark.parametrize("seed", variants(range(20), tested=4, quick=1))
 def test_two_processes_that_upload_one_task_leave_only_whole_checkpoints(bench, seed):
-    """The uploads of two processes are interleaved at random. A process may pause for long or die. They share files."""
+    """The uploads of three processes are interleaved at random. A process may pause for long or die.
+
+    The checkpoints of the processes share files.
+    """
     random = Random(seed)
     bench.write(300)
     bench.upload()

@@ -45,7 +45,7 @@ def _spans(state: dict[tuple[bytes, str], Any]) -> Iterator[tuple[bytes, int, in
 
 
 def check_whole(state: dict[tuple[bytes, str], Any]) -> None:
-    """Check that each index entry has its window. Each window that a key lists as open must be stored."""
+    """Check that the window of each index entry is stored, and so is each window that a key lists as open."""
     for key, name in state:
         if key == OWN_KEY and name.startswith("due/"):
             entry = due_entry(name)

@@ -64,7 +64,10 @@ def test_messages_are_counted_by_another_key() -> None:
 
 
 def test_a_topic_that_another_processor_groups_by_is_refused_until_the_name_is_another_one() -> None:
-    """Processor `p` with the name `b-c` and processor `p-b` with the name `c` would use the same repartition topic."""
+    """Two processors must not use the same repartition topic.
+
+    Processor `p` with a grouping named `b-c`, and processor `p-b` with a grouping named `c`, would do so.
+    """
     cluster = world()
 
     def grouped(processor: str, name: str) -> Application:
@@ -196,7 +199,7 @@ def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
     # each message counts twice: when it is written to the repartition topic, and when it is read from there
     messages = 2 * sum(fed.values())
-    silent_s = 3.0 + 3 * IDLE_S  # the seconds until all windows are closed, plus the seconds until the run ends
+    silent_s = 3.0 + 3 * IDLE_S  # the timeout of the run, plus the time until all windows are closed
     assert messages // 12 <= process.commits <= messages // 12 + 8 + silent_s / REPEAT_S
 
 

@@ -167,8 +167,8 @@ def test_a_result_that_fails_is_put_aside_alone(kind: Build) -> None:
     assert headers["holdfast.topic"] == b"orders"
 
 
-#: Without the kind that has ``before_update``: this function gets the result, so an error in the result fails the
-#: message.
+#: All kinds of windows except ``sent_early``. Its function ``before_update`` gets each result while a message is
+#: processed, so an error in the result fails the message.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not sent_early], ids=lambda kind: kind.__name__)
 def test_a_result_that_can_not_be_computed_is_put_aside_alone(kind: Build) -> None:
     times, results = KINDS[kind]

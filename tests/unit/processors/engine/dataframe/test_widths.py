@@ -1,4 +1,7 @@
-"""Repartition topics that share a store have equal partition counts: `partitions=`, or that of the largest source."""
+"""Repartition topics that share a store have equal partition counts.
+
+The count is the argument `partitions=`, otherwise the partition count of the largest source topic.
+"""
 
 from __future__ import annotations
 

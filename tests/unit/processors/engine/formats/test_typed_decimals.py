@@ -1,4 +1,4 @@
-"""Decimals of typed topics in aggregates of numbers: the message fails, and the lines that the error names work."""
+"""Decimals of typed topics in aggregates of numbers: the message fails, and the code that the error suggests works."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Joins by a foreign key equal a plain Python model, in any order of reading and despite kills.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_changes(changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """Check that the last change of each key equals its row. Each deletion must follow a row."""
+    """Check that the last change of each key equals the key's row. A deletion may only follow a change with a row."""
     by_key: dict[bytes, list[Any]] = defaultdict(list)
     for key, row in changes:
         assert row is not None or (by_key[key] and by_key[key][-1] is not None)

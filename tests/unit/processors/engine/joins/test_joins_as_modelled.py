@@ -1,6 +1,6 @@
 """Joins on the engine equal a plain Python model, with messages in any order and despite kills.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_a_merge_function_that_changes_its_arguments_changes_no_other_match(clus
 def written_by_former(cluster: InMemoryCluster) -> None:
     """Rewrite the changelog as older versions of Holdfast wrote it: one record has all values of one time.
 
-    The record has one index entry.
+    The index by time has one entry for this record.
     """
     content: dict[bytes, bytes] = {}
     for _, record in cluster.read(CHANGELOG):

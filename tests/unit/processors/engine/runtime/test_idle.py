@@ -112,7 +112,7 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed when it reaches the point for the first time."""
+    """A process that is killed when a call to the cluster first reaches the named point, for example "commit:sent"."""
 
     def __init__(self, cluster: InMemoryCluster, point: str) -> None:
         super().__init__(cluster.clock)

@@ -19,7 +19,7 @@ ID = "holdfast-orders-c0ffee-0"
 
 
 class Side:
-    """One of the workers, reduced to its producer and its group membership."""
+    """One of two workers with the same transactional id, reduced to its producer and its group membership."""
 
     def __init__(self, cluster: InMemoryCluster, name: str) -> None:
         process = InlineProcess(cluster.clock)

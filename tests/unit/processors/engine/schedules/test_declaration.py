@@ -1,6 +1,6 @@
-"""Wrong declarations of schedules are refused at once, with the line to write.
+"""Wrong declarations of schedules are refused at once, and the error shows the correct line of code.
 
-Correct declarations are in the topology.
+Correct declarations become a part of the processor's topology.
 """
 
 from __future__ import annotations

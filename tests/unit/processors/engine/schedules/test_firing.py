@@ -24,12 +24,12 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 from tests.window_lives import carry_out, settings_of
 
-#: Seconds between two slots, and the start of the virtual clock in milliseconds.
+#: Seconds between two slots (scheduled times), and the start of the virtual clock in milliseconds.
 S, BEGAN_MS = 10, 1_700_000_000_000
 
 
 def build(state_dir: Path | None = None, every_s: float = S, **declared: Any) -> Application:
-    """An application that stores a total by key, and sends the sum of the task's totals in each slot."""
+    """An application that stores a total by key, and sends the sum of the task's totals at each scheduled time."""
     options = {name: declared.pop(name) for name in ("commit_interval", "dead_letter_topic") if name in declared}
     app = Application(
         "in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, state_dir=state_dir, **options
@@ -64,7 +64,7 @@ def started(made: InMemoryCluster, partitions: int = 1) -> InMemoryCluster:
 
 
 def sent(cluster: InMemoryCluster) -> list[list[int]]:
-    """The outputs, as (slot in seconds, total, number of calls, number of missed slots)."""
+    """The outputs, as (slot (scheduled time) in seconds, total, number of calls, number of missed slots)."""
     return [json.loads(record.value or b"") for _, record in cluster.read("out")]
 
 
@@ -124,7 +124,7 @@ def test_a_backlog_of_missed_slots_takes_several_commits(
     monkeypatch.setattr(firing, "FIRED_AT_ONCE", 7)
     cluster.run(build(missed="all"), quiet_s=5)
     away(cluster, 300)
-    cluster.run(build(missed="all"), quiet_s=1)  # slots that are due fire before the run ends
+    cluster.run(build(missed="all"), quiet_s=1)  # slots (scheduled times) that are due fire before the run ends
     assert slots(cluster) == [*range(10, slots(cluster)[-1] + 1, 10)]
     assert len(slots(cluster)) >= 30
 
@@ -157,7 +157,7 @@ def test_other_slots_begin_with_the_new_version(cluster: InMemoryCluster) -> Non
     began = cluster.clock.time() - BEGAN_MS / 1000 - 16
     # the 3 s schedule fires no slot (scheduled time) from the time before it was declared
     assert all(at > began for at in slots(cluster)[1:])
-    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # the policy for missed slots does not change the slots
+    cluster.run(build(every_s=3, missed="once"), quiet_s=1)  # the argument `missed` does not move scheduled times
     assert cluster.state(build(), "in-schedules")[OWN_KEY, f"{SCHEDULES}report"]["upto"] // 1000 % 3 == 0
 
 
@@ -175,10 +175,11 @@ def test_a_kill_at_each_step_fires_a_slot_again_only_if_it_did_not_commit(
     live(cluster, SimulatedDisk() if disk_lost else disk, make, InlineProcess(cluster.clock), 12.0)
     found = slots(cluster)
     assert found == sorted(set(found))
-    # The number in each output counts the calls in the state. It has no gap, so the state has exactly the calls that
-    # were sent.
+    # The state counts the calls of the schedule's function, and each output has this count. The counts have no gap, so
+    # the state has exactly the calls whose outputs were sent.
     assert [each[2] for each in sent(cluster)] == list(range(1, len(found) + 1))
-    assert found[0] == 10 or found[0] >= 60  # a slot that was not committed counts as missed, like the slots after it
+    # a slot (scheduled time) that was not committed counts as missed, like the slots after it
+    assert found[0] == 10 or found[0] >= 60
     assert sum(1 + each[3] for each in sent(cluster)) == found[-1] // 10
 
 
@@ -229,7 +230,7 @@ def test_without_a_dead_letter_topic_a_failed_slot_stops_the_worker_and_stays(cl
         cluster.run(failing(), quiet_s=25)
     assert "Correct the function of the schedule" in failed.value.action
     assert slots(cluster) == []
-    # messages that arrived before the slot are processed first
+    # messages that arrived before the slot (scheduled time) are processed first
     assert cluster.state(failing(), "totals") == {(b"a", "total"): 4, (b"b", "total"): 2}
     assert cluster.state(failing(), "in-schedules")[OWN_KEY, f"{SCHEDULES}broken"]["last"] is None
 
@@ -272,4 +273,6 @@ def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster) -> 
     cluster.run(build(missed="all"), quiet_s=25)
     found = slots(cluster)
     assert found[:2] == [10, 20]
-    assert found[2] > 100  # slots since the clear are not missed: the clear also removed the record of the last slot
+    # Scheduled times since the clear do not count as missed, because the clear also removed the record of the last time
+    # at which the schedule fired.
+    assert found[2] > 100

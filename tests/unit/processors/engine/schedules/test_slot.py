@@ -1,4 +1,7 @@
-"""A schedule's function reads ranges of stores, which equal plain Python, and sends outputs. Other uses are refused."""
+"""A schedule's function may read ranges of stores, and send outputs. Other uses are refused.
+
+The ranges equal those that plain Python computes.
+"""
 
 from __future__ import annotations
 

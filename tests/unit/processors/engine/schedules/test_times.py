@@ -40,17 +40,17 @@ def test_slots_of_an_interval_are_its_multiples() -> None:
     assert following(each, ms("UTC", 2026, 3, 1, 11, 58), 3) == [
         *("03-01T12:00:00+00:00", "03-01T12:05:00+00:00", "03-01T12:10:00+00:00")
     ]
-    assert each.after(300_000) == 600_000  # the next slot is always later than the given time
+    assert each.after(300_000) == 600_000  # the next slot (scheduled time) is always later than the given time
     assert Every.of(100).after(99) == 100
 
 
 @pytest.mark.parametrize(
     ("expression", "begin", "slots"),
     [
-        # The clock goes forward from 02:00 to 03:00. The slot of 02:30 comes at the end of the gap.
+        # The clock goes forward from 02:00 to 03:00. A schedule for 02:30 fires at the end of the gap.
         ("30 2 * * *", (2025, 3, 29, 12), ["03-30T03:00:00+02:00", "03-31T02:30:00+02:00"]),
         ("0 * * * *", (2025, 3, 30, 0, 30), ["03-30T01:00:00+01:00", "03-30T03:00:00+02:00"]),
-        # The clock goes back from 03:00 to 02:00. The slot of 02:30 comes once; hourly slots come twice.
+        # The clock goes back from 03:00 to 02:00. A schedule for 02:30 fires once; an hourly schedule fires twice.
         ("30 2 * * *", (2025, 10, 25, 12), ["10-26T02:30:00+02:00", "10-27T02:30:00+01:00"]),
         ("0 * * * *", (2025, 10, 26, 1, 30), ["10-26T02:00:00+02:00", "10-26T02:00:00+01:00", "10-26T03:00:00+01:00"]),
         ("0 3 * * *", (2025, 10, 25, 12), ["10-26T03:00:00+01:00", "10-27T03:00:00+01:00"]),

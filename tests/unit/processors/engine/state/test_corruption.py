@@ -1,6 +1,6 @@
 """Damage on disk under a real RocksDB is reported, moved aside and never used as state.
 
-Unknown versions are refused.
+State in an unknown format version is refused.
 """
 
 import json
@@ -187,7 +187,7 @@ def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Pa
 
 @pytest.mark.parametrize("flushed", [0, 1, 120])
 def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
-    """Bulk writes use no write-ahead log, but after a kill the result is the same as with one.
+    """Bulk writes use no write-ahead log, but after a kill the result is the same as with a write-ahead log.
 
     Lost batches are replayed from the offset that is left in the database.
     """

@@ -135,7 +135,7 @@ def test_augmented_assignments_and_attributes_are_changes() -> None:
 
 def test_a_function_that_is_known_by_a_variable_only() -> None:
     for inner, changes in ((spoil, True), (read_all, False)):
-        assert may_change(lambda value, inner=inner: inner(value))  # any function can be passed as ``inner``
+        assert may_change(lambda value, inner=inner: inner(value))  # a caller may pass any function as ``inner``
 
         def outer(value: Any) -> Any:
             return inner(value)  # noqa: B023

@@ -1,4 +1,7 @@
-"""Count windows on the engine equal a plain Python model, despite kills and restarts. Planted bugs are found."""
+"""Count windows on the engine equal a plain Python model, despite kills and restarts.
+
+The tests also find bugs that are planted in the engine's code on purpose.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sliding windows on the engine equal a plain Python model, in any order of messages and despite kills.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations

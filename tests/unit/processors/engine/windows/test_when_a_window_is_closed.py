@@ -1,4 +1,7 @@
-"""The rule that decides whether a window is closed, for one message, for a column, and as the last closed time."""
+"""The rule that decides whether a window is closed. Three forms must agree.
+
+The forms are: for one message, for a column of messages, and as the latest time at which a closed window ends.
+"""
 
 from __future__ import annotations
 

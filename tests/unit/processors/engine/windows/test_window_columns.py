@@ -1,6 +1,6 @@
 """Windows on columns give the same bytes as message by message: results, failures and state.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class Drawn:
         for first in range(0, len(self.messages), 300):
             for key, raw, at in self.messages[first : first + 300]:
                 cluster.produce("in", raw, key, timestamp_ms=at)
-            # a restart uses its disk, or restores from the changelog
+            # A restart uses one of two disks. If this disk has no state or old state, the worker restores from the
+            # changelog.
             cluster.run(self.application(state_dir / str(random.randrange(2))))
         changelog = [(r.key, r.value) for _, r in cluster.read("g-w-changelog") if (r.key or b"")[:1] != b"\x00"]
         return {
@@ -126,13 +127,13 @@ class Drawn:
 
 
 def both(seed: int, tmp_path: Path) -> int:
-    """Compare columns with message by message. Returns the number of messages that were processed on columns."""
+    """Compare a run on columns with a run message by message. Returns how many messages were processed on columns."""
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_time, "CLOSED_AT_ONCE", (3, 5_000)[seed % 2])
         patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed // 2 % 2])
         patch.setattr(columns, "RUN_MIN", (2, 2, 2, 48)[seed // 4 % 4])
-        patch.setattr(columns, "REST_MAX", 0)  # use columns for batches of any size
+        patch.setattr(columns, "REST_MAX", 0)  # try columns for each slice, even after columns failed
         take = WindowedStream.take
 
         def taken(self: WindowedStream, batch: Any, first: int, last: int) -> bool:

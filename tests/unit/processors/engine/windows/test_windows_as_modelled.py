@@ -1,6 +1,6 @@
 """Windows on the engine equal a plain Python model, in any order of messages and despite kills and restarts.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.simulation.timed_model import check_windows
 from tests.window_lives import SHORT_S, live_through, put_aside, unlucky, world
 
 SEEDS = variants(range(400), tested=6)
-#: Longer than any silence before the last message, and shorter than the silence after it.
+#: ``IDLE_MS`` is the silence after which windows close. It is longer than any silence before the last message.
+#: ``SILENCE_S`` is the silence after the last message. It is longer than ``IDLE_MS``.
 IDLE_MS, SILENCE_S = 20_000, 100.0
 
 
@@ -47,7 +48,11 @@ def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
 
 
 def build(shape: Shape, state_dir: Path, *, idles: bool = False, fails: bool = False) -> Application:
-    """If ``fails``, a step behind the window raises for some results, after an output that must then be undone."""
+    """An application with windows of this shape in the store ``w``.
+
+    With ``fails``, a step behind the windows raises an error for some results. The output that is sent before this step
+    must then be undone.
+    """
     app = Application(
         "in-memory",
         consumer_group="g",

@@ -70,7 +70,7 @@ def test_versions_with_other_tasks_never_run_beside_each_other(
     rollout = replace(stage.version("v2"), together=together)
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0", "1")
     assert beside == ([False, False] if together else [True, False])
-    # As after an apply that was killed between stop and start: nothing is left to stop, and deploy starts the worker.
+    # As after a deploy that was killed between stop and start: no worker is left to stop, so deploy only starts it.
     os.kill(stage.pid("0"), signal.SIGKILL)
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0",)
 

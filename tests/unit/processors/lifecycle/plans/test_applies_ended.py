@@ -149,7 +149,7 @@ def orphan(name: str, archived: Archived | None = None) -> Subject:
 
 
 def without_topics() -> OfProcessorWorld:
-    """Both changelogs are absent, and a worker was never started."""
+    """A processor whose two changelogs do not exist, and whose worker was never started."""
     facts = world_of(TOPOLOGY, deployment=None, instances=(), members=0, committed={})
     kept = {spec.name for spec in TOPOLOGY.inputs}
     return OfProcessorWorld(msgspec.structs.replace(facts, topics={k: v for k, v in facts.topics.items() if k in kept}))
@@ -161,7 +161,7 @@ def outdated() -> OfProcessorWorld:
 
 
 def rewound() -> OfProcessorWorld:
-    """The group's offsets were reset to 0, and the worker has stopped because of that."""
+    """A processor whose group's offsets were reset to 0. Its worker has stopped because of that."""
     held = {store.name: {number: {"placed": 100} for number in range(PARTITIONS)} for store in TOPOLOGY.stores}
     committed = {"placed": dict.fromkeys(range(PARTITIONS), 0)}
     down = (InstanceFacts("0", False),)
@@ -169,7 +169,7 @@ def rewound() -> OfProcessorWorld:
 
 
 def with_orphans() -> OfInstallationWorld:
-    """Of three topics without an owner, two have an archived copy that is old enough to delete the topic."""
+    """An installation with three topics without an owner. Two have a copy that is old enough to delete the topic."""
     return OfInstallationWorld((orphan("a", copied("a")), orphan("b", copied("b")), orphan("c")))
 
 
@@ -201,9 +201,9 @@ def applier(world: Any, installed: Installation, dies: Callable[[], bool] = lamb
 
 
 def broken_off_at(moment: int, request: Any, world: Any, installed: Installation) -> ApplyRecord | None:
-    """Run a plan and kill it at a moment. The moments are counted: before and after each stage.
+    """Execute a plan, and kill the execution at this moment: 0 is before the first stage, 1 after it, and so on.
 
-    Returns the open apply, or None if the plan was complete before this moment.
+    Returns the record of the unfinished execution, or None if the plan was complete before this moment.
     """
     moments = iter(range(1_000))
     with suppress(Killed):
@@ -237,7 +237,7 @@ def test_the_command_that_is_named_ends_the_apply_and_the_work(
         world = made()
         record = broken_off_at(moment, request_, world, installed)
         assert record is not None
-        refused = Holder("another")  # to this second holder, the killed operator seems to be alive
+        refused = Holder("another")  # the process of a second operator, which believes that the killed one is alive
         with pytest.raises(ApplyInProgress) as told:
             Applier(lambda *_: Done(""), installed.registry.journal, "eve", refused).resume(record)
         assert f"`{way_on(record)}`" in told.value.action

@@ -1,6 +1,6 @@
 """A plan is applied on a real registry (Holdfast's database): in order, recorded, and resumed after a kill.
 
-Only one run at a time may apply it.
+Only one process at a time may apply a plan.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Doing:
 
 
 class DatabaseClock:
-    """The clock of the registry's database, moved by the test."""
+    """The clock of the registry (Holdfast's database), moved by the test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -97,7 +97,7 @@ def journal(registry: Registry) -> ApplyJournal:
     return registry.journal
 
 
-def apply(  # tidy: allow-wide because each is a part of the applier
+def apply(  # tidy: allow-wide because each argument is a part of the applier
     plan: Plan,
     execute: Executor,
     journal: ApplyJournal,

@@ -180,7 +180,7 @@ def test_what_is_adopted_is_what_the_newest_registry_had(world: World) -> None:
     assert isinstance(stage, AdoptDeployment)
     later = replace(older, clock=lambda: NOW + timedelta(hours=1))
     runner = DeployedProcessors(later, cast(Any, None), "me", cast(Any, None), cast(Any, None))
-    for _ in range(2):  # the second turn is like a resumed apply, which repeats its stage
+    for _ in range(2):  # the second turn repeats the stage, as a resumed apply does
         runner.adopt("orders", stage)
     now = older.registry.deployment("orders")
     assert now is not None

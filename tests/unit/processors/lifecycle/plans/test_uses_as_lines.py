@@ -1,4 +1,7 @@
-"""A store's windows, timers and TTL are stored as data and as text lines. Both agree for all pinned topologies."""
+"""A store's windows, timers and TTL are described as data and as lines of text.
+
+Both descriptions agree for all topologies whose descriptions are stored in tests/unit/pins.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ def stores() -> list[StoreSpec]:
 
 
 def read(line: str) -> str | None:
-    """Translate one line of a pinned definition into words about a window, timers or a TTL, as an older version did.
+    """Translate one line of a store's description into words for users, as an older version of Holdfast did.
 
-    Returns None for a line about something else.
+    Returns None for a line that is not about a window, timers or a TTL.
     """
     text = re.sub(r"(\d+) ms\b", lambda found: in_duration(int(found[1])), line)
     if line.startswith("window = "):

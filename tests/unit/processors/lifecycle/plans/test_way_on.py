@@ -143,7 +143,7 @@ def applied(plan: Plan, installed: Installation) -> list[object]:
 
 
 def with_a_changelog_more() -> Facts:
-    """The facts of a running version, and the changelog of a store that only the version before had.
+    """The facts about a processor's running version, with the changelog of a store that only its former version had.
 
     A deploy deletes this topic last.
     """
@@ -265,7 +265,7 @@ HANGS = Unsupervised("running", "End it: `holdfast down`, then `holdfast up`.")
 
 
 def interrupted(request: OfProcessor, installed: Installation) -> ApplyRecord:
-    """The open apply of a request whose run was killed in its first stage, and has ended."""
+    """The open (unfinished) apply of a request. Its process was killed in the first stage, and no longer runs."""
     record = broken_off(decide(request, world_of(TOPOLOGY), TOPOLOGY), installed, 1)
     installed.registry.journal.let_go_of_apply(record.id, record.token, "killed")
     (record,) = installed.registry.journal.applies(open_only=True)
@@ -308,10 +308,10 @@ def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installatio
 
 
 def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: Installation) -> None:
-    """If the registry (Holdfast's database) is an older copy, the first command corrects it.
+    """If the registry (Holdfast's database) is an older copy, the first command that is named corrects the registry.
 
-    Only then its open apply is ended. Until then, each verb is refused. The apply that the old registry lists may also
-    have ended long ago.
+    The next command ends the apply (execution of a plan) that the old registry lists as open. The order matters: each
+    verb is refused until the registry is corrected, and this apply may have ended long ago.
     """
     record = interrupted(Restart("orders"), installed)
     old = Behind("orders", None, Recorded(3, "v2"))

@@ -1,4 +1,4 @@
-"""An apply that rebuilds or fills a store can be abandoned while the processor's workers do not start.
+"""An apply (execution of a plan) that rebuilds or fills a store can be abandoned while no worker starts.
 
 The stages run in the production code. Supervisor, workers and topics are in memory.
 """
@@ -54,7 +54,7 @@ FROM_FILE = decide(
     world_of(TOPOLOGY, file=FileFacts("/exports/a.jsonl", "abcd", {"totals": FileStore(2, 3, 60, (0, 1), ("a", "b"))})),
     TOPOLOGY,
 )
-#: The deploy of a version that starts.
+#: The plan of a deploy that repairs the processor: the workers of this version start.
 REPAIRED = Plan(request=Deploy(NAME), verdict=Ready("."), stages=(RunProcessor("run", "v2"),))
 
 
@@ -104,7 +104,7 @@ class Client:
 
 
 def as_it_was(processor: str, store: str) -> Topology:
-    """The topology of a shadow, as the definition had it when the apply began."""
+    """The topology of the shadow (the program that rebuilds a store), as it was when the apply began."""
     return APPLICATION.shadow(store).topology()
 
 
@@ -140,7 +140,7 @@ def execution_of(
 
 
 def broken_off(plan: Plan, installed: Installation, kind: type) -> ApplyRecord:
-    """The open apply of a plan whose run was killed in the stage of this kind."""
+    """The record of an unfinished apply (execution of a plan) that was killed in the stage of this kind."""
 
     def execute(processor: str, stage: object, tell: object) -> Done:
         if isinstance(stage, kind):
@@ -154,7 +154,7 @@ def broken_off(plan: Plan, installed: Installation, kind: type) -> ApplyRecord:
 
 
 def crash_loop(installed: Installation) -> None:
-    """Let the worker of slot 0 end, now and after each start."""
+    """Let worker 0 end with an error, now and after each start."""
     worker = installed.worker()
     worker.fail("code", "The function raises.")
     worker.restarts = False
@@ -203,7 +203,11 @@ def test_a_worker_that_ends_before_it_is_resumed_is_started_again(installed: Ins
 def test_it_is_abandoned_although_the_files_define_another_version_and_no_release_is_recorded(
     installed: Installation,
 ) -> None:
-    """Without a release, workers would start from the present files. Those have another version than is deployed."""
+    """The rebuild is abandoned, but no worker is started.
+
+    Without a release (a copy of the deployed code), workers would start from the present files. These files define
+    another version than the deployed one.
+    """
     record, told = broken_off(FROM_TOPIC, installed, WaitForShadow), list[str]()
     execute = execution_of(installed, replace(installed.rollout, code_version="v2"))
     assert applier(installed, execute, told).abandon(record, "not needed")
@@ -212,14 +216,14 @@ def test_it_is_abandoned_although_the_files_define_another_version_and_no_releas
 
 
 def gone(processor: str, store: str) -> Topology:
-    """The topology of a shadow after the store was removed from the definition."""
+    """The topology of the shadow (it rebuilds a store) after the store was removed from the definition."""
     renamed = Application(consumer_group=NAME)
     renamed.dataframe(renamed.topic("placed")).apply(count, stateful=True, store="sums")
     return renamed.shadow(store).topology()
 
 
 def unfinished(processor: str, store: str) -> Topology:
-    """The topology of a shadow while the definition cannot be imported."""
+    """Raises an error instead of returning the shadow's topology, because the definition cannot be imported."""
     raise ProcessorUnknown("orders cannot be imported.", action="Correct the module.")
 
 

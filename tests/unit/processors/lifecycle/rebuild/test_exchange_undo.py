@@ -1,6 +1,6 @@
-"""An exchange replaces a store's entries by other entries.
+"""An exchange replaces the keys and values of a store by others.
 
-Its result names the commands that restore the former entries.
+The result of the command names the commands that restore the former keys and values.
 """
 
 from __future__ import annotations

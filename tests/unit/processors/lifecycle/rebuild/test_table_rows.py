@@ -28,7 +28,7 @@ ROWS = {key_prefix(b"a") + b"n": encode_value(1, 0), key_prefix(b"b") + b"n": en
 
 
 class Rewritten:
-    """A snapshot table that returns these rows."""
+    """The Iceberg table of a store. It returns these rows."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:
         self._rows = rows

@@ -156,7 +156,7 @@ def test_no_run_is_asked_for_while_one_waits_and_another_asks(installed: Install
 
 
 def test_all_wait_for_a_broker(installed: Installation) -> None:
-    """Without a broker no worker can start, so recovery waits for it in all slots."""
+    """Without a broker no worker can start. So recovery waits for the broker in all slots (workers' places)."""
 
     def away() -> None:
         raise HoldfastError("No broker answers.", action="start it")

@@ -72,9 +72,10 @@ def test_no_worker_is_started_beside_those_of_another_installation(installed: In
 
 
 def test_the_next_incident_names_itself_and_not_the_one_before(installed: Installation) -> None:
-    """A slot stays with a person, with the action of the former incident. Its retry must be that of the present one.
+    """The action of an incident must name the command that retries this incident, not the incident before it.
 
-    The simulation found this case: the retry opened the former incident, and status went on showing the newest one.
+    A slot (a worker's place) that waits for a person keeps its action in the next incident, too. The simulation found
+    this case: the command opened the former incident, but status still showed the newest one.
     """
     installed.worker("0").kill()
     assert recovered(installed, lambda: (str(OTHER),)).outcome == "failed"

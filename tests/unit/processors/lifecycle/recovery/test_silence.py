@@ -1,4 +1,4 @@
-"""A worker's process runs but does not answer. The observer does not remember earlier checks."""
+"""A worker's process runs but does not answer. This is detected without memory of earlier checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def frozen(stage: Any) -> Any:
-    """Slot 0 runs and is then frozen, including its HTTP server."""
+    """The process of worker 0 runs and is then frozen, including its HTTP server."""
     deploy(stage.rollout, stage.world, timeout_s=30)
     os.kill(stage.pid("0"), signal.SIGSTOP)
     yield stage

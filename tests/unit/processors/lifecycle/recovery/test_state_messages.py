@@ -1,6 +1,6 @@
 """Each state of a processor that needs a person sends one message with an action.
 
-The tests try all combinations of slot, record, apply and incident.
+The tests try all combinations of worker, deployment record, apply (execution of a plan) and incident.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def worker(**facts: Any) -> ProcessorStatus:
     return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
 
 
-#: The state of a slot: how the supervisor describes the program, and how the worker describes itself. None if there is
-#: no program or no answer.
+#: What is known of one worker: the supervisor's status of its program (None without a program), and the worker's own
+#: status (None without an answer).
 Machine = tuple[ProgramStatus | None, ProcessorStatus | None]
 WORKS: Machine = (program("RUNNING"), worker())
 MACHINES: tuple[Machine, ...] = (
@@ -207,9 +207,9 @@ MACHINES: tuple[Machine, ...] = (
 
 
 def test_each_record_with_each_incident_and_apply_is_told_once_within_its_limit() -> None:
-    """Each combination of record, two slots, incident, open apply and last apply sends one message within its limit."""
+    """Each combination of deployment record, two workers, incident and applies sends one message within its limit."""
     seen = Counter[str]()
-    # The second slot works, or is in the same state as the first. The test above tries more pairs.
+    # The second worker works, or is in the same state as the first. The test above tries more pairs.
     pairs = [(each, beside) for each in MACHINES for beside in (WORKS, each)]
     for word, machines, begun in itertools.product(WORDS, pairs, APPLIES):
         recorded = Deployment("fleet", "v1", ("0", "1"), word, 4, LONG_AGO)
@@ -320,7 +320,7 @@ def test_a_start_that_goes_on_is_told_after_its_limit_although_its_slots_change(
 
 
 def test_no_word_of_a_record_hides_what_runs_but_that_of_a_live_apply() -> None:
-    """Only a live apply lets the recorded state hide a fault.
+    """While a live apply (a running plan) changes a processor, the recorded state ``deploying`` may hide a fault.
 
     In all other cases, a fault ends within a time limit, is recovered, or is reported.
     """
@@ -413,7 +413,11 @@ def test_a_state_that_began_while_the_clock_was_ahead_is_told_and_over(ahead: ti
 
 
 def test_what_was_told_while_the_clock_was_ahead_is_over_once_it_ended() -> None:
-    """Found by a course: the clock was six hours ahead for one tick, in which a state seemed to last."""
+    """A message that was sent while the clock was ahead is followed by a second message when its state ends.
+
+    A simulated operation found this case. The clock was six hours ahead for one tick of the sensor, so a new state
+    seemed to be six hours old.
+    """
     states = follow({}, [need()], (), NOW)
     ahead = NOW + timedelta(hours=6)
     states = follow(states, [need()], (), ahead)

@@ -1,4 +1,4 @@
-"""The timeline makes entries and events from a processor's history, and knows which events still have to be sent."""
+"""The timeline lists a processor's history, such as deploys and incidents. It knows which events are not sent yet."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_event_is_reported_once_however_few_a_tick_reports(ticks: list[tup
 
 
 def in_copy(number: int, second: float, *events: float, may_change: bool = False) -> Record:
-    """Record of a copy of the registry that began at this second, and has an event at each of the later seconds."""
+    """Record ``number`` in a copy of the registry (database). It began at ``second``, with these later ``events``."""
     found = []
     for at in events:
         entry = Entry(f"r{number}", "fleet", "apply", "", NOW + timedelta(seconds=at), "done")
@@ -150,7 +150,10 @@ def test_a_registry_is_replaced_where_the_newest_reported_record_is_gone_or_anot
 
 
 def test_in_an_older_copy_what_began_or_happened_since_the_copy_is_reported() -> None:
-    """The copy ends at second 5. Record 6 of the former registry began at second 6. The copy was put back later."""
+    """The registry (Holdfast's database) is replaced by a copy that was made at second 5.
+
+    Record 6 of the former registry began at second 6, so the copy lacks it. The copy later gets its own record 6.
+    """
     series = Series(6, {6: ["r6 at 6"]}, NOW + timedelta(seconds=6))
     same = [in_copy(1, 1, 1), in_copy(2, 2, 2, may_change=True), in_copy(3, 3, 3, 12), in_copy(4, 4, 4)]
     later = [in_copy(5, 10, 10), in_copy(6, 11, 11)]

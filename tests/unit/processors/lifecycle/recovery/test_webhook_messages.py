@@ -99,7 +99,7 @@ def test_a_webhook_that_is_away_is_tried_with_one_message_after_longer_and_longe
 def test_after_a_delivery_that_dies_at_any_message_each_message_was_sent_once() -> None:
     """The sender dies before any of the messages. The next tick still sends each message once.
 
-    It knows only the state that the last call of ``keep`` has stored.
+    This tick knows only the state that the last call of ``keep`` has stored.
     """
     for dies_before in range(5):
         clock, kept, sent = Clock(), [Outbox()], []

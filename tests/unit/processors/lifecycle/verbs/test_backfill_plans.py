@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.verbs.test_verb_plans import AGAIN, CHANGELOG, TOPOLOGY, kinds
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
-#: A function that returns the facts for a plan, in which the changelog cannot be used for a restore.
+#: A function that returns facts about a processor whose changelog cannot be used for a restore.
 Spoilt = Callable[..., Facts]
 
 

@@ -241,9 +241,9 @@ def test_a_store_spec_is_described_whole() -> None:
     """This test fails when `StoreSpec` gets a new field, because the comparison must cover each field."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # a change of the schema changes only the warehouse's table, not the state
-    known |= {"meaning"}  # its lines (texts) are compared one by one: test_meaning_plans.py has a case for each
+    known |= {"meaning"}  # its lines of text are compared one by one; test_meaning_plans.py has a case for each line
     known |= {"uses"}  # the text lines in `columns` are computed from this field, and `columns` is compared
-    known |= {"retracts"}  # follows from the steps: if they group differently, the lines of `meaning` differ
+    known |= {"retracts"}  # follows from the steps; if they group differently, the lines in `meaning` differ
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 

@@ -154,7 +154,7 @@ def test_a_rollback_is_refused_where_there_is_no_release_or_its_state_does_not_f
     assert "is recorded to have worked" in refused(plan_of(Rollback("orders"), released=None)).sentence
     bare = msgspec.structs.replace(FORMER, copied=False)
     assert "was not copied" in refused(plan_of(Rollback("orders"), releases=(NOW, bare), before=bare)).sentence
-    # The running version dropped a store that the earlier version has, so that store lacks the input since then.
+    # The running code version lacks a store of the earlier version, so this store has not seen the input since then.
     less = msgspec.structs.replace(SHAPE, stores=SHAPE.stores[:1])
     verdict = refused(plan_of(Rollback("orders"), released=msgspec.structs.replace(NOW, shape=less)))
     assert f"Store `{SHAPE.stores[1].name}` is new to the running version" in verdict.sentence

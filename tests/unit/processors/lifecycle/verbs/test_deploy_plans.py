@@ -35,7 +35,10 @@ def orders(*stores: str) -> Topology:
 
 
 def facts_of(topology: Topology, **changes: Any) -> Facts:
-    """Facts in which the former version runs, and this version is defined; its new changelogs do not exist yet."""
+    """Facts about a processor whose former version runs, while its files define the version with this topology.
+
+    The new changelogs of this version do not exist yet.
+    """
     old = {spec.topic.name for spec in FORMER.changelogs}
     facts = world_of(
         topology,

@@ -28,7 +28,7 @@ BETWEEN = "carriers-carrier-repartition"
 
 
 def between(partitions: int = 2, **config: str) -> TopicFacts:
-    """The facts of a correct repartition topic, with these configuration entries changed."""
+    """The facts about a correct repartition topic, with these entries of the topic's configuration changed."""
     return TopicFacts(BETWEEN, "id", partitions, 1, {**REPARTITION_CONFIG, "min.insync.replicas": "1", **config})
 
 

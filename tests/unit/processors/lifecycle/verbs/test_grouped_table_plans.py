@@ -77,7 +77,7 @@ def test_a_part_of_these_stores_is_not_changed_and_the_ways_to_do_it_are_named(r
 
 
 def joined_by_streams() -> Topology:
-    """Streams that join a table, a filtered table and the groups. No record of the streams is a row."""
+    """Streams that join a table, a filtered table and the groups. Records of these streams are no rows of a table."""
     app = Application(consumer_group="shop")
     table = app.table(app.topic("orders"), "rows")
     large = table.filter(bool, "large")
@@ -167,7 +167,7 @@ def test_an_exported_group_is_not_put_back_and_the_other_stores_of_the_file_are_
 
 
 def snapshots(**at: int) -> dict[str, StoreTable]:
-    """A snapshot of each store, at this offset of its inputs."""
+    """An Iceberg snapshot of each store, with the state at this offset of the store's inputs."""
     made = {}
     for store in TOPOLOGY.stores:
         part = manifest_of(store.name, "s").partitions[0]

@@ -22,7 +22,7 @@ VERSION = TOPOLOGY.code_version
 
 
 def in_workers(count: int, **changes: Any) -> Facts:
-    """Facts of the processor running in this number of workers."""
+    """Facts about the processor while it runs in this number of workers."""
     slots = tuple(str(number) for number in range(count))
     usual = {
         "deployment": DeploymentFacts(VERSION, slots, "deployed", 3),
@@ -61,9 +61,10 @@ def test_state_without_a_changelog_cannot_be_fetched_and_is_not_waited_for() -> 
 
 @pytest.mark.parametrize("request_", [Scale("orders", 3), Restart("orders")], ids=["scale", "restart"])
 def test_a_changelog_with_which_no_worker_starts_is_repaired_first(request_: Scale | Restart) -> None:
-    """A worker refuses to start while Kafka would delete its state, so status names no restart that fails for it.
+    """A changelog whose configuration lets Kafka delete state is repaired before workers start.
 
-    The simulation found this case.
+    With such a changelog, a worker refuses to start. So status must not name a command whose restart fails. The
+    simulation found this case.
     """
     right = in_workers(1)
     changelog = TOPOLOGY.changelogs[0].topic.name
@@ -160,5 +161,5 @@ def test_the_first_deployment_has_one_worker_unless_the_settings_name_another_nu
 def test_a_worker_is_waited_for_until_it_tells_that_it_is_prepared() -> None:
     statuses = {"0": status_of(prepared=True), "1": status_of(prepared=False), "2": None, "3": status_of()}
     assert unprepared(statuses, 0.0) == ("1", "2", "3")
-    # the worker of slot 3 has an older Holdfast, which never reports whether a worker is prepared
+    # worker 3 runs an older version of Holdfast, which never reports whether a worker is prepared
     assert unprepared(statuses, UNTOLD_S) == ("1", "2")

@@ -1,4 +1,4 @@
-"""Plans of restores from tables: the snapshots that are used, the offsets where input continues, and refusals."""
+"""Plans of restores from Iceberg tables: which table versions are used, where input continues, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export files are read back byte for byte. A plan puts their entries back into a store."""
+"""Export files are read back byte for byte. A plan puts their keys and values back into a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One apply (the execution of a plan) may export several files. They are joined into one file with all entries.
+"""One apply (the execution of a plan) may export several files. They are joined into one file with all keys.
 
 The joined file can be restored.
 """

@@ -1,4 +1,4 @@
-"""A version stores its state under other keys than the version before.
+"""A code version of a processor stores its state under other keys than the version before.
 
 A worker that is started by hand refuses this state. Each action that the error names works.
 """

@@ -1,6 +1,6 @@
-"""Markers and aborted records at the end of an input do not count as records.
+"""Transaction markers and aborted records at the end of an input do not count as records.
 
-If the log is emptied, no record counts as lost.
+The group's committed offset moves past them. So if Kafka later deletes the whole log, no record counts as lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def filled(*ends: bool) -> InMemoryCluster:
     for commit in ends:
         written = cluster.open_foreign_transaction("in", 0, [(b"k", b"v")])
         written.commit() if commit else written.abort()
-        cluster.advance(1.0)  # wait until the marker is written
+        cluster.advance(1.0)  # wait until the transaction marker is written
     return cluster
 
 
@@ -63,7 +63,7 @@ def test_what_is_open_or_not_read_is_still_claimed(tmp_path: Path) -> None:
     cluster = filled(True)
     still_open = cluster.open_foreign_transaction("in", 0, [(b"k", b"later")])
     cluster.run(application(tmp_path, stateful=True), quiet_s=2 * REST_S)
-    assert cluster.committed_offsets("p")[IN] == 2  # the position is after the marker and before the open record
+    assert cluster.committed_offsets("p")[IN] == 2  # after the marker, before the open transaction's record
     still_open.commit()
     cluster.truncate(IN, start=4)
     with pytest.raises(StateIncoherent, match="2 records are gone"):

@@ -47,8 +47,8 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     feed(cluster, "placed", 2)
     cluster.run(build(joined=False))
     assert cluster.state(build(joined=False), "of-placed") == {(b"k", "n"): 5}
-    # The joined version runs again, and its new store starts empty. To continue, the store of-placed needs no offsets
-    # of the topic `paid`.
+    # Run the joined version again, with an empty new store `both`. The store `of-placed` can continue without offsets
+    # of the topic `paid`, because it does not read this topic.
     cluster.delete_topic("p-both-changelog")
     cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
     feed(cluster, "placed", 1)
@@ -82,7 +82,8 @@ def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> N
 def test_a_changelog_that_is_created_again_later_does_not_begin_empty(tmp_path: Path) -> None:
     """A worker may start a store empty only if its changelog has the recorded topic id.
 
-    A worker keeps its arguments for all restarts, so a changelog that was created again must be refused.
+    A restarted worker gets the same arguments, also the permission to start the store empty. So if the changelog was
+    deleted and created again, the worker must refuse to start.
     """
     cluster = InMemoryCluster()
     cluster.create_topic("placed")

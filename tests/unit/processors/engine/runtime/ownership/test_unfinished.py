@@ -21,7 +21,7 @@ GONE = "holdfast-group-0123456789ab-m0"
 
 
 class Forgetful(Network):
-    """A network whose coordinator does not write its markers to some topics and groups."""
+    """A network whose transaction coordinator does not write the markers of transactions to some topics and groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def test_a_topic_that_is_not_there_holds_nothing(world):
 
 @pytest.mark.parametrize(
     ("group", "partition"),
-    # `Utils.abs(group.hashCode()) % 50`, as Java computes it
+    # Kafka stores a group's offsets in this partition: `Utils.abs(group.hashCode()) % 50`, as Java computes it
     [("orders", 31), ("", 0), ("holdfast-é", 19), ("polygenelubricants", 0), ("\N{GRINNING FACE} group", 6)],
 )
 def test_the_partition_of_a_groups_offsets_is_that_of_kafka(group, partition):

@@ -158,8 +158,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         if chance.random() < 0.05:  # simulate an abort: messages that have already arrived are read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        # if the order did not move, it must move after all records have arrived, or at the latest after watermarks of
-        # idle tasks
+        # If no message arrived and none was processed, let all records arrive. If still no message can be processed,
+        # idle tasks write watermarks, after which one must be processed.
         elif not moved:
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them

@@ -164,7 +164,7 @@ def test_the_inputs_of_many_tasks_share_a_bound(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_input_ends_at_the_bound_of_a_rebuild() -> None:
     reach, place = ReadBounds(bounded=True), Partition("left", 0)
-    assert reach.is_ended(place, 0)  # without a bound, no message may be processed
+    assert reach.is_ended(place, 0)  # until the partition gets an end offset, none of its messages may be processed
     reach.extend({place: 5})
     assert not reach.is_ended(place, 4)
     assert reach.within(batch("left", 3, [1])) == 1

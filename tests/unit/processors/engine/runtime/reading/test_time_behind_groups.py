@@ -128,8 +128,8 @@ def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypa
 def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> None:
     """A message that is processed early as the right side of a join does not make older messages late.
 
-    The flight at 9 s waits for the weather at 8.5 s. The next message in its topic is the flight at 6.5 s, which the
-    alert at 7 s needs. So that flight must not be late.
+    The flight at 9 s waits for the weather at 8.5 s. The next message in the repartition topic of the flights is the
+    flight at 6.5 s, which the alert at 7 s needs. So the flight at 6.5 s must not be late.
     """
     cluster, app = InMemoryCluster(), application(commit_every=1)
     for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):

@@ -187,7 +187,7 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
     assert broken == Watermark("planes-0", 40, False)
     assert {each.stretch for each in others} == {2}
     assert turns(2.0, work=2, at_end=False) == []
-    assert min(asked) >= REPEAT_S  # a task with new input does not ask for the ends of topics
+    assert min(asked) >= REPEAT_S  # while a task gets messages, it requests no end offsets
 
 
 def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:

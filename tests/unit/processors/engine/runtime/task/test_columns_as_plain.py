@@ -153,7 +153,8 @@ TOPOLOGIES: list[Topology] = [
 #: Topologies in which two streams lead to one step. They run without columns, because each stream would keep its own
 #: copy of the step's rows.
 CONCATENATED = TOPOLOGIES[-5:]
-#: Topologies without columns. In the last one, each of two windows closes between messages of the other window.
+#: Topologies that run without columns. In the last one, this is because each of two windows closes between messages of
+#: the other window.
 WITHOUT_COLUMNS = [*CONCATENATED, beside_two_groups]
 
 
@@ -214,7 +215,7 @@ def both(topology: Topology, seed: int, folder: Path) -> int:
     counted = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "RUN_MIN", (1, 2, 5)[seed % 3])
-        patch.setattr(columns, "REST_MAX", 0)  # use columns for batches of any size
+        patch.setattr(columns, "REST_MAX", 0)  # try columns for each slice, even after columns failed
         take = ColumnarStream.take
 
         def taken(self: ColumnarStream, batch: Any, first: int, last: int) -> bool:

@@ -1,4 +1,7 @@
-"""A task names exactly the message that raised an error, and its three offsets are consistent."""
+"""A task names exactly the message that raised an error.
+
+Its three offsets stay consistent: where the task began, what is committed, and where it continues.
+"""
 
 from __future__ import annotations
 

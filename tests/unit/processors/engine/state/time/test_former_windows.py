@@ -1,6 +1,6 @@
 """Window stores of the former version of Holdfast. One record has all open windows of a key.
 
-The index has no entries for these windows.
+The store's index by time has no entries for these windows.
 """
 
 from __future__ import annotations

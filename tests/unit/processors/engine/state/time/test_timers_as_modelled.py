@@ -1,6 +1,6 @@
 """Timers and values with a TTL equal a plain Python model, despite kills, lost disks and restarts.
 
-The tests also find planted bugs.
+The tests also find bugs that are planted in the engine's code on purpose.
 """
 
 from __future__ import annotations
