@@ -55,7 +55,7 @@ def test_helpers_that_changed_are_another_release_of_the_same_version(project: P
     sys.modules.pop(project.module, None)
     assert project.plan().changes
     assert project.deploy() == version
-    releases = (project.settings.paths.home / "releases" / project.stream.group).iterdir()
+    releases = (project.settings.paths.home / "releases" / project.stream.group).glob(f"{version}-*")
     assert len([each for each in releases if each.is_dir()]) == 2
 
 
