@@ -81,7 +81,6 @@ def queued(instance: dg.DagsterInstance) -> str:
     return run
 
 
-@pytest.mark.thorough
 def test_a_run_that_two_daemons_take_at_once_is_launched_once(
     daemons: tuple[dg.DagsterInstance, dg.DagsterInstance], launched: list[str]
 ) -> None:

@@ -140,7 +140,6 @@ class Asked(Scenario):
         assert set(calls) == set(range(MESSAGES))
 
 
-@pytest.mark.thorough
 def test_kill_9_repeats_calls_and_never_an_output(
     stream: Any, worker: Callable[..., Any], other_system: OtherSystem
 ) -> None:

@@ -105,7 +105,6 @@ def test_what_is_cleared_begins_anew_while_the_worker_runs(
     assert one.terminate() == 0
 
 
-@pytest.mark.thorough
 def test_a_clear_with_a_name_is_carried_out_once_also_by_the_next_worker_on_another_machine(
     stream: Any, worker: Any, waiting: Callable[..., Any]
 ) -> None:

@@ -192,7 +192,6 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
     assert quarantined(changelog) == {published: 1}
 
 
-@pytest.mark.thorough
 def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
     """Maintenance deletes the quarantined values of an unpublished attempt, and keeps those of the published attempt.
 
