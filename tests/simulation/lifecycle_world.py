@@ -234,7 +234,14 @@ class LifecycleWorld:
     def begin(self, work: Callable[[Operator], None]) -> SimulatedProcess:
         """Start an operator's work in its own process. Returns the running process."""
         self.operators += 1
-        return self.simulation.start(f"op{self.operators}", lambda alive: work(self.operator(alive)))
+
+        def live(process: SimulatedProcess) -> None:
+            try:
+                work(self.operator(process))
+            finally:
+                self.disk.release(process)  # a process that ends, also by Ctrl-C, holds no database any longer
+
+        return self.simulation.start(f"op{self.operators}", live)
 
     def operator(self, process: SimulatedProcess) -> Operator:
         """The operator that runs in a process."""
