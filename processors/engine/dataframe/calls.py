@@ -86,8 +86,7 @@ class StreamCalls(Generic[Stream]):
 
         Args:
             lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or a
-                ``BaseLookup`` object, which writes the new fields to the value itself, and needs only ``fields`` and
-                ``on``.
+                ``BaseLookup`` object: it writes the new fields itself, and needs only ``fields`` and ``on``.
             fields: New fields of the value: a mapping from a new name to a field or a function of the row, or a list
                 of fields with the same name in value and row. None merges the whole row by ``on_merge``.
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. If the
