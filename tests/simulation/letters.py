@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.processors.lifecycle.plans.letter_facts import replay_group
-from holdfast.processors.lifecycle.world import letters
+from holdfast.processors.lifecycle.world import changelog_meta, letters
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import DEAD, GROUP, INPUT, expect
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def letters_in_memory(world: LifecycleWorld) -> Iterator[None]:
-    """While the block runs, production code that reads dead letters reads them from the simulated log."""
+def records_in_memory(world: LifecycleWorld) -> Iterator[None]:
+    """While the block runs, production code reads dead letters and meta records from the simulated log."""
 
     def read(topics: Any, place: Partition, start: int, end: int) -> Iterator[Record]:
         for number, record in world.cluster.read(place.topic):
             if number == place.number and start <= record.offset < end:
                 yield record
 
-    with patch.object(letters, "_read", read):
+    def read_range(bootstrap: str, topic: str, number: int, start: int, end: int, **client: Any) -> Iterator[Record]:
+        return read(None, Partition(topic, number), start, end)
+
+    with patch.object(letters, "_read", read), patch.object(changelog_meta, "read_range", read_range):
         yield
 
 

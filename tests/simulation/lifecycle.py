@@ -21,7 +21,7 @@ import structlog
 
 from holdfast.infra.database.registry import Registry
 from holdfast.processors.engine.commands import sweep
-from tests.simulation.letters import letters_in_memory
+from tests.simulation.letters import records_in_memory
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import LifecycleWorld, quiet, virtual_time
 from tests.simulation.schedule import plain_schedule
@@ -57,7 +57,7 @@ class LifecycleRunner:
             former, sweep.ENTRIES_MAX = sweep.ENTRIES_MAX, world.random.choice([1, 2, 3, 10_000])
             invariant, detail = None, ""
             try:
-                with signals_kept(), tuned(schedule), virtual_time(world), letters_in_memory(world):
+                with signals_kept(), tuned(schedule), virtual_time(world), records_in_memory(world):
                     try:
                         sequence.run()
                     finally:

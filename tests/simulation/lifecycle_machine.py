@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.http_request import Answer
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
@@ -22,7 +24,7 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.loop import Worker
-from holdfast.processors.engine.serving.status import describe_worker
+from holdfast.processors.engine.serving.status import ProcessorStatus, describe_worker
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.database import Database, Databases
 from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
@@ -30,6 +32,7 @@ from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
 from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.workload import GROUP
 
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
@@ -92,6 +95,9 @@ class Pointed:
 
 class OperatorsTopics(InMemoryTopics):
     """The Kafka requests that only operators make, in addition to those of workers."""
+
+    #: The address and the settings of a client that reads records; reads of the simulated log need neither.
+    bootstrap, client_config = "memory", MappingProxyType[str, Any]({})
 
     def delete(self, name: str) -> None:
         """Delete a topic. A missing topic is no error."""
@@ -227,6 +233,28 @@ def _seen(name: str, program: Program) -> ProgramStatus:
     )
 
 
+def failed_status(slot: str, program: Program, failure: Exception) -> ProcessorStatus:
+    """The last status of a worker that ends with an error, as ``python -m holdfast.processors`` writes it to a file."""
+    if isinstance(failure, HoldfastError):
+        error = failure.as_dict()
+    else:
+        error = {"type": type(failure).__name__, "cause": "", "message": str(failure), "action": "", "fields": {}}
+    return ProcessorStatus(
+        processor=GROUP,
+        slot=slot,
+        pid=program.pid or 0,
+        phase="failed",
+        guarantee="",
+        code_version="",
+        started_at=program.began,
+        heartbeat_at=program.began,
+        error=error,
+        records={},
+        commits={},
+        tasks=(),
+    )
+
+
 def _exit_status(failure: Exception | None) -> int:
     """Return a worker's exit status. It follows from the worker's error, as in ``python -m holdfast.processors``."""
     return getattr(failure, "exit_code", 1) if failure is not None else 0
@@ -241,9 +269,8 @@ class SimulatedClient(ProcessorClient):
         self._process = process
         self._name = world.paths.program(processor, slot)
 
-    def last_failure(self) -> None:
-        """Always None, because this text is only shown to people."""
-        return
+    def last_failure(self) -> ProcessorStatus | None:
+        return self._world.failures.get(self._name)
 
     def alive(self) -> bool:
         program = self._world.programs.get(self._name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Provision, Request, Restore
 from tests.simulation.letters import check_letters
@@ -31,6 +32,7 @@ from tests.simulation.operation_steps import (
     DeleteRun,
     Drift,
     End,
+    ExpireOffsets,
     Feed,
     Intrude,
     KillWorker,
@@ -48,7 +50,7 @@ from tests.simulation.operation_webhook import Webhook
 from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
-from tests.simulation.workload import GROUP
+from tests.simulation.workload import GROUP, INPUT
 
 #: Points (places in a call where a process may be killed) after which the operator holds an apply (the execution of a
 #: plan).
@@ -194,6 +196,13 @@ class CourseRun:
             InvariantBroken: A message is lost or counted twice.
         """
         self.world.rest(2.0)
+        places = {
+            Partition(INPUT, number) for number in range(self.world.schedule.partitions) if self.world.sent[number]
+        }
+        if any(isinstance(each, ExpireOffsets) for each in self.course) and places - set(
+            self.world.cluster.committed_offsets(GROUP)
+        ):
+            return  # the model knows by the offsets which input the state has
         sequence = Sequence(self.world)
         sequence.model.catch_up()
         for place, store, number in sequence.places():
@@ -264,11 +273,21 @@ class CourseRun:
                 world.make_foreign()
             case Drift():
                 world.drift()
+            case ExpireOffsets():
+                self.expire_offsets()
             case CopyRegistry():
                 world.copy_of_registry()
             case ReplaceRegistry():
                 world.until(lambda: world.is_at_rest, 3_000.0, "no command is under way")
                 self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
+
+    def expire_offsets(self) -> None:
+        """Delete the committed offsets of the group, unless it has members: then offsets do not expire."""
+        cluster = self.world.cluster
+        members = cluster._broker.group(GROUP).members
+        self.tell(f"the offsets {'stay, because workers run' if members else 'are deleted'}")
+        if not members:
+            cluster.reset_offsets(GROUP, dict.fromkeys(cluster.committed_offsets(GROUP)))
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Start a disturbance ``later_s`` seconds from now.

@@ -15,6 +15,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Prefix,
     Provision,
     Replay,
+    Reposition,
     Request,
     Restart,
     Restore,
@@ -40,6 +41,7 @@ from tests.simulation.operation_steps import (
     DeleteRun,
     Drift,
     End,
+    ExpireOffsets,
     Feed,
     Intrude,
     KillWorker,
@@ -113,6 +115,7 @@ def draw_course(seed: int) -> Course:
     steps = _draw_of_proofs(Random(f"proofs of course {seed}"), steps)
     steps = _draw_of_clears(Random(f"clears of course {seed}"), steps)
     steps = _draw_of_rare_verbs(Random(f"rare verbs of course {seed}"), steps)
+    steps = _draw_of_offsets(Random(f"offsets of course {seed}"), steps)
     return tuple(_draw_of_ticks(Random(f"ticks of course {seed}"), steps))
 
 
@@ -144,6 +147,21 @@ def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
         changed: Request = random.choice([Stop(GROUP), Restart(GROUP), Scale(GROUP, random.randint(1, 3), warm_s=0.0)])
         adopted: list[Step] = [Ask(Adopt(GROUP), end)] if random.random() < 0.7 else []
         steps[at:at] = [CopyRegistry(), Ask(changed), Wait(5.0), ReplaceRegistry(), Wait(20.0), *adopted]
+    return steps
+
+
+def _draw_of_offsets(random: Random, steps: list[Step]) -> list[Step]:
+    """Sometimes inserts a stop during which the group's offsets expire, mostly followed by the verb that repairs them.
+
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
+    """
+    if random.random() >= 0.04:
+        return steps
+    end = _draw_end(random, AIMS) if random.random() < 0.5 else None
+    asked: Request = random.choice([Reposition(GROUP), Reposition(GROUP), Restart(GROUP), Deploy(GROUP)])
+    at = random.randint(1, len(steps))
+    expired: list[Step] = [Feed(0.3), Wait(5.0), Ask(Stop(GROUP)), ExpireOffsets(), Ask(asked, end), Wait(20.0)]
+    steps[at:at] = expired if random.random() < 0.8 else [*expired[:2], Ask(Stop(GROUP)), ExpireOffsets()]
     return steps
 
 

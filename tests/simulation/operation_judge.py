@@ -187,6 +187,11 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
                 world.define(running_version(world))
                 act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
                 return f"the definition was corrected; holdfast {' '.join(words)}"
+            # A person follows the error of the command. Its action may not be the command again.
+            for own in commands_in((failure.action or "").replace("PROCESSOR", GROUP)):
+                if own[:2] == ["apply", "reposition"]:
+                    act(world, lambda person, own=own: run(person, own), f"holdfast {' '.join(own)}")
+                    return f"holdfast {' '.join(words)} failed; its error named: holdfast {' '.join(own)}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
 
 

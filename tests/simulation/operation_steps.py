@@ -183,6 +183,11 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireOffsets:
+    """Delete the group's committed offsets if it has no member, as Kafka does after `offsets.retention.minutes`."""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRegistry:
     """Copy Holdfast's registry, as a backup."""
 
@@ -212,6 +217,7 @@ Step = (
     | Occupy
     | BreakModule
     | Drift
+    | ExpireOffsets
     | CopyRegistry
     | ReplaceRegistry
 )

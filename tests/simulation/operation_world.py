@@ -49,7 +49,7 @@ from holdfast.processors.lifecycle.recovery.strangers import find_strangers, ref
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
-from tests.simulation.letters import letters_in_memory
+from tests.simulation.letters import records_in_memory
 from tests.simulation.lifecycle_machine import Program, SimulatedDeployer
 from tests.simulation.lifecycle_operator import Operator, OperatorsHold
 from tests.simulation.lifecycle_world import LifecycleWorld, virtual_time
@@ -442,7 +442,7 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
             patch.object(incidents, "running_for_s", world.runs_for_s),
             patch.object(deployed_settings, "asked_of", world.asked_of),
             virtual_time(world),
-            letters_in_memory(world),
+            records_in_memory(world),
             proofs_in_memory(world),
             world.noting_what_works(),
             _reads_remembered(),

@@ -60,6 +60,25 @@ Kind = Literal[
     "not-deployed",
 ]
 
+#: Kinds of faults of topics and state. Every version of the processor has them alike, so that a return to a former
+#: version repairs none of them.
+OF_DATA: Final[frozenset[Kind]] = frozenset(
+    {
+        "offsets-reset",
+        "source-truncated",
+        "source-recreated",
+        "source-repartitioned",
+        "store-corrupt",
+        "state-missing",
+        "changelog-missing",
+        "changelog-recreated",
+        "changelog-truncated",
+        "changelog-repartitioned",
+        "changelog-held",
+        "restore-unfinished",
+    }
+)
+
 #: Maps each kind of fault to the title of its incident.
 TITLES: Final[Mapping[Kind, str]] = {
     "dead": "its process is gone",

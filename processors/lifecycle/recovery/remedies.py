@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Failed
-from holdfast.processors.lifecycle.recovery.faults import PASSING, Kind
+from holdfast.processors.lifecycle.recovery.faults import OF_DATA, PASSING, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,8 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
     fields: Mapping[str, Any] = error.get("fields") or {}
     if kind in PASSING:
         return Wait(kind, str(fields.get("path", "")))
-    if case.former is not None and isinstance(found, Dead | Failed) and (case.repeated or kind == "bad-configuration"):
+    of_version = isinstance(found, Dead | Failed) and kind not in OF_DATA
+    if case.former is not None and of_version and (case.repeated or kind == "bad-configuration"):
         return Ask(
             f"{found.sentence} This version never worked; {case.former} did.",
             f"go back to version {case.former} of the definition and deploy it: holdfast apply deploy {case.processor}",

@@ -10,7 +10,7 @@ from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, To
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
-from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Request, Rollback
+from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Reposition, Request, Rollback
 
 #: A text for plans: how to undo a backfill, which replaces the entries of a store.
 UNDO_EXCHANGE = (
@@ -78,6 +78,26 @@ def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
         "deployed: this verb would start a version that did not build the state.",
         f"Deploy the defined version first: `holdfast apply deploy {topology.processor}`.",
         {"defined": topology.code_version, "deployed": facts.deployed},
+    )
+
+
+def code_not_kept(facts: Facts, topology: Topology) -> Refused | None:
+    """Refuses if the definition is not the deployed version, and no copy of the deployed version's code exists.
+
+    Otherwise the deployed version can be started again, also if the project's files define another one.
+    """
+    name, version = topology.processor, facts.deployed
+    if version in (None, topology.code_version):
+        return None
+    release = next((each for each in facts.releases if each.code_version == version), None)
+    if release is not None and release.copied:
+        return None
+    return Refused(
+        f"{name} is deployed as version {version}, whose code was not copied, and its files define version "
+        f"{topology.code_version}: version {version} can't be started again.",
+        f"Check out the code of version {version} and repeat the command, or deploy the present one: `holdfast "
+        f"apply deploy {name}`.",
+        {"processor": name, "deployed": version, "defined": topology.code_version},
     )
 
 
@@ -220,8 +240,8 @@ def never_worked(request: Request, facts: Facts) -> Refused | None:
     version. A start would replace these workers by workers of the recorded version, which may not start.
     """
     name, worked = facts.processor, "" if facts.deployment is None else facts.deployment.worked_instead
-    if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):
-        return None
+    if not worked or isinstance(request, (Deploy, Rollback, Reposition, *NEVER_START)):
+        return None  # `reposition` replaces no worker, because it is refused while a worker runs
     if any(each.alive and each.code_version == facts.deployed for each in facts.instances):
         return None
     return Refused(

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Reposition
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, Stage
-from holdfast.processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed
+from holdfast.processors.lifecycle.verbs.refusals import code_not_kept, missing_topics
 
 Places = dict[str, dict[int, int]]
 
@@ -26,7 +26,8 @@ def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
     """Reads the data that the plan needs, including the input offsets in the changelogs."""
     facts = read_facts(topology, source)
     logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
-    return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
+    held = {store: source.held_inputs(log) for store, log in logs.items()}
+    return replace(facts, held=held, releases=source.releases(request.processor))
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
@@ -40,7 +41,7 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
         "deployed": facts.deployed,
         "desired": facts.desired,
     }
-    refused = missing_topics(facts, topology) or not_as_deployed(facts, topology) or _unfit(facts, topology, held)
+    refused = missing_topics(facts, topology) or code_not_kept(facts, topology) or _unfit(facts, topology, held)
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
     positions = {
@@ -78,11 +79,12 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 def _held(facts: Facts, topology: Topology) -> Places:
     """Maps each input topic and partition to the next input offset, as recorded in the changelogs.
 
-    A partition is left out if the stores of its task record different offsets.
+    A partition is left out if the stores of its task record different offsets. A store without a changelog, which only
+    a version that is not deployed yet has, records none.
     """
     found: Places = {}
     for sub in topology.subtopologies:
-        logged = [facts.held.get(store, {}) for store in sub.stores if topology.changelog_of(store) is not None]
+        logged = [facts.held[store] for store in sub.stores if store in facts.held]
         for number in set[int]().union(*logged):
             inputs = [each.get(number, {}) for each in logged]
             for topic in sub.inputs:
@@ -151,5 +153,7 @@ def _stages(facts: Facts, topology: Topology, positions: Places) -> tuple[Stage,
     says = f"set the input offsets of {count}, in one transaction with their changelogs"
     stages: list[Stage] = [SetPositions(says, stores, positions)]
     if facts.desired not in (None, "stopped"):
-        stages.append(RunProcessor(f"start {topology.processor}", topology.code_version))
+        # the deployed version holds this state, also if the project's files define another one by now
+        version = facts.deployed or topology.code_version
+        stages.append(RunProcessor(f"start version {version} of {topology.processor}", version))
     return tuple(stages)

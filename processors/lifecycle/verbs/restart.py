@@ -13,7 +13,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restart
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.refusals import missing_topics
+from holdfast.processors.lifecycle.verbs.refusals import code_not_kept, missing_topics
 
 #: Typical seconds of a stop and a start from local state.
 USUAL_S = 5.0
@@ -66,13 +66,6 @@ def _refused(facts: Facts, topology: Topology) -> Refused | None:
             f"Deploy it: `holdfast apply deploy {name}`.",
             {"processor": name},
         )
-    release = next((each for each in facts.releases if each.code_version == version), None)
-    if version != topology.code_version and (release is None or not release.copied):
-        return Refused(
-            f"{name} is deployed as version {version}, whose code was not copied, and its files define version "
-            f"{topology.code_version}: version {version} can't be started again.",
-            f"Check out the code of version {version} and repeat the command, or deploy the present one: `holdfast "
-            f"apply deploy {name}`.",
-            {"processor": name, "deployed": version, "defined": topology.code_version},
-        )
-    return missing_topics(facts, topology) if version == topology.code_version else None
+    return code_not_kept(facts, topology) or (
+        missing_topics(facts, topology) if version == topology.code_version else None
+    )

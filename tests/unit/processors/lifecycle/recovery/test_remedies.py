@@ -104,6 +104,13 @@ def test_a_version_that_never_worked_is_taken_back(found: Any) -> None:
     assert isinstance(remedy_for(once, Case("fleet", former="v1", repeated=True)), Ask)
 
 
+def test_what_each_version_would_meet_is_repaired_before_a_version_is_taken_back() -> None:
+    remedy = remedy_for(failed("offsets-reset"), Case("fleet", former="v1", repeated=True))
+    assert isinstance(remedy, Ask)
+    assert remedy.action == "holdfast apply reposition fleet --yes"
+    assert isinstance(remedy_for(failed("store-corrupt"), Case("fleet", former="v1", repeated=True)), Rebuild)
+
+
 def test_state_without_changelogs_is_not_set_aside() -> None:
     remedy = remedy_for(failed("store-corrupt"), Case("fleet", restorable=False))
     assert isinstance(remedy, Ask)

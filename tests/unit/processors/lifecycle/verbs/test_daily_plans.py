@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
 )
 from holdfast.processors.lifecycle.plans.shape import shape_of, topology_of
-from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, StopProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
 
@@ -92,9 +92,7 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     assert any("which only a deployment starts" in each for each in plan.findings)
 
 
-@pytest.mark.parametrize(
-    "request_", [Restart("orders"), Scale("orders", 3), Restore("orders"), Clear("orders"), Reposition("orders")]
-)
+@pytest.mark.parametrize("request_", [Restart("orders"), Scale("orders", 3), Restore("orders"), Clear("orders")])
 def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfProcessor) -> None:
     """An interrupted deploy recorded the new version, but the workers still run the former version."""
     former = (InstanceFacts("0", True, "running", FORMER.code_version),)
@@ -105,6 +103,33 @@ def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfPro
         facts = facts_of(deployment=UNPROVEN, instances=former)
         assert not isinstance(decide(allowed, facts, TOPOLOGY).verdict, Refused)
     assert not isinstance(plan_of(Restart("orders"), deployment=UNPROVEN).verdict, Refused), "its workers run"
+
+
+#: Both partitions of the input are in the state up to offset 100, the group has no offsets, and no worker runs.
+EXPIRED: dict[str, Any] = {
+    "instances": (InstanceFacts("0", False),),
+    "members": 0,
+    "held": {store.name: {number: {"placed": 100} for number in (0, 1)} for store in TOPOLOGY.stores},
+    "committed": {},
+}
+
+
+def test_offsets_are_set_for_the_deployed_version_also_if_the_files_define_another_one() -> None:
+    """Neither version can start without offsets, so a deploy of the other one would not help."""
+    deployed = DeploymentFacts("v0", ("0",), "deployed", 3)
+    set_, start = decide(Reposition("orders"), facts_of(**EXPIRED, deployment=deployed), TOPOLOGY).stages
+    assert isinstance(set_, SetPositions)
+    assert isinstance(start, RunProcessor)
+    assert (set_.positions, start.code_version) == ({"placed": {0: 100, 1: 100}}, "v0")
+    bare = msgspec.structs.replace(FORMER, copied=False)
+    facts = facts_of(**EXPIRED, deployment=deployed, releases=(bare,))
+    verdict = refused(decide(Reposition("orders"), facts, TOPOLOGY))
+    assert "whose code was not copied" in verdict.sentence
+
+
+def test_offsets_are_set_before_the_first_start_of_a_version_that_never_worked() -> None:
+    facts = facts_of(**EXPIRED, deployment=UNPROVEN)
+    assert isinstance(decide(Reposition("orders"), facts, TOPOLOGY).verdict, Ready)
 
 
 def test_a_rollback_runs_the_release_that_worked_before_and_returns_when_it_fails() -> None:
