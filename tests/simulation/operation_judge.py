@@ -190,7 +190,12 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             # A person follows the error of the command. Its action may not be the command again.
             for own in commands_in((failure.action or "").replace("PROCESSOR", GROUP)):
                 if own[:2] == ["apply", "reposition"]:
-                    act(world, lambda person, own=own: run(person, own), f"holdfast {' '.join(own)}")
+                    try:
+                        act(world, lambda person, own=own: run(person, own), f"holdfast {' '.join(own)}")
+                    except HoldfastError as again:
+                        raise InvariantBroken(
+                            "action", f"{failed}; it named `holdfast {' '.join(own)}`: {again}"
+                        ) from again
                     return f"holdfast {' '.join(words)} failed; its error named: holdfast {' '.join(own)}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
 

@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.deploy import code_files, releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.recovery import ages, diagnosis, incidents, processor_now, tick
+from holdfast.processors.lifecycle.recovery import ages, diagnosis, incidents, processor_now, remedies, tick
 from holdfast.processors.lifecycle.recovery import attempt as recovery
 from holdfast.processors.lifecycle.recovery import working_check as answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
@@ -240,6 +240,11 @@ def _nothing_is_proof(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(refusal, "_silent", lambda *given: [])
 
 
+def _version_is_blamed(patch: pytest.MonkeyPatch) -> None:
+    """The bug: a return to a former version is named for a fault that every version has, such as expired offsets."""
+    patch.setattr(remedies, "OF_DATA", frozenset())
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
@@ -269,6 +274,7 @@ BUGS: tuple[Planted, ...] = (
     Planted("a clear that is begun again keeps its old undo file", _file_is_kept),
     Planted("a version that hangs in its proof is not refused", _hangs_let_through),
     Planted("a replay in which nothing ran proves a version", _nothing_is_proof),
+    Planted("a version is blamed for what every version has", _version_is_blamed),
     *(Planted(name, plant) for name, plant in planted_telling.PLANTS.items()),
 )
 
