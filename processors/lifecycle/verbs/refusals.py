@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.facts import Facts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Reposition, Request, Rollback
 
@@ -81,6 +81,11 @@ def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
     )
 
 
+def deployed_release(facts: Facts) -> ReleaseFacts | None:
+    """The release of the deployed version, of the releases that were read; None if there is none."""
+    return next((each for each in facts.releases if each.code_version == facts.deployed), None)
+
+
 def code_not_kept(facts: Facts, topology: Topology) -> Refused | None:
     """Refuses if the definition is not the deployed version, and no copy of the deployed version's code exists.
 
@@ -89,7 +94,7 @@ def code_not_kept(facts: Facts, topology: Topology) -> Refused | None:
     name, version = topology.processor, facts.deployed
     if version in (None, topology.code_version):
         return None
-    release = next((each for each in facts.releases if each.code_version == version), None)
+    release = deployed_release(facts)
     if release is not None and release.copied:
         return None
     return Refused(

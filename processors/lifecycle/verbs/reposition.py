@@ -16,8 +16,9 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Reposition
+from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, Stage
-from holdfast.processors.lifecycle.verbs.refusals import code_not_kept, missing_topics
+from holdfast.processors.lifecycle.verbs.refusals import code_not_kept, deployed_release, missing_topics
 
 Places = dict[str, dict[int, int]]
 
@@ -41,7 +42,12 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
         "deployed": facts.deployed,
         "desired": facts.desired,
     }
-    refused = missing_topics(facts, topology) or code_not_kept(facts, topology) or _unfit(facts, topology, held)
+    refused = (
+        code_not_kept(facts, topology)
+        or _other_stores(facts, topology)
+        or missing_topics(facts, topology)
+        or _unfit(facts, topology, held)
+    )
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
     positions = {
@@ -79,12 +85,11 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 def _held(facts: Facts, topology: Topology) -> Places:
     """Maps each input topic and partition to the next input offset, as recorded in the changelogs.
 
-    A partition is left out if the stores of its task record different offsets. A store without a changelog, which only
-    a version that is not deployed yet has, records none.
+    A partition is left out if the stores of its task record different offsets.
     """
     found: Places = {}
     for sub in topology.subtopologies:
-        logged = [facts.held[store] for store in sub.stores if store in facts.held]
+        logged = [facts.held.get(store, {}) for store in sub.stores if topology.changelog_of(store) is not None]
         for number in set[int]().union(*logged):
             inputs = [each.get(number, {}) for each in logged]
             for topic in sub.inputs:
@@ -92,6 +97,28 @@ def _held(facts: Facts, topology: Topology) -> Places:
                 if len(at) == 1 and (one := at.pop()) is not None and one != UNFINISHED:
                     found.setdefault(topic, {})[number] = one
     return found
+
+
+def _other_stores(facts: Facts, topology: Topology) -> Refused | None:
+    """Refuses if the files define other stores or inputs than the deployed version, whose offsets are to be set."""
+    release = deployed_release(facts)
+    if release is None or release.code_version == topology.code_version:
+        return None
+    inputs = {spec.name for spec in topology.inputs}
+    if inputs == release.shape.inputs.keys() and _places(shape_of(topology, {})) == _places(release.shape):
+        return None
+    name, version = topology.processor, release.code_version
+    return Refused(
+        f"The files of {name} define other stores or inputs than the deployed version {version}: the offsets of that "
+        "version's state can't be found by them.",
+        f"Check out the code of version {version}, and repeat the command.",
+        {"processor": name, "deployed": version, "defined": topology.code_version},
+    )
+
+
+def _places(shape: Shape) -> set[tuple[str, str | None, str | None, tuple[str, ...]]]:
+    """Each store with the topic that holds it, and its inputs."""
+    return {(each.name, each.changelog, each.restored_from, each.inputs) for each in shape.stores}
 
 
 def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:

@@ -127,9 +127,22 @@ def test_offsets_are_set_for_the_deployed_version_also_if_the_files_define_anoth
     assert "whose code was not copied" in verdict.sentence
 
 
+def test_offsets_are_not_set_by_files_that_define_other_stores_than_the_deployed_version() -> None:
+    """The missing store's changelog would keep the former offsets, and the deployed version would not start."""
+    deployed = DeploymentFacts("v0", ("0",), "deployed", 3)
+    less = msgspec.structs.replace(FORMER, shape=msgspec.structs.replace(FORMER.shape, stores=SHAPE.stores[:1]))
+    facts = facts_of(**EXPIRED, deployment=deployed, releases=(less,))
+    verdict = refused(decide(Reposition("orders"), facts, TOPOLOGY))
+    assert "define other stores or inputs" in verdict.sentence
+    assert verdict.action == "Check out the code of version v0, and repeat the command."
+
+
 def test_offsets_are_set_before_the_first_start_of_a_version_that_never_worked() -> None:
     facts = facts_of(**EXPIRED, deployment=UNPROVEN)
     assert isinstance(decide(Reposition("orders"), facts, TOPOLOGY).verdict, Ready)
+    former = (InstanceFacts("0", True, "running", FORMER.code_version),)
+    verdict = refused(decide(Reposition("orders"), facts_of(deployment=UNPROVEN, instances=former), TOPOLOGY))
+    assert "has a live worker" in verdict.sentence, "the workers of the former version are not replaced"
 
 
 def test_a_rollback_runs_the_release_that_worked_before_and_returns_when_it_fails() -> None:
