@@ -24,7 +24,8 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.loop import Worker
-from holdfast.processors.engine.serving.status import ProcessorStatus, describe_worker
+from holdfast.processors.engine.serving.failure_file import failure_file, record_failure
+from holdfast.processors.engine.serving.status import describe_worker
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.database import Database, Databases
 from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
@@ -233,26 +234,12 @@ def _seen(name: str, program: Program) -> ProgramStatus:
     )
 
 
-def failed_status(slot: str, program: Program, failure: Exception) -> ProcessorStatus:
-    """The last status of a worker that ends with an error, as ``python -m holdfast.processors`` writes it to a file."""
-    if isinstance(failure, HoldfastError):
-        error = failure.as_dict()
-    else:
-        error = {"type": type(failure).__name__, "cause": "", "message": str(failure), "action": "", "fields": {}}
-    return ProcessorStatus(
-        processor=GROUP,
-        slot=slot,
-        pid=program.pid or 0,
-        phase="failed",
-        guarantee="",
-        code_version="",
-        started_at=program.began,
-        heartbeat_at=program.began,
-        error=error,
-        records={},
-        commits={},
-        tasks=(),
-    )
+def leave_failure(world: LifecycleWorld, slot: str, program: Program, failure: HoldfastError) -> None:
+    """Write the failure file of a worker that ends with an error, as ``python -m holdfast.processors`` does."""
+    endpoint = world.paths.endpoint(GROUP, slot)
+    # All simulated workers are one real process, and a process writes only its first error.
+    failure_file(endpoint).unlink(missing_ok=True)
+    record_failure(endpoint, GROUP, slot, failure.as_dict(), program.began)
 
 
 def _exit_status(failure: Exception | None) -> int:
@@ -268,9 +255,6 @@ class SimulatedClient(ProcessorClient):
         self._world = world
         self._process = process
         self._name = world.paths.program(processor, slot)
-
-    def last_failure(self) -> ProcessorStatus | None:
-        return self._world.failures.get(self._name)
 
     def alive(self) -> bool:
         program = self._world.programs.get(self._name)

@@ -28,7 +28,6 @@ from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving import worker_client as serving
-from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy import deployment, running
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.plans import apply as applying
@@ -37,7 +36,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.network import Network
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.lifecycle_machine import OperatorsTime, Program, failed_status
+from tests.simulation.lifecycle_machine import OperatorsTime, Program, leave_failure
 from tests.simulation.lifecycle_operator import Operator
 from tests.simulation.lifecycle_tables import SimulatedTables
 from tests.simulation.objects import SimulatedObjects
@@ -74,8 +73,6 @@ class LifecycleWorld:
         self.disk = SimulatedDisk()
         self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
         self.programs: dict[str, Program] = {}
-        #: Program -> the failure file of its newest process that ended with an error.
-        self.failures: dict[str, ProcessorStatus] = {}
         self.simulation = Simulation(self.clock, self.random, self._on_point)
         #: Returns whether a process is killed at a point (a place in a call). None kills no process.
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
@@ -160,7 +157,8 @@ class LifecycleWorld:
                 )
             except Exception as failure:
                 program.failure = failure
-                self.failures[program.spec.name] = failed_status(slot, program, failure)
+                if isinstance(failure, HoldfastError):
+                    leave_failure(self, slot, program, failure)
                 self.simulation.note(process.name, f"exit {type(failure).__name__}: {failure}")
             finally:
                 program.ended = self.clock.time()

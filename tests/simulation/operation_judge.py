@@ -187,7 +187,7 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
                 world.define(running_version(world))
                 act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
                 return f"the definition was corrected; holdfast {' '.join(words)}"
-            # A person follows the error of the command. Its action may not be the command again.
+            # The command found a second fault. A person follows its error, which names the command for this fault.
             for own in commands_in((failure.action or "").replace("PROCESSOR", GROUP)):
                 if own[:2] == ["apply", "reposition"]:
                     try:
