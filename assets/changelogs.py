@@ -21,7 +21,7 @@ from holdfast.assets.pages.metadata import docs
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.run_log import progress_log, refusal
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine import provisioning

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.infra.kafka.records import ClientConfig
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
 from holdfast.processors.lifecycle.plans.apply import Applied, ProgressLog
-from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
+from holdfast.processors.lifecycle.plans.facts.orphans import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.ports import World

@@ -28,9 +28,9 @@ from holdfast.processors.snapshots.gathering import changelog_now, table_topic_n
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 
 if TYPE_CHECKING:
-    from holdfast.assets.spark.changelog import ChangelogSource
     from holdfast.assets.spark.past import PastVersion
-    from holdfast.assets.spark.snapshot import SnapshotResult
+    from holdfast.assets.spark.sources.changelog import ChangelogSource
+    from holdfast.assets.spark.writing.snapshot import SnapshotResult
     from holdfast.processors.engine.state.fingerprint import Fingerprint
     from holdfast.processors.snapshots.manifest import SnapshotManifest
 
@@ -78,10 +78,10 @@ class StorePublisher:
             SnapshotAuditFailed: The written table differs from the checkpoint.
         """
         from holdfast.assets.spark import past
+        from holdfast.assets.spark.catalog.tables import table_shape
+        from holdfast.assets.spark.catalog.versions import set_tag
         from holdfast.assets.spark.planning import look_at_table, planned_shape
-        from holdfast.assets.spark.snapshot import write_snapshot
-        from holdfast.assets.spark.tables import table_shape
-        from holdfast.assets.spark.versions import set_tag
+        from holdfast.assets.spark.writing.snapshot import write_snapshot
         from holdfast.processors.snapshots.names import table_name, time_tag
 
         now, spark = time.time(), self.warehouse.session
@@ -135,7 +135,7 @@ class StorePublisher:
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
         """Maps each partition to the fingerprint (hash of all keys and values) of the checkpoint's RocksDB files."""
-        from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+        from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
         from holdfast.processors.engine.state.fingerprint import Fingerprint
 
         return {
@@ -144,7 +144,7 @@ class StorePublisher:
         }
 
     def _source(self) -> ChangelogSource:
-        from holdfast.assets.spark.changelog import ChangelogSource
+        from holdfast.assets.spark.sources.changelog import ChangelogSource
 
         return ChangelogSource(
             self.cluster.bootstrap, dict(self.cluster.client_config), lambda: self._changelog_now({})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.assets.ports import Lifecycle, Machine
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings

@@ -125,7 +125,7 @@ def _log_key(definition: ProcessorDefinition, store: str) -> dg.AssetKey:
 
 
 def _describe(definition: ProcessorDefinition, store: str, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
-    from holdfast.assets.spark.tables import COLUMNS
+    from holdfast.assets.spark.catalog.tables import COLUMNS
 
     kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
     fixed = {name for name, _, _ in COLUMNS}

@@ -15,7 +15,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.pages.metadata import docs
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import RepartitionSpec
 

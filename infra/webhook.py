@@ -1,4 +1,4 @@
-"""Sends messages to a webhook as an HTTP POST of JSON. ``lifecycle.recovery.webhook_messages`` makes the messages.
+"""Sends messages to a webhook as an HTTP POST of JSON. ``recovery.messages.webhook_messages`` makes the messages.
 
 Invariants:
     - The URL is a secret, because chat services put a token into it. No answer, error or log contains the URL's path.

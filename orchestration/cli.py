@@ -274,7 +274,7 @@ def up(
 def down(as_json: Json = False) -> None:
     """Stop all services and processors that were started from this home folder."""
     from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.kafka.broker import stop_broker
+    from holdfast.infra.kafka.embedded.broker import stop_broker
     from holdfast.infra.spark.server import stop_server
     from holdfast.orchestration.host import local
 

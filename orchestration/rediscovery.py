@@ -14,8 +14,8 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
@@ -23,7 +23,7 @@ from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.code_files import code_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.releases import release_id
-from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
+from holdfast.processors.lifecycle.plans.facts.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
 

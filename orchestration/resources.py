@@ -14,8 +14,8 @@ import dagster as dg
 from pydantic import PrivateAttr
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import MaintenanceSettings, load_settings
 from holdfast.orchestration.verbs import Verbs

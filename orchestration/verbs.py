@@ -30,8 +30,8 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.holders import is_gone, new_holder
 from holdfast.infra.system.privacy import private_files
@@ -45,8 +45,8 @@ from holdfast.processors.application.registration import (
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
@@ -62,10 +62,10 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
+from holdfast.processors.lifecycle.plans.facts.orphans import OrphanFacts
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, from_document, shape_of, topology_of
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import OF_RELEASE, OfInstallation, Request, Selection
-from holdfast.processors.lifecycle.plans.shape import Shape, from_document, shape_of, topology_of
 from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
@@ -74,12 +74,12 @@ from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
-from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
+from holdfast.processors.lifecycle.verbs.state.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
+from holdfast.processors.lifecycle.world.dead_letters import LetterStages
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
-from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import Found, RunningOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
@@ -388,7 +388,7 @@ class Verbs:
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
         """Store -> partition -> fingerprint (hash of the content), read from checkpoints that workers take now."""
         # Imported late, because importing this module must not load RocksDB.
-        from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+        from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
         return {

@@ -23,7 +23,7 @@ from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
 
 if TYPE_CHECKING:
-    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.kafka.topics.topics import Topics
 
 #: Timeout of the Kafka request for the members of a consumer group, seconds.
 ASKED_S = 3.0
@@ -80,8 +80,8 @@ class _Strangers:
         if self._silent:
             return ()
         # Imported late, because Kafka is asked only about a processor that does not work.
-        from holdfast.infra.kafka.client import bootstrap_servers, client_config
-        from holdfast.infra.kafka.topics import Topics
+        from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+        from holdfast.infra.kafka.topics.topics import Topics
         from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
         settings, known = self._settings, self._registry.deployment(processor)

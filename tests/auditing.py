@@ -14,14 +14,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, NestedField
 
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.processors.audits.stores import StorePartition, store_partitions
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 from tests.oracles.fold import fold_changelog

@@ -13,9 +13,9 @@ from holdfast import Application, InlineProcess, InMemoryCluster, Settings, load
 from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime.commands import Adopt, Command
-from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.runtime.owner_commands.commands import Adopt, Command
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.state.exports import entry_of
 from tests.oracles.window_rules import Event
 from tests.simulation.disk import SimulatedDisk

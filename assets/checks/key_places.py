@@ -5,7 +5,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Cluster
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine import same_partitioner
 from holdfast.processors.engine.provisioning import read_facts

@@ -25,7 +25,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
     """Creates the object that runs rehearsals (test restores) in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
-    from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
     from holdfast.processors.lifecycle.health.rehearsal import Rehearsals
 

@@ -16,16 +16,16 @@ from holdfast.assets.checks.result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction
-from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
+from holdfast.infra.kafka.inspection.inspection import REQUEST_TIMEOUT_S, Inspector
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.recovery import rediscovery
 
 #: The checks of a source topic: name -> description.

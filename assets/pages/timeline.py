@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.processors.lifecycle.recovery.timeline import Event
+from holdfast.processors.lifecycle.recovery.messages.timeline import Event
 
 #: The name of the Dagster tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"

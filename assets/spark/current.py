@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.assets.spark.catalog.tables import COLUMNS
+from holdfast.assets.spark.catalog.versions import branch_table
 from holdfast.assets.spark.history import (
     BASE,
     BASE_DELETE,
@@ -25,9 +27,7 @@ from holdfast.assets.spark.history import (
     json_of,
     live,
 )
-from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import type_rows, typed_columns
-from holdfast.assets.spark.versions import branch_table
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.snapshots.names import quoted
 

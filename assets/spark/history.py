@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.assets.spark.changelog import IS_CODED, READABLE, ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.versions import Versions, branch_table, set_tag
+from holdfast.assets.spark.catalog.versions import Versions, branch_table, set_tag
+from holdfast.assets.spark.sources.changelog import IS_CODED, READABLE, ChangelogSource, PartitionRange, read_changelog
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODED
 from holdfast.processors.engine.changelog.format import CODEC_JSON, FormatUnknown

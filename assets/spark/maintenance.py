@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from pyspark.sql import Row, SparkSession
 
+from holdfast.assets.spark.catalog.metadata import exists, metadata_of
+from holdfast.assets.spark.catalog.sides import forget_old
+from holdfast.assets.spark.catalog.versions import Versions
 from holdfast.assets.spark.history import tag_newest_changes
-from holdfast.assets.spark.metadata import exists, metadata_of
-from holdfast.assets.spark.sides import forget_old
-from holdfast.assets.spark.versions import Versions
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.snapshots.manifest import ATTEMPT_PROPERTY, MANIFEST_PROPERTY

@@ -28,14 +28,15 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark import current, history, versions
-from holdfast.assets.spark.branch_audit import SnapshotAuditFailed, require_read_right
-from holdfast.assets.spark.changelog import PartitionRange
+from holdfast.assets.spark import current, history
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.catalog.records import record_snapshot
+from holdfast.assets.spark.catalog.tables import require_table
 from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
-from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.shapes import resolve_schema, schema_version
-from holdfast.assets.spark.snapshot import seal_branch
-from holdfast.assets.spark.tables import require_table
+from holdfast.assets.spark.sources.changelog import PartitionRange
+from holdfast.assets.spark.writing.branch_audit import SnapshotAuditFailed, require_read_right
+from holdfast.assets.spark.writing.snapshot import seal_branch
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.schema.types import StoreSchema

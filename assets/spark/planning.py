@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from holdfast.assets.spark.catalog.tables import create_history, create_table
+from holdfast.assets.spark.catalog.versions import Versions
 from holdfast.assets.spark.history import history_head
 from holdfast.assets.spark.shapes import schema_version, shape_for
-from holdfast.assets.spark.tables import create_history, create_table
-from holdfast.assets.spark.versions import Versions
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.snapshots.facts import TableNow

@@ -2,7 +2,7 @@
 
 All branches of an Iceberg table have the same columns, so readers of main see a change of columns immediately.
 ``Shape.in_place`` is true if readers may see the changes before the values are written. If it is false, the changes are
-made on a side table: a second name of the table in the catalog (``assets.spark.sides``).
+made on a side table: a second name of the table in the catalog (``assets.spark.catalog.sides``).
 
 Invariants:
     - Iceberg identifies columns by id, so a change of columns does not affect published table versions (Iceberg
@@ -18,9 +18,9 @@ from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.catalog.metadata import metadata_of
+from holdfast.assets.spark.catalog.tables import COLUMNS
 from holdfast.assets.spark.current import names_by_case
-from holdfast.assets.spark.metadata import metadata_of
-from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import OWN_RECORD, literal
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION

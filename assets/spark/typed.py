@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from holdfast.assets.spark.changelog import IS_CODED, KNOWN_CODECS
 from holdfast.assets.spark.history import EVENT_MS, EVENT_MS_FIRST, EVENT_MS_LAST, IN_RANGE
+from holdfast.assets.spark.sources.changelog import IS_CODED, KNOWN_CODECS
 from holdfast.processors.engine.changelog.format import VALUE_VERSION
 from holdfast.processors.engine.schema.evolution import plain
 from holdfast.processors.engine.schema.types import (

@@ -180,7 +180,7 @@ class Release:
     code_version: str
     target: str
     folder: str | None
-    #: Topics and stores of the version, as a document of ``processors.lifecycle.plans.shape.Shape``.
+    #: Topics and stores of the version, as a document of ``processors.lifecycle.plans.facts.shape.Shape``.
     shape: Mapping[str, Any]
     #: Time at which the release was last deployed as the newest version. If it was never the newest version, time at
     #: which it was recorded.

@@ -7,6 +7,8 @@ Invariants:
     - A file that another process uses at the moment is left unchanged.
 """
 
+# tidy: allow-crumb because this module adapts a part of SQLite
+
 from __future__ import annotations
 
 import sqlite3

@@ -9,13 +9,13 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from holdfast.infra.clock import Clock, SystemClock
-from holdfast.infra.kafka.client import check_settings, library_logger
-from holdfast.infra.kafka.consumer import GroupConsumer
-from holdfast.infra.kafka.inspection import Inspector
-from holdfast.infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
+from holdfast.infra.kafka.clients.client import check_settings, library_logger
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX, EngineProducer
+from holdfast.infra.kafka.clients.restore_consumer import ChangelogConsumer
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import GroupMetadata
-from holdfast.infra.kafka.replay import ChangelogConsumer
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 
 #: Maximum value of ``queued.max.messages.kbytes`` that librdkafka accepts, KiB.
 FETCHED_KB_MAX = 2_097_151

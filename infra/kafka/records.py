@@ -142,5 +142,5 @@ class Member:
 #: Prefix of every transactional id of a worker. If the worker loads state from the warehouse with this id, the id also
 #: has the suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
-#: Serialised group metadata of confluent_kafka; only ``infra.kafka.consumer`` decodes it.
+#: Serialised group metadata of confluent_kafka; only ``infra.kafka.clients.consumer`` decodes it.
 GroupMetadata = Any

@@ -21,10 +21,10 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
+from holdfast.infra.kafka.clients.feeder import Feeder
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.records import ClientConfig
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.sample_data.flights import BY_MONTH, due_ms, flights_of, read_flights, route_of
 from holdfast.infra.sample_data.reference import (
     YEAR_MS,

@@ -1,5 +1,7 @@
 """The retry policy of clients whose Spark Connect server does not answer."""
 
+# tidy: allow-crumb because this module adapts the retries of Spark Connect
+
 from __future__ import annotations
 
 import time

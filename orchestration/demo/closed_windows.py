@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
+from holdfast.infra.kafka.topics.partitioners import MURMUR2, PARTITIONERS
 from holdfast.infra.sample_data.flights import Flight, due_ms, left, left_ms
 from holdfast.processors.definitions import carriers, delays, rotations
 

@@ -13,7 +13,7 @@ import shutil
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka.broker import running_broker
+from holdfast.infra.kafka.embedded.broker import running_broker
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import WARM, Settings
 

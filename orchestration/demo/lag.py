@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, Record
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_PROCESSING_FAILED
-from holdfast.infra.kafka.broker import embedded_broker
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.embedded.broker import embedded_broker
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
 from holdfast.infra.sample_data.flights import flights_of
@@ -58,8 +58,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize, result_of
-from holdfast.orchestration.demo.report import command, report
-from holdfast.orchestration.demo.terminal import Terminal, stderr_to
+from holdfast.orchestration.demo.terminal import Terminal, command, report, stderr_to
 from holdfast.orchestration.demo.verification import (
     Expected,
     Outputs,

@@ -1,4 +1,4 @@
-"""The demo's terminal output: a line with the duration of each step, progress bars, and a table of figures.
+"""The demo's terminal output: a line with the duration of each step, progress bars, figures, and the report at the end.
 
 ``stderr_to`` redirects stderr to a log file, because libraries and the JVM write to stderr and would damage the
 progress bars.
@@ -7,9 +7,10 @@ progress bars.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from holdfast.infra.settings import Settings
+from holdfast.orchestration.demo.verification import ProcessorVerdict, figures_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,37 @@ def stderr_to(path: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def report(
+    settings: Settings,
+    terminal: Terminal,
+    figures: Mapping[str, str],
+    verdicts: Sequence[ProcessorVerdict],
+    seconds: float,
+) -> None:
+    """Print the figures of a demo, its duration in ``seconds``, its mismatches, and commands to run next."""
+    paths, mismatches = settings.paths, sum(one.mismatches for one in verdicts)
+    counts = {"mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
+    terminal.table("Figures", {**figures, **figures_of(verdicts), **counts})
+    if mismatches:
+        terminal.console.print(f"\n[bold red]{mismatches} mismatches[/]")
+        for sentence in (sentence for one in verdicts for sentence in one.sentences()):
+            terminal.console.print(f"  {escape(sentence)}", highlight=False)
+    else:
+        terminal.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
+    terminal.console.print(
+        f"\nWhat to do next\n"
+        f"  {command(settings, 'up')}\n      the graph of this demo in Dagster, with its checks and plots\n"
+        f"  {command(settings, 'incidents list')}\n      the kills and the recoveries\n"
+        f"  {command(settings, 'down')}\n      stops all services; the next demo empties the folder\n"
+        f"Logs of the processors: {paths.logs}\n"
+        f"Warehouse tables: {paths.warehouse}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def command(settings: Settings, words: str) -> str:
+    """A ``holdfast`` command for the demo's home folder; for example, ``words="down"`` gives ``… holdfast down``."""
+    return f"HOLDFAST_HOME={shlex.quote(str(settings.home))} holdfast {words}"

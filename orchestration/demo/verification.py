@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.records import Record
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.sample_data.flights import is_disrupted, is_long_delay, read_flights, route_of
 from holdfast.infra.sample_data.reference import read_planes
 from holdfast.infra.settings import Settings

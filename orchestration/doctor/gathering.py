@@ -137,11 +137,11 @@ def _processors(settings: Settings, topologies: list[Topology]) -> list[Finding]
 
 
 def _cluster(settings: Settings, topologies: Sequence[Topology]) -> list[Finding]:
-    from holdfast.infra.kafka.broker import running_broker
-    from holdfast.infra.kafka.client import bootstrap_servers, client_config
-    from holdfast.infra.kafka.cluster_facts import read_cluster
-    from holdfast.infra.kafka.rights import principal_of
-    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.rights import principal_of
+    from holdfast.infra.kafka.embedded.broker import running_broker
+    from holdfast.infra.kafka.inspection.cluster_facts import read_cluster
+    from holdfast.infra.kafka.topics.topics import Topics
 
     if settings.kafka.bootstrap_servers is None and running_broker(settings.paths.kafka) is None:
         action = "Start the embedded broker with `holdfast up`, or set `HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`."

@@ -14,9 +14,9 @@ from typing import Literal
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import EXTRAS, install_line
-from holdfast.infra.kafka.cluster_facts import BROKER_FROM, ClusterFacts, dotted, is_too_old
+from holdfast.infra.kafka.clients.rights import Right
+from holdfast.infra.kafka.inspection.cluster_facts import BROKER_FROM, ClusterFacts, dotted, is_too_old
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.infra.kafka.rights import Right
 from holdfast.processors.engine.topology import Topology
 
 Verdict = Literal["ok", "warn", "fail"]

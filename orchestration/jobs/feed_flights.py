@@ -7,7 +7,7 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
 from holdfast.infra.sample_data.feed import FeedProgress, feed
 from holdfast.infra.sample_data.flights import BY_MONTH
 from holdfast.infra.settings import load_settings

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.sizes import rotate
 from holdfast.processors.lifecycle.orphans.archive import Archive
-from holdfast.processors.lifecycle.plans.orphan_facts import Archived
+from holdfast.processors.lifecycle.plans.facts.orphans import Archived
 from holdfast.processors.proof.prover import PROOF
 
 #: Age, in seconds, after which the folder of a proof (a test of a new version before its deploy) is deleted. A proof

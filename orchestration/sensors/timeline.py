@@ -24,8 +24,8 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.lifecycle.recovery import timeline
-from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record, Series
+from holdfast.processors.lifecycle.recovery.messages import timeline
+from holdfast.processors.lifecycle.recovery.messages.timeline import Entry, Event, Record, Series
 
 REPORT_EVERY_S = 10
 #: Maximum number of records that one tick reads from each table of Holdfast's registry.

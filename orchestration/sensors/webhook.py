@@ -1,7 +1,7 @@
 """The sensor ``notifications``: posts incidents, failed runs, and problems that need a person, to the webhook.
 
-``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them. ``infra.webhook``
-posts the messages.
+``processors.lifecycle.recovery.messages.webhook_messages`` writes the messages and decides when to send them.
+``infra.webhook`` posts the messages.
 
 Invariants:
     - Recovery never waits for the webhook, because this sensor only reads Holdfast's registry and Dagster's runs.
@@ -31,11 +31,17 @@ from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
 from holdfast.orchestration.view import reasons
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import now_utc
-from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.lagging import Lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
+from holdfast.processors.lifecycle.recovery.messages import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.messages.webhook_messages import (
+    Cursor,
+    Need,
+    Notification,
+    Outbox,
+    SeenNeed,
+)
 from holdfast.processors.lifecycle.recovery.processor_now import applies_beside, processor_now
-from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
 
 NOTIFY_EVERY_S = 15
 #: Maximum number of incidents that a tick reads, newest first.

@@ -47,7 +47,8 @@ from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
-from holdfast.processors.engine.runtime.ownership import changelog_facts, own_topics
+from holdfast.processors.engine.runtime.ownership import changelog_facts
+from holdfast.processors.engine.runtime.ownership.checks import own_topics
 from holdfast.processors.engine.schedules.declaration import Schedules
 from holdfast.processors.engine.sources.declaration import Sources
 from holdfast.processors.engine.steps.durations import milliseconds
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.checkpoints.ports import Storage
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
-    from holdfast.processors.engine.runtime.owner import Owner
+    from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+    from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
     from holdfast.processors.engine.runtime.ports import Cluster
     from holdfast.processors.engine.runtime.task.failure_policy import (
         OnConsumerError,
@@ -69,8 +71,7 @@ if TYPE_CHECKING:
         OnProcessingError,
         OnProducerError,
     )
-    from holdfast.processors.engine.runtime.tickets import Ticket, Work
-    from holdfast.processors.engine.state.database import Databases
+    from holdfast.processors.engine.state.databases.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
 
 
@@ -271,7 +272,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """Returns the connection to the application's Kafka cluster, with the application's client settings."""
-        from holdfast.infra.kafka.client import bootstrap_servers, client_config
+        from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.cluster import KafkaCluster
 
         memory, of = self._memory(settings), self._connection
@@ -306,7 +307,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
             databases: The databases of local state; None opens the databases of ``state_backend``.
             storage: The checkpoint store; None uses the settings.
         """
-        from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+        from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
         from holdfast.processors.application.worker_start import How, make_worker
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.change_of_workers import change_for

@@ -294,7 +294,7 @@ def commit_bounds(longest: float | None, shortest: float | None, guarantee: Guar
             expected=longest,
         )
     if guarantee == "exactly-once" and longest > COMMIT_INTERVAL_MAX_S:
-        from holdfast.infra.kafka.producer import TRANSACTION_S
+        from holdfast.infra.kafka.clients.producer import TRANSACTION_S
 
         raise ApplicationInvalid(
             f"commit_interval is {longest:g} s, expected at most {COMMIT_INTERVAL_MAX_S:g} s: the broker aborts a "

@@ -11,8 +11,8 @@ from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.formats.serialization import written_headers
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.memory import MemoryDatabases
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.step import StoreForm

@@ -22,7 +22,7 @@ from holdfast.processors.engine.formats.topic_format import connect_all
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
-from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
+from holdfast.processors.engine.runtime.ownership.checks.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task.failure_policy import Callbacks, FailurePolicy
 from holdfast.processors.engine.state.folder import StateFolder

@@ -21,9 +21,9 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.reader import read_batches
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.infra.kafka.topics.reader import read_batches
+from holdfast.infra.kafka.topics.topics import Topics, TransactionUndecided
 from holdfast.processors.audits.comparison import Entry, Place
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.joins.source_rows import rows_of
@@ -76,7 +76,7 @@ class StoreCopy:
             AuditImpossible: The offsets in the checkpoint differ from those in its manifest.
             CheckpointDamaged: The folder is not a checkpoint, or a file in it is damaged.
         """
-        from holdfast.processors.engine.state.checkpoint_reader import checkpoint_meta, checkpoint_pages
+        from holdfast.processors.engine.state.databases.checkpoint_reader import checkpoint_meta, checkpoint_pages
 
         meta = checkpoint_meta(self._path)
         at = None if meta is None else meta.stores.get(self._store)
@@ -98,7 +98,7 @@ class StoreCopy:
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
         """Yields the keys of these buckets, with their values."""
         # imported here, because most callers of this module need no RocksDB
-        from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+        from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 
         pairs = iterate_checkpoint(self._path, self._store)
         return {key: Entry(tuple(values)) for key, values in in_buckets(pairs, buckets).items()}

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.processors.engine.memory_plan import MemoryPlan
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.database import Databases
+    from holdfast.processors.engine.state.databases.database import Databases
 
 StateBackend = Literal["rocksdb", "memory"]
 
@@ -32,15 +32,15 @@ class Backend:
 
 
 def _rocksdb(memory: MemoryPlan) -> Databases:
-    from holdfast.processors.engine.state.rocksdb import RocksDatabases
-    from holdfast.processors.engine.state.rocksdb_options import RocksMemory
+    from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+    from holdfast.processors.engine.state.databases.rocksdb_options import RocksMemory
 
     return RocksDatabases(RocksMemory(memory.block_cache, memory.write_buffers))
 
 
 def _memory(memory: MemoryPlan) -> Databases:
-    from holdfast.processors.engine.state.memory import MemoryDatabases
-    from holdfast.processors.engine.state.rocksdb import export
+    from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+    from holdfast.processors.engine.state.databases.rocksdb import export
 
     return MemoryDatabases(export)
 

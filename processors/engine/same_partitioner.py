@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
 from holdfast.infra.kafka.records import KeysOf, TopicFacts
+from holdfast.infra.kafka.topics.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
 from holdfast.infra.log import get_logger
 from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.engine.topology import Topology

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range_for_proof
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import refusal
@@ -67,7 +67,7 @@ def state_of(
         HoldfastError: The checkpoint cannot be read.
     """
     # imported here, so that planning a deploy does not import RocksDB
-    from holdfast.processors.engine.state.checkpoint_reader import pairs_of_messages
+    from holdfast.processors.engine.state.databases.checkpoint_reader import pairs_of_messages
 
     wanted: dict[int, set[bytes]] = {}
     for parts in messages.values():

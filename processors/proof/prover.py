@@ -26,7 +26,7 @@ from typing import IO
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.masking import masked
 from holdfast.infra.system.privacy import process_umask
 from holdfast.processors.engine.serving.worker_client import ProcessorClient

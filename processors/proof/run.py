@@ -37,8 +37,8 @@ from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.provisioning import resolve
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
-from holdfast.processors.engine.state.memory import MemoryDatabases
-from holdfast.processors.engine.state.rocksdb import export
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.rocksdb import export
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.proof.documents import Failure, Material, Message, Outcome
 from holdfast.processors.proof.step_coverage import StepCoverage

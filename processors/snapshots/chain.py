@@ -15,6 +15,8 @@ Invariants:
     - The text is deterministic: it depends only on the snapshot manifests of the version and of its base.
 """
 
+# tidy: allow-crumb because the module is one pure decision: the form of a link, which other programs read
+
 from __future__ import annotations
 
 import msgspec

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.infra.kafka.records import Partition, TopicFacts
-from holdfast.infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.infra.kafka.topics.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 

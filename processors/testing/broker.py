@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.partitioners import murmur2, offsets_partition
 from holdfast.infra.kafka.records import Headers, Partition, TopicFacts
+from holdfast.infra.kafka.topics.partitioners import murmur2, offsets_partition
 from holdfast.processors.engine.runtime.ownership.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.groups import Assignor, Group

@@ -19,9 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from holdfast.infra.kafka.newest_keys import RECORDS_EACH
-from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
     Headers,
@@ -34,6 +33,7 @@ from holdfast.infra.kafka.records import (
     TopicFacts,
     TopicSpec,
 )
+from holdfast.infra.kafka.topics.newest_keys import RECORDS_EACH
 from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
@@ -51,7 +51,7 @@ from holdfast.processors.testing.producer import InMemoryProducer
 
 if TYPE_CHECKING:
     from holdfast.processors.application.application import Application
-    from holdfast.processors.engine.state.database import Databases
+    from holdfast.processors.engine.state.databases.database import Databases
 
 #: By default, ``run`` ends after this many virtual seconds without a message.
 QUIET_S = 3.0

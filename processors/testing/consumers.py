@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from holdfast.infra.kafka.clients.message_headers import MessageHeaders
+from holdfast.infra.kafka.clients.read_ends import ReadEnds
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
-from holdfast.infra.kafka.message_headers import MessageHeaders
-from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, GroupMember, OnPartitions
 from holdfast.processors.testing.broker import Broker

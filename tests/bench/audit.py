@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.infra.warehouse.versions import VersionReader, table_version
 from holdfast.processors.audits.comparison import Copy, Odd, Place, Side, compare_copies

@@ -16,9 +16,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench import joins, windows
 from tests.bench.contenders import Work, parse_last
 from tests.bench.measured import RunWrong, Usage, run_measured

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY
 from tests.bench.contenders import Work
 from tests.bench.held import check_state

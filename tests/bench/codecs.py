@@ -21,9 +21,9 @@ from pydantic import BaseModel
 
 from holdfast import Application
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 KEYS, TURNS = 5_000, 7
 ITEMS = [{"sku": "A-1", "n": 2}, {"sku": "B-2", "n": 1}, {"sku": "C-3", "n": 9}]

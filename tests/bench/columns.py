@@ -26,8 +26,8 @@ from holdfast import Count, Max, StreamingDataFrame, Sum, Topic
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.generated_loop import compile_run
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.memory import MemoryDatabases
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
 from tests.bench.stream import FIRST_TIMESTAMP_MS, bodies
 

@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from holdfast import Application, Count, Sum
-from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
+from holdfast.infra.kafka.topics.partitioners import MURMUR2, PARTITIONERS
 from tests.bench.contenders import Work
 from tests.bench.joins import RIGHT, both
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from confluent_kafka import libversion
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import Java, find_java

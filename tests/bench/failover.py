@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.contenders import Work
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.audits.copies import ChangelogCopy
+from holdfast.processors.engine.state.databases.rocksdb import StateReader
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
-from holdfast.processors.engine.state.rocksdb import StateReader
 from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong
 from tests.bench.ours import application_of

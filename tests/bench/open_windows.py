@@ -20,7 +20,7 @@ from dataclasses import replace
 from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench import windows
 from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong, Usage, peak_of, run_measured

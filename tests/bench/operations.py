@@ -19,9 +19,9 @@ from typing import Any
 import dagster as dg
 import httpx
 
-from holdfast.infra.kafka.broker import embedded_broker
+from holdfast.infra.kafka.embedded.broker import embedded_broker
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration.host import local

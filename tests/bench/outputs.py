@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.measured import RunWrong
 from tests.bench.stream import Totals
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong
 from tests.bench.outputs import WARM_AFTER, read_outputs

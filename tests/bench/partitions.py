@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import islice
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import WARM_AFTER, read_outputs

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.system.process import is_running
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results

@@ -32,14 +32,14 @@ from pydantic import BaseModel
 from pyspark.sql import functions as F
 
 from holdfast.assets.spark import history
-from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
 from holdfast.assets.spark.current import aligned_plans
 from holdfast.assets.spark.fingerprint import fingerprint_buckets
 from holdfast.assets.spark.planning import look_at_table, planned_shape
-from holdfast.assets.spark.snapshot import SnapshotResult, Work, feed_history, write_snapshot
+from holdfast.assets.spark.sources.changelog import ChangelogSource, PartitionRange, read_changelog
+from holdfast.assets.spark.sources.checkpoint_source import CheckpointPart, read_checkpoints
 from holdfast.assets.spark.typed import type_rows
-from holdfast.infra.kafka.topics import Topics
+from holdfast.assets.spark.writing.snapshot import SnapshotResult, Work, feed_history, write_snapshot
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.spark.session import spark_session, stop_spark

@@ -21,7 +21,7 @@ from itertools import islice
 from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.contenders import Work
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured

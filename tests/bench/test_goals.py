@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.system.process import start_mark
 from tests.bench.cases import Case, Kind, Result, all_cases
 from tests.bench.engine import FULL, in_turns

@@ -19,9 +19,9 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.waiting import wait_until
 from tests.bench.compared_joins import (
     BEGIN,

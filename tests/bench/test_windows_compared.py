@@ -23,9 +23,9 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application, Count, Sum
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.bench.contenders import Work
 from tests.bench.measured import run_measured
 from tests.bench.peers import Contender

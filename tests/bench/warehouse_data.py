@@ -19,15 +19,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, NestedField
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.processors.audits.comparison import Place
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 from tests.bench.seeding import _KEPT, fill
 
 PARTITIONS = 4

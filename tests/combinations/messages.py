@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.topics.partitioners import murmur2
 from tests.combinations.topology import Message
 
 KEYS = (b"k0", b"k1", b"k2", b"k3", b"", b"0", b"\x00\xff")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.kafka.read_ends import ReadEnds
+from holdfast.infra.kafka.clients.read_ends import ReadEnds
 from holdfast.processors.engine.dataframe import generated_loop as fusion
 from holdfast.processors.engine.dataframe import plain_loop as compilation
 from holdfast.processors.engine.runtime import commit, loop
@@ -20,7 +20,7 @@ from holdfast.processors.engine.runtime.reading.watermark_writer import Watermar
 from holdfast.processors.engine.runtime.task import task
 from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers
-from holdfast.processors.engine.state.memory import MemoryDatabase
+from holdfast.processors.engine.state.databases.memory import MemoryDatabase
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.stream_time import StreamTime
 from holdfast.processors.engine.windows.by_columns import ColumnarWindows

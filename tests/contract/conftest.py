@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.infra.kafka.cluster import KafkaCluster
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.contract.bench import Bench
 

@@ -74,7 +74,7 @@ def _restore(stored: bytes) -> Any:
 #: bytes.
 READERS: Mapping[str, Callable[[bytes], Any]] = {
     "assets/spark/history.py": _spark,
-    "assets/spark/typed_sample.py": _columns,
+    "assets/spark/writing/typed_sample.py": _columns,
     "processors/audits/rows.py": _audit,
     "processors/engine/changelog/format.py": _restore,
     "processors/engine/changelog/stored_values.py": _restore,
@@ -102,7 +102,7 @@ ALWAYS_JSON = {
     "processors/engine/joins/as_of.py",
     "processors/engine/joins/interval.py",
     "processors/engine/sources/source_state.py",
-    "processors/engine/state/task_store.py",
+    "processors/engine/state/databases/task_store.py",
     "processors/engine/state/time/expiries.py",
     "processors/engine/state/time/time_records.py",
     "processors/engine/state/time/timers.py",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.state.database import Database, Databases
-from holdfast.processors.engine.state.memory import MemoryDatabases
-from holdfast.processors.engine.state.rocksdb import RocksDatabases, StateReader, export
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.database import Database, Databases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, StateReader, export
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import SimulatedDisk

@@ -11,9 +11,9 @@ import pytest
 from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.contract.bench import PATIENCE_S, Bench

@@ -16,7 +16,7 @@ from holdfast.assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisi
 from holdfast.assets.checks.compaction import COMPACTION
 from holdfast.assets.factory import build_processor
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import build_resources
 from holdfast.orchestration.verbs import open_verbs

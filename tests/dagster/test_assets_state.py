@@ -23,7 +23,7 @@ from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.application.registration import ProcessorDefinition, find_processor

@@ -15,7 +15,7 @@ import pytest
 from holdfast.assets import keys
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry

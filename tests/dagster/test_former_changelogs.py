@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.orchestration.verbs import open_verbs

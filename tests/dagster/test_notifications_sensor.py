@@ -19,8 +19,8 @@ from holdfast.orchestration.project.unloaded import read_broken, write_broken, w
 from holdfast.orchestration.sensors import webhook as sensor_module
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.application.broken_definition import broken_by
-from holdfast.processors.lifecycle.recovery import state_messages
-from holdfast.processors.lifecycle.recovery import webhook_messages as told
+from holdfast.processors.lifecycle.recovery.messages import state_messages
+from holdfast.processors.lifecycle.recovery.messages import webhook_messages as told
 from tests.parts.webhook import SECRET, Webhook
 
 Tick = Callable[[], str]

@@ -25,7 +25,7 @@ from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, Reposition, Request, Stop
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, StopProcessor
-from holdfast.processors.lifecycle.recovery import state_messages
+from holdfast.processors.lifecycle.recovery.messages import state_messages
 from tests.mechanics.tiers import variants
 from tests.parts.webhook import Webhook
 

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from holdfast.assets.times import snapshot_partitions
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, SnapshotSettings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
@@ -37,7 +37,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-import holdfast.infra.kafka.producer
+import holdfast.infra.kafka.clients.producer
 import holdfast.processors.engine.serving.local_checkpoints
 
 
@@ -56,7 +56,7 @@ class OfThen(confluent_kafka.Producer):
 
 clock = Clock()
 if "holdfast.processors" in sys.orig_argv:
-    holdfast.infra.kafka.producer.Producer = OfThen
+    holdfast.infra.kafka.clients.producer.Producer = OfThen
     holdfast.processors.engine.serving.local_checkpoints.time = clock
 """
 

@@ -16,7 +16,7 @@ import pytest
 from holdfast.assets import keys
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import cli

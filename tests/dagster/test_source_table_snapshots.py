@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from holdfast.assets import keys
 from holdfast.assets.times import current_key
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import wait_until
 from holdfast.infra.warehouse.catalog import read_table

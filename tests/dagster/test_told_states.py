@@ -26,7 +26,7 @@ from holdfast.processors.engine.serving.status import InputPosition, ProcessorSt
 from holdfast.processors.lifecycle.plans.requests import INSTALLATION
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.lagging import LAG_S
-from holdfast.processors.lifecycle.recovery.state_messages import LASTING_S, PASSING_S
+from holdfast.processors.lifecycle.recovery.messages.state_messages import LASTING_S, PASSING_S
 from tests.mechanics.tiers import variants
 from tests.parts.webhook import Webhook
 from tests.unit.processors.lifecycle.in_memory import ELSEWHERE, NAME, Installation

@@ -25,9 +25,9 @@ from confluent_kafka import Producer
 from holdfast.assets import keys
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.deployer import open_deployer
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.status import ProcessorStatus

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from tests.drills.dagster_answers import DagsterAnswers

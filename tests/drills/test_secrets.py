@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.setup.java import BRIEF, Java
 from holdfast.processors.engine.serving.worker_client import ProcessorClient

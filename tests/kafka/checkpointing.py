@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.processors.engine.changelog.format import decode_value, split_key
-from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 
 KEYS = 3_000
 MANY = 8_000

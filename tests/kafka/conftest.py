@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.orchestration import verbs
 from holdfast.processors.engine import provisioning

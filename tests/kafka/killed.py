@@ -26,8 +26,8 @@ from textwrap import dedent, indent
 from typing import Any
 
 from holdfast import Application
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from tests.kafka.conftest import SESSION_MS, Stream, Worker, wait_for
 from tests.mechanics.constants import build_of

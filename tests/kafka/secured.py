@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.setup.java import BRIEF, Java
 from holdfast.infra.waiting import Deadline
 from tests.parts.brokers import TrackedBroker

@@ -160,7 +160,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
 
 
 def _checkpointed(parts: Any) -> Any:
-    from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+    from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 
     for part in parts:
         yield from iterate_checkpoint(part.path, "counts")

@@ -22,8 +22,8 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from tests.mechanics.tiers import variants
 
 KEYS = 5_000

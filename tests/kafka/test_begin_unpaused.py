@@ -5,7 +5,7 @@ Starting one partition must not pause and resume others, because that would inte
 
 import pytest
 
-from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
 from tests.mechanics.tiers import variants
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
-from holdfast.infra.kafka.inspection import Inspector
+from holdfast.infra.kafka.inspection.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.lifecycle.health.compaction import CompactionFacts, judge_compaction
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction

@@ -16,14 +16,14 @@ import pytest
 
 from holdfast import Application
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.browsing import newest_of
-from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.clients.feeder import Feeder
 from holdfast.infra.kafka.records import Record, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.browsing import newest_of
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.json_documents import ANSWERS
-from holdfast.processors.lifecycle.plans.letter_facts import replay_group
-from holdfast.processors.lifecycle.world import letters
+from holdfast.processors.lifecycle.plans.facts.dead_letters import replay_group
+from holdfast.processors.lifecycle.world import dead_letters as letters
 
 DEFINITION = """
 from holdfast import Application

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application, Count
-from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.clients.feeder import Feeder
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.verification import sent

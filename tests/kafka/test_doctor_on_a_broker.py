@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka import cluster_facts
+from holdfast.infra.kafka.inspection.inspection import cluster_facts
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.json_documents import ANSWERS
 from tests.mechanics.tiers import variants

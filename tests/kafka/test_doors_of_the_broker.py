@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from holdfast.infra.kafka.broker import answers_metadata
+from holdfast.infra.kafka.embedded.broker import answers_metadata
 from tests.mechanics.tiers import variants
 from tests.parts.brokers import shared_broker
 from tests.parts.open_ports import listening

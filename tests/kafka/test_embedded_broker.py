@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.infra.kafka.broker import (
+from holdfast.infra.kafka.clients.client import bootstrap_servers
+from holdfast.infra.kafka.embedded.broker import (
     BrokerAddress,
     BrokerAlreadyRunning,
     BrokerDidNotStart,
@@ -28,7 +29,6 @@ from holdfast.infra.kafka.broker import (
     running_broker,
     stop_broker,
 )
-from holdfast.infra.kafka.client import bootstrap_servers
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.java import BRIEF, Java, find_java
@@ -41,7 +41,7 @@ STARTER = """
 import sys
 from pathlib import Path
 from holdfast.infra.setup.java import find_java
-from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.kafka.embedded.broker import EmbeddedBroker
 folder, *jars = map(Path, sys.argv[1:])
 print(EmbeddedBroker(folder, heap_mb=256, java=find_java(), jars=jars).start().pid)
 """

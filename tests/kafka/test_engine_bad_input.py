@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.names import changelog_topic

@@ -103,9 +103,9 @@ def test_sigterm_commits_and_leaves_nothing_to_do_again(stream, worker, waiting)
 def test_a_checkpoint_is_the_changelog_at_its_offsets(stream, worker, waiting):
     from pathlib import Path
 
-    from holdfast.infra.kafka.reader import read_range
+    from holdfast.infra.kafka.topics.reader import read_range
     from holdfast.processors.engine.changelog.format import META_KEY
-    from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+    from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 
     stream.feed_numbers(1000)
     one = worker().start().wait_running()

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from holdfast.infra.kafka.clients.producer import EngineProducer
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
-from holdfast.infra.kafka.producer import EngineProducer
 from holdfast.infra.settings import load_settings
 
 

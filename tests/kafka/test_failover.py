@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.ownership.heirs import heirs
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from tests.kafka.faults.verification import verify
 from tests.mechanics.constants import build_of
 from tests.mechanics.tiers import variants

@@ -2,9 +2,9 @@
 
 from confluent_kafka import Consumer, TopicPartition
 
-from holdfast.infra.kafka.producer import EngineProducer
+from holdfast.infra.kafka.clients.producer import EngineProducer
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 
 
 def test_records_beyond_the_queue_wait_for_room(broker, unique):

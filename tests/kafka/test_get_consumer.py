@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.sinks.core.list import ListSink
 
 

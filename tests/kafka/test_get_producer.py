@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import Application
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 
 
 def test_messages_of_a_producer_are_there_and_are_read(

@@ -10,9 +10,9 @@ from kafka import KafkaProducer
 
 from holdfast import Application
 from holdfast.infra.kafka.errors import HeadersUnreadable
-from holdfast.infra.kafka.reader import read_range, read_range_for_proof
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range, read_range_for_proof
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application.application import Application

@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, state_of
-from holdfast.infra.kafka.inspection import Inspector
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.inspection.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, state_of
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.kafka.hanging import leave_hanging, unverified
 from tests.mechanics.tiers import variants
 

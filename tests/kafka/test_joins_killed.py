@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics.reader import read_range
 from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.mechanics.tiers import variants
 from tests.oracles.join_rules import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows

@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 from tests.mechanics.tiers import variants
 
 STORES = ("first", "second")

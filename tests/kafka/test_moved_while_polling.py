@@ -6,9 +6,9 @@ The records that this poll has fetched from the partition are dropped. They are 
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 
 
 class Between:

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed, CommandRefused, CommandWrong
 from tests.kafka.conftest import Stream, Worker
 from tests.mechanics.tiers import variants
 

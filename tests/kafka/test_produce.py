@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.partitioners import MURMUR2, PARTITIONERS
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.json_documents import ANSWERS
 

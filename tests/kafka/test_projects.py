@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.infra.system.ports import free_port

@@ -29,18 +29,18 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from holdfast.infra.kafka.clients.feeder import Feeder
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.feeder import Feeder
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, Record, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights
 from holdfast.processors.definitions.fleet import update_aircraft
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.rocksdb import StateReader
+from holdfast.processors.engine.state.databases.rocksdb import StateReader
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PARTITIONS = 4

@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
-from holdfast.infra.kafka.hanging_transactions import state_of
-from holdfast.infra.kafka.inspection import Inspector
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.inspection.hanging_transactions import state_of
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.sampling import sample
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.sampling import sample
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.java import Java
 from holdfast.infra.system.ports import free_port

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
 
 PARTITIONS = 4

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.infra.kafka.topics.topics import Topics, TransactionUndecided
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from tests.mechanics.tiers import variants
 
 #: The time within which a worker must stop after SIGTERM, in seconds.

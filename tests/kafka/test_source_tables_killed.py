@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.audits.stores import StoreAudit, audit_stores
 from holdfast.processors.audits.tables import subject_of
 from tests.kafka.killed import BEGIN_MS, Kill, Scenario

@@ -15,10 +15,10 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.assets.checks.key_places import key_places_result
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, placing_of
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.partitioners import CRC32, MURMUR2, placing_of
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 
 KEYS = [f"key-{number}" for number in range(30)]
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker, running_broker
+from holdfast.infra.kafka.embedded.broker import BrokerAddress, EmbeddedBroker, running_broker
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import BRIEF, Java, find_java

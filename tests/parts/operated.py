@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.system.holders import is_gone, new_holder
 from holdfast.orchestration.verbs import Verbs, open_verbs

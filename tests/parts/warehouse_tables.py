@@ -21,7 +21,7 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
-from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
 from holdfast.processors.snapshots.manifest import (
     CHECKPOINT,

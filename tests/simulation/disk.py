@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.state.database import (
+from holdfast.processors.engine.state.databases.database import (
     Change,
     Database,
     DatabaseCorrupt,

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.dataframe.windows import Count, Sum
-from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.topics.partitioners import murmur2
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import decode_value, key_prefix, split_key
 from holdfast.processors.engine.changelog.names import repartition_topic

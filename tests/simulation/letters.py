@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from holdfast.infra.kafka.records import Partition, Record
-from holdfast.processors.lifecycle.plans.letter_facts import replay_group
-from holdfast.processors.lifecycle.world import changelog_meta, letters
+from holdfast.processors.lifecycle.plans.facts.dead_letters import replay_group
+from holdfast.processors.lifecycle.world import changelog_meta
+from holdfast.processors.lifecycle.world import dead_letters as letters
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import DEAD, GROUP, INPUT, expect
 

@@ -21,16 +21,16 @@ from holdfast.infra.http_request import Answer
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.owner_commands.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.serving.failure_file import failure_file, record_failure
 from holdfast.processors.engine.serving.status import describe_worker
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.database import Database, Databases
+from holdfast.processors.engine.state.databases.database import Database, Databases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, items_of
 from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP

@@ -23,19 +23,19 @@ from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, TOPICS, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
-from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.stages import ProveVersion, Stage
 from holdfast.processors.lifecycle.ports import World as Acting
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.recovery import incidents
-from holdfast.processors.lifecycle.verbs.backfill import check_local
+from holdfast.processors.lifecycle.verbs.state.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.world.dead_letters import LetterStages
 from holdfast.processors.lifecycle.world.facts import WorldFacts
-from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from tests.simulation.lifecycle_machine import (

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.infra.kafka.records import GroupMetadata, Partition
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import TaskMeta
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, Rows, StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.facts.warehouse import OtherTable, Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import snapshot_tag, table_name
 from tests.simulation.scheduler import SimulatedProcess
@@ -36,7 +36,7 @@ class Snapshot:
 
 
 class SimulatedTables:
-    """The snapshots taken so far, with the interface ``processors.lifecycle.plans.warehouse_facts.Tables``."""
+    """The snapshots taken so far, with the interface ``processors.lifecycle.plans.facts.warehouse.Tables``."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.settings import Settings
 from holdfast.processors.application.application import Application
-from holdfast.processors.engine.state.task_store import ASIDE_SUFFIX
+from holdfast.processors.engine.state.databases.task_store import ASIDE_SUFFIX
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.scheduler import SimulatedProcess
 

@@ -14,12 +14,12 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.processors.engine.commands import keys, sweep
-from holdfast.processors.engine.runtime.commands import Clear
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.exports import entry_of
-from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.store import Writes
 from tests.simulation.operation_world import OperationWorld
 from tests.simulation.verifier import InvariantBroken

@@ -19,9 +19,9 @@ import httpx
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.webhook import Answer
 from holdfast.orchestration.sensors.webhook import INCIDENTS_MAX, NOTIFY_EVERY_S
-from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.messages import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.messages.webhook_messages import Cursor, Need, Notification, Outbox
 from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now
-from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox
 from tests.simulation.lifecycle_machine import SimulatedClient, _answer
 from tests.simulation.operation_world import LIMITS, OperationWorld, Person
 from tests.simulation.scheduler import Crashed

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.records import Record
-from holdfast.processors.lifecycle.plans.shape import shape_of
-from holdfast.processors.lifecycle.verbs import compatibility
+from holdfast.processors.lifecycle.plans.facts.shape import shape_of
+from holdfast.processors.lifecycle.verbs.releases import compatibility
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 

@@ -19,14 +19,21 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.commands import content as contents
 from holdfast.processors.engine.commands import sweep
-from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, CommandRefused, CommandWrong, Position
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner_commands.commands import (
+    Adopt,
+    Clear,
+    Command,
+    CommandRefused,
+    CommandWrong,
+    Position,
+)
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
-from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
-from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskMeta
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept

@@ -14,8 +14,8 @@ from holdfast.processors.engine.checkpoints.fetch import Fetcher
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.upload import Digest, Taken, Uploader
-from holdfast.processors.engine.state.database import LocalFile
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.database import LocalFile
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from tests.simulation.disk import SimulatedDatabase
 
 

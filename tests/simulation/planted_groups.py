@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.kafka.read_ends import ReadEnds
+from holdfast.infra.kafka.clients.read_ends import ReadEnds
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.joins import as_of, table_rows

@@ -17,7 +17,7 @@ from holdfast.infra.database import applies
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.orchestration.host import local, run_coordinator
 from holdfast.processors.engine.commands import keys
-from holdfast.processors.engine.runtime.maintenance import Maintenance
+from holdfast.processors.engine.runtime.owner_commands.maintenance import Maintenance
 from holdfast.processors.lifecycle.deploy import code_files, releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans

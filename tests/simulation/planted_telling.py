@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
-from holdfast.processors.lifecycle.recovery.webhook_messages import Need
+from holdfast.processors.lifecycle.recovery.messages import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.messages.webhook_messages import Need
 
 
 def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:

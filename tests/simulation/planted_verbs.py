@@ -16,15 +16,16 @@ from holdfast.processors.engine.commands.sweep import Sweep
 from holdfast.processors.lifecycle.deploy import marking
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans import apply as applying
-from holdfast.processors.lifecycle.plans import facts
 from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.facts.facts import facts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions, StopProcessor
 from holdfast.processors.lifecycle.rebuild import from_tables
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.recovery import incidents
-from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table, rollback, stop
+from holdfast.processors.lifecycle.verbs.releases import rollback, stop
+from holdfast.processors.lifecycle.verbs.state import backfill, clear, restore, restore_table
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from tests.simulation.lifecycle import lifecycle_runner

@@ -16,10 +16,10 @@ from holdfast.processors.engine.formats import serialization
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.owner_commands.tickets import Work
 from holdfast.processors.engine.runtime.ownership import assignment
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
-from holdfast.processors.engine.runtime.tickets import Work
-from holdfast.processors.lifecycle.verbs import compatibility
+from holdfast.processors.lifecycle.verbs.releases import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 

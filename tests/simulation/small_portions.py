@@ -11,7 +11,7 @@ from holdfast.processors.engine.runtime import commit, loop, purge
 from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
 from holdfast.processors.engine.runtime.ownership import standby
 from holdfast.processors.engine.runtime.task import columns, task_time, task_timers
-from holdfast.processors.engine.state import task_store
+from holdfast.processors.engine.state.databases import task_store
 from holdfast.processors.engine.state.time import time_index
 from holdfast.processors.engine.windows import fixed as window_store
 from holdfast.processors.engine.windows import sessions as session_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.state.database import DatabaseCorrupt
+from holdfast.processors.engine.state.databases.database import DatabaseCorrupt
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import Damage, SimulatedDisk

@@ -17,8 +17,8 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.state.errors import (
     InputsParted,
     StateCorrupt,

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.assets.spark import checkpoint_source, current
-from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark import current
 from holdfast.assets.spark.planning import look_at_table
-from holdfast.assets.spark.snapshot import write_snapshot
+from holdfast.assets.spark.sources import checkpoint_source
+from holdfast.assets.spark.sources.changelog import ChangelogSource
+from holdfast.assets.spark.writing.snapshot import write_snapshot
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import find_java

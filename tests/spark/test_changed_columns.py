@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pydantic import AliasChoices, BaseModel, Field
 
-from holdfast.assets.spark import current, past, sides, versions
-from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark import current, past
+from holdfast.assets.spark.catalog import sides, versions
 from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.planning import planned_shape
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED, StoreSchema

@@ -11,23 +11,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.assets.spark import checkpoint_source
-from holdfast.assets.spark.checkpoint_source import (
+from holdfast.assets.spark.fingerprint import prints_of
+from holdfast.assets.spark.sources import checkpoint_source
+from holdfast.assets.spark.sources.checkpoint_source import (
     CheckpointMissing,
     CheckpointPart,
     checkpoint_rows,
     read_checkpoints,
 )
-from holdfast.assets.spark.fingerprint import prints_of
 from holdfast.infra.spark.session import SparkFailed, short_errors
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
-from holdfast.processors.engine.state.checkpoint_reader import (
+from holdfast.processors.engine.state.databases.checkpoint_reader import (
     CheckpointDamaged,
     checkpoint_pages,
     fingerprint_checkpoint,
 )
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 
 KEYS = 20_000
 
@@ -157,7 +157,7 @@ def test_parts_are_named_once(spark, copies):
 ELSEWHERE = """
 import json, sys
 from pathlib import Path
-from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
+from holdfast.assets.spark.sources.checkpoint_source import CheckpointPart, read_checkpoints
 from holdfast.assets.spark.fingerprint import prints_of
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.session import spark_session

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from holdfast.assets.spark import history
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.infra.settings import Settings
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.snapshots.plan import plan_snapshot
 from tests.spark.conftest import Changelog
 from tests.spark.test_random_snapshots import checkpoint

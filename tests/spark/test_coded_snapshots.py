@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from holdfast.assets.spark import past, versions
+from holdfast.assets.spark import past
+from holdfast.assets.spark.catalog import versions
 from holdfast.assets.spark.history import DECODED, has_decoded
 from holdfast.assets.spark.planning import planned_shape
 from holdfast.processors.engine.changelog.codec_table import CODECS

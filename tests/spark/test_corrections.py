@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.assets.spark import history, past
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.snapshots.plan import Wanted
 from tests.spark.test_random_snapshots import checkpoint
 

@@ -8,8 +8,8 @@ import datetime as dt
 import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark.tables import create_history
-from holdfast.assets.spark.views import create_views, held_at
+from holdfast.assets.spark.catalog.tables import create_history
+from holdfast.assets.spark.history_views import create_views, held_at
 from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from holdfast.assets.spark import history, versions
+from holdfast.assets.spark import history
+from holdfast.assets.spark.catalog import versions
 from holdfast.assets.spark.history import HistoryUnclear
 from holdfast.assets.spark.maintenance import expire_versions, maintain_store
 from holdfast.assets.spark.planning import look_at_table

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.assets.spark import versions
-from holdfast.assets.spark.metadata import exists, metadata_of, view_queries
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.catalog.metadata import exists, metadata_of, view_queries
 from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.snapshots.names import history_name, quoted, table_name, views_of
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.spark import past, versions
-from holdfast.assets.spark.changelog import READABLE
+from holdfast.assets.spark import past
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.sources.changelog import READABLE
 from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.snapshots.coverage import NotCovered

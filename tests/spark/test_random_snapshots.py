@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.spark import current, history, versions
-from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark import current, history
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.snapshots.names import snapshot_tag
 from holdfast.processors.snapshots.plan import Wanted
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import s3fs
 
+from holdfast.assets.spark.catalog.tables import create_table
 from holdfast.assets.spark.maintenance import maintain_store
-from holdfast.assets.spark.tables import create_table
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.failures import WarehouseFailed, short_errors
 from holdfast.infra.warehouse.catalog import open_catalog, read_table

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from holdfast.assets.spark.records import record_snapshot, recorded_so_far
+from holdfast.assets.spark.catalog.records import record_snapshot, recorded_so_far
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import quoted, snapshots_name

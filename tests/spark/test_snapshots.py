@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.assets.spark import current, history, versions
-from holdfast.assets.spark import snapshot as steps
-from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
-from holdfast.assets.spark.changelog import ChangelogUnreadable
+from holdfast.assets.spark import current, history
+from holdfast.assets.spark.catalog import versions
 from holdfast.assets.spark.fingerprint import prints_of, replacing_sums
-from holdfast.infra.kafka.reader import read_range
+from holdfast.assets.spark.sources.changelog import ChangelogUnreadable
+from holdfast.assets.spark.writing import snapshot as steps
+from holdfast.assets.spark.writing.branch_audit import SnapshotAuditFailed
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.infra.spark import progress
 from holdfast.infra.warehouse.catalog import TableUnknown, read_table
 from holdfast.processors.engine.changelog.format import META_KEY, key_prefix

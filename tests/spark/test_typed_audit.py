@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast.assets.spark import branch_audit, current, past
-from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
+from holdfast.assets.spark import current, past
+from holdfast.assets.spark.catalog.quarantine import write_quarantine
+from holdfast.assets.spark.catalog.versions import Versions, branch_table
 from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.planning import planned_shape
-from holdfast.assets.spark.quarantine import write_quarantine
-from holdfast.assets.spark.versions import Versions, branch_table
+from holdfast.assets.spark.writing import branch_audit
+from holdfast.assets.spark.writing.branch_audit import SnapshotAuditFailed
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema import models
 from holdfast.processors.engine.schema.models import schema_of

@@ -15,15 +15,15 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
 from holdfast import Count, Max, Mean, Sum
 from holdfast.assets.spark import typed as typed_sql
-from holdfast.assets.spark.quarantine import keep_attempt, write_quarantine
+from holdfast.assets.spark.catalog.quarantine import keep_attempt, write_quarantine
+from holdfast.assets.spark.catalog.tables import create_table
 from holdfast.assets.spark.shapes import SchemaChangeRefused, reshape, resolve_schema, shape_for
-from holdfast.assets.spark.tables import create_table
 from holdfast.assets.spark.typed import (
     type_rows,
     typed_columns,
     typed_query,
 )
-from holdfast.assets.spark.typed_sample import misread_columns
+from holdfast.assets.spark.writing.typed_sample import misread_columns
 from holdfast.dataframe import windows
 from holdfast.infra.settings import PROJECT
 from holdfast.infra.spark.session import short_errors

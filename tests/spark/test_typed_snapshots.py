@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark import current, past, versions
-from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark import current, past
+from holdfast.assets.spark.catalog import versions
 from holdfast.assets.spark.planning import planned_shape
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED

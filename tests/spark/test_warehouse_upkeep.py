@@ -10,10 +10,10 @@ import duckdb
 import pytest
 from pydantic import BaseModel
 
+from holdfast.assets.spark.catalog.quarantine import write_quarantine
+from holdfast.assets.spark.catalog.tables import COLUMNS, create_table
 from holdfast.assets.spark.maintenance import commits_since_compaction, maintain_store
-from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.shapes import reshape, shape_for
-from holdfast.assets.spark.tables import COLUMNS, create_table
 from holdfast.assets.spark.typed import type_rows, typed_columns
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.warehouse.catalog import read_table

@@ -39,7 +39,7 @@ STARTS = [
     # the imports of a worker before it processes input, without its commands and its HTTP server
     pytest.param(
         "import holdfast.processors.__main__, holdfast.processors.engine.runtime.loop, "
-        "holdfast.processors.engine.state.rocksdb, holdfast.infra.kafka.cluster; ",
+        "holdfast.processors.engine.state.databases.rocksdb, holdfast.infra.kafka.cluster; ",
         WORKS,
         id="a worker",
     ),
@@ -88,4 +88,4 @@ def test_the_command_line_answers_within_0_4_cpu_seconds(words: str) -> None:
 
 
 def test_the_same_look_finds_what_a_start_loads() -> None:
-    assert loaded_by("import holdfast.infra.kafka.client, numpy; ") >= {"confluent_kafka", "numpy"}
+    assert loaded_by("import holdfast.infra.kafka.clients.client, numpy; ") >= {"confluent_kafka", "numpy"}

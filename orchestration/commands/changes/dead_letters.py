@@ -11,11 +11,11 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.changes.daily import carry_out_asked
 from holdfast.orchestration.commands.options import Json, Processor, Who, command_settings, print_json
 from holdfast.orchestration.commands.records.consume import as_document, open_topics, shown
-from holdfast.processors.lifecycle.plans.letter_facts import read_letter
+from holdfast.processors.lifecycle.plans.facts.dead_letters import read_letter
 from holdfast.processors.lifecycle.plans.requests import Replay
 
 if TYPE_CHECKING:
-    from holdfast.infra.kafka.browsing import Found
+    from holdfast.infra.kafka.topics.browsing import Found
 
 
 class NoDeadLetters(HoldfastError):
@@ -41,7 +41,7 @@ def dead_letters(  # tidy: allow-wide because each parameter is an option of the
     if replay:
         carry_out_asked(Replay(processor), context=context, yes=yes, who=who, as_json=as_json)
         return
-    from holdfast.infra.kafka.browsing import newest_of
+    from holdfast.infra.kafka.topics.browsing import newest_of
     from holdfast.processors.application.registration import find_processor
 
     settings = command_settings()

@@ -103,7 +103,7 @@ def _refuse_deployed(paths: Paths, processor: str) -> None:
 def _ensure_broker(settings: Settings) -> None:
     """Start the embedded broker if the settings name no Kafka cluster and the embedded broker does not run."""
     from holdfast.infra.home import claim_home
-    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.kafka.embedded.broker import embedded_broker, running_broker
 
     claim_home(settings)
     if settings.kafka.bootstrap_servers is not None or running_broker(settings.paths.kafka) is not None:
@@ -119,8 +119,8 @@ def _ensure_broker(settings: Settings) -> None:
 
 def _check_brokers(settings: Settings, address: str | None) -> None:
     """Raise an error if the configured cluster can't be used; the embedded broker is not checked."""
-    from holdfast.infra.kafka.client import client_config
-    from holdfast.infra.kafka.cluster_facts import check_brokers
+    from holdfast.infra.kafka.clients.client import client_config
+    from holdfast.infra.kafka.inspection.cluster_facts import check_brokers
 
     bootstrap = address or settings.kafka.bootstrap_servers
     if bootstrap is not None:

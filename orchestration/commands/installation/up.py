@@ -24,7 +24,7 @@ from holdfast.orchestration.commands.options import print_json
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
-    from holdfast.orchestration.project.start import Started
+    from holdfast.orchestration.project.what_up_starts import Started
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
                 webserver.result()  # If the port is in use, the error is raised here, before processors are deployed.
             daemon = aside.submit(local.start_daemon, settings)
             if settings.project is not None:
-                from holdfast.orchestration.project.start import start_project
+                from holdfast.orchestration.project.what_up_starts import start_project
 
                 deployed = start_project(settings, say)
             say("starting Dagster …")
@@ -102,8 +102,8 @@ def _check_extras(settings: Settings) -> None:
 
 def _check_cluster(settings: Settings) -> None:
     """Raise an error if the configured Kafka cluster can't be used; the embedded broker is not checked."""
-    from holdfast.infra.kafka.client import client_config
-    from holdfast.infra.kafka.cluster_facts import check_brokers
+    from holdfast.infra.kafka.clients.client import client_config
+    from holdfast.infra.kafka.inspection.cluster_facts import check_brokers
 
     if settings.kafka.bootstrap_servers is not None:
         check_brokers(settings.kafka.bootstrap_servers, client_config(settings))
@@ -112,7 +112,7 @@ def _check_cluster(settings: Settings) -> None:
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:
     """Start broker, registry, supervisor and Spark server if they are needed; returns service name -> address."""
     from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.kafka.embedded.broker import embedded_broker, running_broker
     from holdfast.infra.machine import prepare
     from holdfast.infra.settings import WARM
     from holdfast.infra.spark.server import start_server

@@ -12,8 +12,8 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
 
 if TYPE_CHECKING:
-    from holdfast.infra.kafka.browsing import Found
-    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.kafka.topics.browsing import Found
+    from holdfast.infra.kafka.topics.topics import Topics
     from holdfast.infra.settings import Settings
 
 #: Maximum number of characters that are printed of a key, value or header; ``--json`` prints them completely.
@@ -45,7 +45,7 @@ def consume(
 
     By default, the newest records are printed. With `--from`, the first records at or after an offset or a time.
     """
-    from holdfast.infra.kafka.browsing import first_of, newest_of
+    from holdfast.infra.kafka.topics.browsing import first_of, newest_of
 
     topics = open_topics(command_settings(), topic)
     found = first_of(topics, topic, count, _starts(topics, topic, start)) if start else newest_of(topics, topic, count)
@@ -64,9 +64,9 @@ def open_topics(settings: Settings, topic: str) -> Topics:
     Raises:
         TopicUnusable: The topic does not exist.
     """
-    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
     from holdfast.infra.kafka.errors import TopicUnusable
-    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.kafka.topics.topics import Topics
 
     topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=10.0)
     if topic not in topics.describe([topic]):

@@ -19,11 +19,11 @@ from rich.console import Console
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
-from holdfast.infra.kafka.json_lines import JsonRecord, Shape, judge, records
+from holdfast.infra.kafka.topics.json_lines import JsonRecord, Shape, judge, records
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer
 
 if TYPE_CHECKING:
-    from holdfast.infra.kafka.feeder import Feeder
+    from holdfast.infra.kafka.clients.feeder import Feeder
     from holdfast.infra.settings import Settings
 
 #: Number of records after which acknowledgements are read and the progress is printed.
@@ -100,9 +100,9 @@ def _bytes_max(settings: Settings, topic: str) -> int:
     Raises:
         TopicUnusable: The topic does not exist.
     """
-    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
     from holdfast.infra.kafka.errors import TopicUnusable
-    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.kafka.topics.topics import Topics
 
     topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=10.0)
     found = topics.describe([topic])
@@ -123,9 +123,9 @@ def _send(settings: Settings, topic: str, found: Iterator[JsonRecord], total: in
     Raises:
         PartlySent: Kafka refused a record or did not answer.
     """
-    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.feeder import Feeder
     from holdfast.infra.kafka.errors import KafkaFailed
-    from holdfast.infra.kafka.feeder import Feeder
 
     now_ms, feeder = int(time.time() * 1000), None
     try:

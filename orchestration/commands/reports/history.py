@@ -17,7 +17,7 @@ from holdfast.orchestration.commands.options import Json, Processor, command_set
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.orchestration.view.past_runs import PastRun
-    from holdfast.processors.lifecycle.recovery.timeline import Entry
+    from holdfast.processors.lifecycle.recovery.messages.timeline import Entry
 
 #: Maximum number of Dagster's newest runs among which the runs of a processor are searched.
 _RUNS_MAX = 1_000
@@ -55,7 +55,7 @@ def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
     """
     from holdfast.orchestration.view.past_runs import read_runs
     from holdfast.orchestration.world import open_registry
-    from holdfast.processors.lifecycle.recovery import timeline
+    from holdfast.processors.lifecycle.recovery.messages import timeline
 
     with closing(open_registry(settings)) as registry:
         applies = registry.journal.applies(limit, processor=processor)
@@ -85,7 +85,7 @@ def is_about(run: "PastRun", processor: str) -> bool:
 
 def _of_run(run: "PastRun", processor: str) -> "Entry":
     from holdfast.assets.launched_by import actor_of
-    from holdfast.processors.lifecycle.recovery.timeline import Entry
+    from holdfast.processors.lifecycle.recovery.messages.timeline import Entry
 
     selected = sorted({path[-1] for path in run.assets})
     checked = sorted({f"{path[-1]}:{name}" for path, name in run.checks})

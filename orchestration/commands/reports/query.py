@@ -13,7 +13,7 @@ from rich.table import Table
 
 from holdfast.orchestration.commands.options import Internals, Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.tables import print_table
-from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
+from holdfast.processors.engine.runtime.owner_commands.commands import READ_ENTRIES_MAX
 from holdfast.processors.lifecycle.plans.requests import selection_of
 from holdfast.processors.lifecycle.plans.store_words import record_in_words
 

@@ -19,11 +19,11 @@ def rehearse(
     as_json: Json = False,
 ) -> None:
     """Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed."""
-    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.clients.client import bootstrap_servers, client_config
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.orchestration.world import build_world, open_registry
     from holdfast.processors.application.registration import find_processor
-    from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
     from holdfast.processors.lifecycle.health.rehearsal import NothingToRehearse, Rehearsals, as_document, choose, judge
 

@@ -22,7 +22,7 @@ from holdfast.orchestration.commands.options import Internals, Json, OneStore, P
 from holdfast.orchestration.commands.reports.query import only_store
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.orchestration.view.progress import Progress
-from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.facts.warehouse import StoreTable, StoreVersion
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings

@@ -82,7 +82,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
         NothingOfThatName: No processor and no asset has this name.
     """
     from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.kafka.broker import running_broker
+    from holdfast.infra.kafka.embedded.broker import running_broker
     from holdfast.orchestration.commands.reports.processor_rows import bare_row
     from holdfast.orchestration.host import local
     from holdfast.orchestration.project.unloaded import read_unloaded

@@ -24,7 +24,7 @@ from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDa
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.retention import manifests_of
 from holdfast.processors.engine.checkpoints.upload import Digest
-from holdfast.processors.engine.state.database import DatabaseFiles
+from holdfast.processors.engine.state.databases.database import DatabaseFiles
 
 _log = structlog.get_logger("checkpoints.fetch")
 _searches = structlog.get_logger("checkpoints.fetching")

@@ -31,10 +31,10 @@ from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job, Storage
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, random_id
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
-from holdfast.processors.engine.state.database import DatabaseFiles, Databases
+from holdfast.processors.engine.state.databases.database import DatabaseFiles, Databases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("checkpoints")

@@ -39,12 +39,18 @@ from holdfast.processors.engine.commands.checks import (
 from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
 from holdfast.processors.engine.commands.keys import export, files_of_result, written_before
 from holdfast.processors.engine.commands.put_back import put_back
-from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong, Selected, Selection
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import (
+    Adopt,
+    CommandFailed,
+    CommandWrong,
+    Selected,
+    Selection,
+)
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:

@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets, Selection
 from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import (
+    CommandFailed,
+    CommandRefused,
+    CommandWrong,
+    Offsets,
+    Selection,
+)
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.topology import Topology
 

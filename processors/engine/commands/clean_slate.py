@@ -26,11 +26,11 @@ from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.retention import delete_all
 from holdfast.processors.engine.commands.checks import check_settled, check_writable
 from holdfast.processors.engine.commands.table import work_of
-from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, CommandRefused, Position
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, CommandFailed, CommandRefused, Position
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
 

@@ -13,12 +13,12 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, check_records, decode_meta, key_prefix
 from holdfast.processors.engine.commands import sweep
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandWrong
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed, CommandWrong
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
-from holdfast.processors.engine.runtime.tickets import Ticket
-from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import Writes
-from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Maximum number of records that one step of a replay reads.
 RECORDS_PER_STEP = 10_000

@@ -1,7 +1,7 @@
 """The commands ``count``, ``export``, ``clear`` and ``position``. They process one task after the other, in batches.
 
-Each function is a generator that carries out one command. ``runtime.maintenance`` runs the generator; the worker's loop
-continues at each yield.
+Each function is a generator that carries out one command. ``owner_commands.maintenance`` runs the generator; the
+worker's loop continues at each yield.
 
 Invariants:
     - Deletes are committed like all writes: changelog and offsets in one transaction, then RocksDB.
@@ -34,10 +34,10 @@ from holdfast.processors.engine.commands.checks import (
     split_by_log,
 )
 from holdfast.processors.engine.commands.sweep import Sweep, Totals
-from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, Selected, Selection
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, CommandFailed, Selected, Selection
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.exports import ExportFile
 from holdfast.processors.engine.state.store import Writes
 

@@ -31,10 +31,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.commands.content import Difference, Read, of_keys_in
-from holdfast.processors.engine.runtime.commands import CommandFailed
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.time import store_clock
 from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
 from holdfast.processors.engine.state.time.window_keys import (

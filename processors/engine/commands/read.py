@@ -14,17 +14,17 @@ from typing import Any
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.commands import checks
 from holdfast.processors.engine.commands.sweep import matching
-from holdfast.processors.engine.runtime.commands import (
+from holdfast.processors.engine.runtime.owner_commands.commands import (
     READ_BYTES_MAX,
     READ_ENTRIES_MAX,
     CommandWrong,
     Read,
     Selection,
 )
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
 from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.exports import answer_of
-from holdfast.processors.engine.state.keys import store_prefix
 
 
 def read(asked: Read, worker: Owner) -> dict[str, Any]:

@@ -22,13 +22,13 @@ import structlog
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.content import Difference, Replay, replayed
-from holdfast.processors.engine.runtime.commands import CommandFailed
 from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.store import Writes
 

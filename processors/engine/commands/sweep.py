@@ -17,10 +17,10 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix, prefix_of
-from holdfast.processors.engine.runtime.commands import Selection
+from holdfast.processors.engine.runtime.owner_commands.commands import Selection
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.time.time_records import (
     CLOCKS_OF_STORES,
     OWN,

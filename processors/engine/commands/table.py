@@ -5,9 +5,18 @@ from __future__ import annotations
 from holdfast.processors.engine.commands import adopt, checks, keys, until
 from holdfast.processors.engine.commands.read import read
 from holdfast.processors.engine.commands.reseed import reseed
-from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, Count, Export, Position, Selection, Until
-from holdfast.processors.engine.runtime.owner import CommandTable, Owner
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.runtime.owner_commands.commands import (
+    Adopt,
+    Clear,
+    Command,
+    Count,
+    Export,
+    Position,
+    Selection,
+    Until,
+)
+from holdfast.processors.engine.runtime.owner_commands.owner import CommandTable, Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 
 
 def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:

@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.checks import check_running, check_settled, settle_due
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import (
+    CommandFailed,
+    CommandRefused,
+    CommandWrong,
+    Until,
+)
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:

@@ -19,7 +19,7 @@ from holdfast.processors.engine.dataframe.groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.outputs import StreamOutputs
 from holdfast.processors.engine.expressions.methods import StreamColumns
 from holdfast.processors.engine.joins.methods import StreamJoins
-from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.steps.checked_arguments import (
     StepInvalid,
     check_function,

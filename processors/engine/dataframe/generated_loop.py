@@ -65,9 +65,9 @@ from holdfast.processors.engine.dataframe.plain_loop import (
 from holdfast.processors.engine.formats.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.stream_time import StreamTime, event_time
 from holdfast.processors.engine.steps.branches import Shared, branches_of, copy_before, separates, shared_behind
 from holdfast.processors.engine.steps.in_place import apart, copied

@@ -23,6 +23,7 @@ from enum import Enum
 
 import structlog
 
+from holdfast.infra.kafka.clients.producer import TRANSACTION_S
 from holdfast.infra.kafka.errors import (
     BrokerUnreachable,
     KafkaFailed,
@@ -31,7 +32,6 @@ from holdfast.infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
-from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Member, Partition
 from holdfast.processors.engine.dataframe.sinks import deliver
 from holdfast.processors.engine.runtime import commit as commits

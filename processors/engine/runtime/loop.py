@@ -27,13 +27,13 @@ from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.engine.runtime.idle import IdleTime, more_is_due, running, slots_are_due, timed
-from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
-from holdfast.processors.engine.runtime.owner import CommandTable
+from holdfast.processors.engine.runtime.owner_commands.maintenance import Maintenance
+from holdfast.processors.engine.runtime.owner_commands.owner import CommandTable
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.runtime.ownership.checks.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.ownership.past_markers import PastMarkers
-from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.phases import Phase, check_brokers
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge

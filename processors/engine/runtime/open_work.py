@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.infra.kafka.producer import TRANSACTION_S
+from holdfast.infra.kafka.clients.producer import TRANSACTION_S
 from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.change_of_workers import ChangeSource, no_change
 from holdfast.processors.engine.runtime.commit_pace import Bounds

@@ -25,7 +25,7 @@ OnPartitions = Callable[[list[Partition]], None]
 
 
 class GroupMember(Protocol):
-    """A member of the processor's consumer group; ``infra.kafka.consumer.GroupConsumer`` implements it."""
+    """A member of the processor's consumer group; ``infra.kafka.clients.consumer.GroupConsumer`` implements it."""
 
     def subscribe(
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
@@ -92,7 +92,7 @@ class GroupMember(Protocol):
 
 
 class ChangelogReplayer(Protocol):
-    """A consumer without a group that reads changelogs; ``infra.kafka.replay.ChangelogConsumer`` implements it.
+    """A consumer without a group that reads changelogs; ``restore_consumer.ChangelogConsumer`` implements it.
 
     It reads with read_committed.
     """
@@ -122,7 +122,7 @@ class ChangelogReplayer(Protocol):
 class TransactionProducer(Protocol):
     """A producer for outputs, changelogs and offsets, with or without transactions.
 
-    ``infra.kafka.producer.EngineProducer`` implements it.
+    ``infra.kafka.clients.producer.EngineProducer`` implements it.
     """
 
     on_wait: Callable[[], None]
@@ -184,7 +184,7 @@ class TransactionProducer(Protocol):
 
 
 class TopicView(TopicWorld, Protocol):
-    """Reads facts about topics and groups from Kafka; ``infra.kafka.topics.Topics`` implements it."""
+    """Reads facts about topics and groups from Kafka; ``infra.kafka.topics.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """Maps each partition to its last stable offset if ``committed`` is True, otherwise to its high watermark."""
@@ -212,7 +212,7 @@ class TopicView(TopicWorld, Protocol):
 
 
 class TransactionView(Protocol):
-    """Reads and ends transactions of other producers. ``infra.kafka.inspection.Inspector`` implements it.
+    """Reads and ends transactions of other producers. ``infra.kafka.inspection.inspection.Inspector`` implements it.
 
     Use it in a ``with`` block.
     """

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES, key_prefix, split_key
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.ranges import behind
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
 #: A suffix that sorts after all state keys of a message key, because UTF-8 text never contains this byte.

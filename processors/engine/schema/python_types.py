@@ -1,5 +1,7 @@
 """A table that maps Python types to column types: numbers, texts, dates, UUIDs, and types stored as JSON text."""
 
+# tidy: allow-crumb because this module adapts the types of pydantic
+
 from __future__ import annotations
 
 import datetime as dt

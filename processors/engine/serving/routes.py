@@ -36,7 +36,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import ServingSettings, Settings
 from holdfast.infra.system.process import own_identity, start_mark
-from holdfast.processors.engine.runtime.commands import (
+from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.owner_commands.commands import (
     COMMAND_BYTES_MAX,
     COMMANDS,
     READ_PAGE,
@@ -46,7 +47,6 @@ from holdfast.processors.engine.runtime.commands import (
     decode,
     verb_of,
 )
-from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.serving.connections import RequestServer

@@ -25,7 +25,7 @@ from holdfast.infra.http_request import Answer
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.rooted import inside
-from holdfast.processors.engine.runtime.commands import (
+from holdfast.processors.engine.runtime.owner_commands.commands import (
     COMMAND_BYTES_MAX,
     READ_PAGE,
     CommandFailed,

@@ -19,8 +19,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
+from holdfast.processors.engine.state.databases.task_store import RESEEDING
 from holdfast.processors.engine.state.errors import StateIncoherent
-from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import SourceLog, Topology
 
 #: Kafka's default of delete.retention.ms, used if a changelog's configuration can't be read.

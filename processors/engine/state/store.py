@@ -43,13 +43,13 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.state.cell import Cell
-from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.methods import StateMethods, Ttl
 from holdfast.processors.engine.state.own_keys import RESERVED
 from holdfast.processors.engine.state.ranges import WrittenKeys, behind, merge_writes
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.task_store import TaskStore
+    from holdfast.processors.engine.state.databases.task_store import TaskStore
 
 #: Default maximum size of one store's cache of committed values, in bytes.
 CACHE_BYTES = 64 << 20

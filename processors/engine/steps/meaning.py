@@ -19,7 +19,7 @@ from holdfast.processors.engine.topology import Topology
 #: How a change of a step's argument affects the step's state.
 #:     ``key``         decides which key or row the state belongs to; a change of the argument is refused
 #:     ``rule``        decides how state is computed from now on; a change of the argument is reported
-#:     ``columns``     a part of the store's ``columns`` or its TTL, for which ``verbs.compatibility`` has rules
+#:     ``columns``     a part of the store's ``columns`` or its TTL, for which ``compatibility`` has rules
 #:     ``function``    a user's function or model; its source is a part of the processor's version
 #:     ``tuning``      affects only cost and waiting times
 #:     ``neither``     a name, another stream or table, or an argument on which no state depends

@@ -11,7 +11,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.changelog.codecs import BYTES
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER, SchemaInvalid
-from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.time.dated_values import Dating
 from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds

@@ -13,7 +13,7 @@ from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.marks import Mark, read_mark, write_mark
 from holdfast.infra.log import get_logger
 from holdfast.infra.paths import Paths
-from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
+from holdfast.processors.lifecycle.plans.facts.behind import Behind, Recorded, judge
 
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry

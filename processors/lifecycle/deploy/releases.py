@@ -30,7 +30,7 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.system.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.plans.shape import Shape, as_document
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, as_document
 from holdfast.processors.lifecycle.ports import NotStarted
 
 log = get_logger(__name__)

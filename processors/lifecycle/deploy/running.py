@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.infra.database.records import Release
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.lifecycle.deploy.code_files import Code
@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, R
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.shape import Shape, from_document
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction, TransactionState, state_of
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction, TransactionState, state_of
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 

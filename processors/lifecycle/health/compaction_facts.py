@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.inspection import Inspector
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.sampling import RECORDS_MAX, Window, sample
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.sampling import RECORDS_MAX, Window, sample
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.lifecycle.health.compaction import (
     ASSUMED_RECORDS_PER_S,

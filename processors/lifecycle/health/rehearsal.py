@@ -38,12 +38,12 @@ from holdfast.processors.engine.runtime.ownership.changelog_replay import Restor
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
 #: The name of rehearsals in the list of actions in Holdfast's registry (field ``verb``).

@@ -33,7 +33,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.infra.system.rooted import inside
-from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, Deletion, Kind, Manifest
+from holdfast.processors.lifecycle.plans.facts.orphans import VERSION, Archived, Deletion, Kind, Manifest
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_REFUSED
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.lifecycle.orphans.archive import Archive, copied_files
 from holdfast.processors.lifecycle.orphans.facts import orphans_of
@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.orphans.owned import Defined, in_use
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.orphan_facts import (
+from holdfast.processors.lifecycle.plans.facts.orphans import (
     Archived,
     Deletion,
     Kind,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.stored_tables import table_names
@@ -27,8 +27,8 @@ from holdfast.processors.lifecycle.orphans.owned import (
     candidates,
     find_orphans,
 )
-from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
-from holdfast.processors.lifecycle.plans.shape import from_document
+from holdfast.processors.lifecycle.plans.facts.orphans import Orphan
+from holdfast.processors.lifecycle.plans.facts.shape import from_document
 from holdfast.processors.lifecycle.world.changelog_meta import writers_of
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.snapshots.names import CATALOG

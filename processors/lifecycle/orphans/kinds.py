@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.exit_codes import EXIT_REFUSED
-from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topic_copies import copy_partition, file_of, own_config
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects, at_most
 from holdfast.infra.system.rooted import PathOutside, inside
@@ -29,7 +29,7 @@ from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.lifecycle.orphans.archive import disk_errors, sync, write_synced
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
+from holdfast.processors.lifecycle.plans.facts.orphans import Kind, Look, Orphan
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
 #: The file with a group's committed offsets, in the format of ``kafka-consumer-groups.sh --reset-offsets --from-file``.

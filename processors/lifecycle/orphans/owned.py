@@ -26,7 +26,7 @@ from holdfast.processors.engine.changelog.names import (
     shadow_group,
 )
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
+from holdfast.processors.lifecycle.plans.facts.orphans import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
 #: Files in the folder of a slot (one worker's place on this machine) that do not belong to the state of tasks.

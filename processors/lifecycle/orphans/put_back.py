@@ -19,15 +19,15 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_REFUSED
-from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topic_copies import copied_records, file_of, write_records
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.system.rooted import inside
 from holdfast.processors.lifecycle.orphans.archive import Archive, disk_errors, read, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
-from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived
+from holdfast.processors.lifecycle.plans.facts.orphans import VERSION, Archived
 from holdfast.processors.lifecycle.plans.stages import PutTopicBack
 
 _FILE = "put-back.json"

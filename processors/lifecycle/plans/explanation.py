@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted
+from holdfast.processors.lifecycle.plans.facts.facts import LOCAL, Counted
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from holdfast.processors.lifecycle.plans.orphan_facts import Kind
+from holdfast.processors.lifecycle.plans.facts.orphans import Kind
 from holdfast.processors.lifecycle.plans.requests import Selection
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.log import get_logger
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, Offsets
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed, CommandRefused, Offsets
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.topology import Topology

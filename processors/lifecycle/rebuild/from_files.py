@@ -11,8 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from holdfast.infra.kafka.partitioners import PARTITIONERS
-from holdfast.infra.kafka.spread import spread_in
+from holdfast.infra.kafka.topics.partitioners import PARTITIONERS
+from holdfast.infra.kafka.topics.spread import spread_in
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
 from holdfast.processors.engine.state.time.time_records import is_own

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.partitioners import PARTITIONERS
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.topics.partitioners import PARTITIONERS
 from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
@@ -28,6 +28,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
+from holdfast.processors.lifecycle.plans.facts.warehouse import ROW
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptTable,
     CheckTable,
@@ -39,7 +40,6 @@ from holdfast.processors.lifecycle.plans.stages import (
     SetPositions,
     TableStage,
 )
-from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.exchange import Exchange
 from holdfast.processors.lifecycle.rebuild.from_files import FileUnfit, load_file

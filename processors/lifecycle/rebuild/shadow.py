@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.system.rooted import remove_folder
 from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import provisioning

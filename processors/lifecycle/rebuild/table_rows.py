@@ -23,7 +23,7 @@ from holdfast.processors.engine.changelog.names import loading_id
 from holdfast.processors.engine.runtime.ports import TransactionProducer
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, ProgressLog
-from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
+from holdfast.processors.lifecycle.plans.facts.warehouse import Rows, Tables
 
 #: Maximum records of one transaction. A transaction also ends with the record that reaches ``BYTES_MAX`` bytes.
 RECORDS_MAX = 10_000

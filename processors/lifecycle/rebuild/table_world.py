@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.kafka.cluster import KafkaCluster
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
+from holdfast.processors.lifecycle.plans.facts.warehouse import Tables
 
 #: Function of processor and stores that asks workers for fingerprints: store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]

@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.deploy.deployment import OnProgress, wait_rea
 from holdfast.processors.lifecycle.deploy.keep_or_replace import PATIENCE_S
 from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, Hold, fenced
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions

@@ -19,7 +19,7 @@ from holdfast.infra.database.records import Deployment, Incident
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 from holdfast.processors.lifecycle.recovery.limits import Limits

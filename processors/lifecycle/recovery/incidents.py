@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead
 from holdfast.processors.lifecycle.recovery.conditions import Conditions

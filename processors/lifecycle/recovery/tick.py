@@ -16,7 +16,7 @@ from datetime import datetime
 
 from holdfast.infra.database.records import Deployment, Incident
 from holdfast.processors.lifecycle.deploy.marking import judged
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, wait_on, waits_for, wanted

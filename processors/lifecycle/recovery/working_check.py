@@ -15,7 +15,7 @@ from typing import Any, Literal
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.infra.errors import in_one_line
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Diagnosis,

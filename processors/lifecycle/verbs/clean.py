@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
-from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Orphan, OrphanFacts, Subject
+from holdfast.processors.lifecycle.plans.facts.orphans import Kind, Orphan, OrphanFacts, Subject
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan

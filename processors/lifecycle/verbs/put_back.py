@@ -1,9 +1,11 @@
 """Plan ``put-back``: create a deleted topic again from its archived copy, with its configuration and records."""
 
+# tidy: allow-crumb because each verb has a file of its own
+
 from __future__ import annotations
 
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.orphan_facts import Archived
+from holdfast.processors.lifecycle.plans.facts.orphans import Archived
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import PutBack
 from holdfast.processors.lifecycle.plans.stages import PutTopicBack

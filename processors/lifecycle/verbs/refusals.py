@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import SCHEDULES, SOURCE, SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts.facts import Facts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Reposition, Request, Rollback
 

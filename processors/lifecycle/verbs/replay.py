@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
-from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts
+from holdfast.processors.lifecycle.plans.facts.dead_letters import LETTERS_MAX, LetterFacts
+from holdfast.processors.lifecycle.plans.facts.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Replay
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain

@@ -7,31 +7,23 @@ from msgspec.structs import replace
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
-from holdfast.processors.lifecycle.plans.orphan_facts import OrphanSource
+from holdfast.processors.lifecycle.plans.facts.facts import Facts, FactSource, read_facts
+from holdfast.processors.lifecycle.plans.facts.orphans import OrphanSource
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.verbs import (
-    adopt,
+from holdfast.processors.lifecycle.verbs import clean, put_back, replay
+from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_worked, registry_behind
+from holdfast.processors.lifecycle.verbs.releases import adopt, deploy, provision, restart, rollback, scale, stop
+from holdfast.processors.lifecycle.verbs.state import (
     backfill,
-    clean,
     clear,
     compact,
-    deploy,
     fill,
-    provision,
-    put_back,
     put_file_back,
     rebuild,
-    replay,
     reposition,
-    restart,
     restore,
     restore_table,
-    rollback,
-    scale,
-    stop,
 )
-from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_worked, registry_behind
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:

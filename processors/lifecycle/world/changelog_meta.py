@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
 #: Number of offsets at the end of a changelog that are searched first for a meta record. If there is none, the next

@@ -9,7 +9,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.state.exports import Entry, entry_of
 from holdfast.processors.engine.state.time.time_records import is_own
-from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.files import KEYS_NAMED_MAX, FileFacts, FileStore
 
 
 def file_facts(path: str) -> FileFacts:

@@ -12,8 +12,8 @@ from pathlib import Path
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.records import Member
-from holdfast.infra.kafka.spread import spread_in
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.spread import spread_in
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
@@ -21,8 +21,9 @@ from holdfast.processors.lifecycle.deploy.keep_or_replace import look
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.present import pids_at_work, slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import release_id
-from holdfast.processors.lifecycle.plans.behind import Behind
-from holdfast.processors.lifecycle.plans.facts import (
+from holdfast.processors.lifecycle.plans.facts.behind import Behind
+from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts
+from holdfast.processors.lifecycle.plans.facts.facts import (
     CodeFacts,
     Counted,
     DeploymentFacts,
@@ -31,15 +32,14 @@ from holdfast.processors.lifecycle.plans.facts import (
     Rate,
     ReleaseFacts,
 )
-from holdfast.processors.lifecycle.plans.letter_facts import LetterFacts
+from holdfast.processors.lifecycle.plans.facts.shape import from_document
+from holdfast.processors.lifecycle.plans.facts.warehouse import Tables
 from holdfast.processors.lifecycle.plans.requests import Selection
-from holdfast.processors.lifecycle.plans.shape import from_document
-from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
+from holdfast.processors.lifecycle.world.dead_letters import letter_facts
 from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
-from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 

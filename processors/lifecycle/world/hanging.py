@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction, state_of
-from holdfast.infra.kafka.inspection import Inspector
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction, state_of
+from holdfast.infra.kafka.inspection.inspection import Inspector
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.lifecycle.plans.facts import HangingTransaction
+from holdfast.processors.lifecycle.plans.facts.facts import HangingTransaction
 from holdfast.processors.lifecycle.plans.stages import AbortTransaction
 
 

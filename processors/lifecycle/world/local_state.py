@@ -17,13 +17,13 @@ from typing import Any
 
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.changelog.names import transactional_id
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.exports import answer_of
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.engine.state.time.time_records import Span, is_window_in
-from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
+from holdfast.processors.lifecycle.plans.facts.facts import LOCAL, Counted, LocalTask, partition_of
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly, opened
 from holdfast.processors.lifecycle.world.running_owners import Found, Place

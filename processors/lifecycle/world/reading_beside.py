@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.state.databases.rocksdb import StateReader
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.rocksdb import StateReader
 
 
 class ReadOnly:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.waiting import retry
-from holdfast.processors.engine.runtime.commands import CommandRefused
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandRefused
 from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent
 from holdfast.processors.lifecycle.plans.apply import ProgressLog
-from holdfast.processors.lifecycle.plans.facts import Counted
+from holdfast.processors.lifecycle.plans.facts.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores, ReadAgain
 from holdfast.processors.lifecycle.world.joined_exports import joined

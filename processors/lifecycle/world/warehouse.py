@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, Rows, StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.facts.warehouse import OtherTable, Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import CATALOG, table_name
 

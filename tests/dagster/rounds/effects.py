@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from tests.dagster.rounds.draws import KEYS
 
 #: Pause between two rounds of records, in seconds.

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.infra.settings import PROJECT
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.application.registration import ProcessorUnknown

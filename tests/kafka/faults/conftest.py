@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.system.ports import free_port
 from holdfast.infra.waiting import Deadline
 from tests.kafka.faults.proxy import KafkaProxy

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from holdfast import Application
+from holdfast.infra.kafka.clients.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.producer import EngineProducer
 from holdfast.infra.kafka.cluster import KafkaCluster
-from holdfast.infra.kafka.consumer import GroupConsumer
-from holdfast.infra.kafka.producer import EngineProducer
 from holdfast.infra.settings import load_settings
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 
 STEPS = (
     "before produce",

@@ -5,8 +5,8 @@ from confluent_kafka import Producer
 
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from tests.kafka.faults.dying_worker import count_and_name
 from tests.kafka.faults.verification import verify, verify_at_least_once
 from tests.mechanics.tiers import variants

@@ -12,7 +12,7 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.replay import ChangelogConsumer
+from holdfast.infra.kafka.clients.restore_consumer import ChangelogConsumer
 from holdfast.processors.engine.changelog.names import changelog_topic
 from tests.kafka.faults.verification import verify
 

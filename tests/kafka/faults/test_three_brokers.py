@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from holdfast.infra.kafka.clients.producer import EngineProducer
 from holdfast.infra.kafka.cluster import KafkaCluster
-from holdfast.infra.kafka.producer import EngineProducer
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id

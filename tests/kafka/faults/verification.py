@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import decode_value, split_key
-from holdfast.processors.engine.state.rocksdb import StateReader
+from holdfast.processors.engine.state.databases.rocksdb import StateReader
 
 
 def finish(stream, waiting, **options) -> None:

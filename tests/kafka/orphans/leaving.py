@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.verbs import Verbs
 from holdfast.processors.engine.changelog.format import META_KEY

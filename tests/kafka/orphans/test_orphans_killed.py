@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.verbs import Verbs
 from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.archive import Archive, ArchiveFailed

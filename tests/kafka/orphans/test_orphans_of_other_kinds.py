@@ -17,7 +17,7 @@ from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged
-from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
+from holdfast.processors.lifecycle.plans.facts.orphans import Orphan
 from tests.kafka.orphans.leaving import Left
 from tests.parts.operated import Killed
 

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.processors.lifecycle.orphans import put_back as putting_back
 from holdfast.processors.lifecycle.orphans.put_back import CopyDamaged

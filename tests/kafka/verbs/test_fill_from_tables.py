@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.partitioners import CRC32, MURMUR2
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.partitioners import CRC32, MURMUR2
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy

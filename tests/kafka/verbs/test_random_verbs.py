@@ -17,7 +17,7 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.engine.changelog.format import key_prefix
 from tests.parts.operated import Operated
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 from holdfast.processors.engine.changelog.names import shadow_group
 from holdfast.processors.engine.serving.worker_client import ProcessorClient

@@ -20,9 +20,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.deploy.supervisord import Supervisord
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import PlanStale

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import StageNote
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.inspection.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.application.registration import ProcessorUnknown

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics.reader import read_range
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.state.time.window_keys import window_of

@@ -25,8 +25,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from tests.spark.endurance.definition import PARTITIONS
 

@@ -14,8 +14,8 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from holdfast.infra.kafka.reader import read_range
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 from tests.spark.endurance.definition import PARTITIONS
 from tests.spark.endurance.lives import Floors

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.deploy.supervisord import Supervisord
-from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.clients.feeder import Feeder
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.verbs import Verbs, open_verbs

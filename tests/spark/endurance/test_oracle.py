@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 from tests.spark.endurance.lives import Floors
 from tests.spark.endurance.oracle import Oracle

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from holdfast.assets.spark import past
-from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
+from holdfast.assets.spark.writing.branch_audit import SnapshotAuditFailed
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.snapshots.coverage import NotCovered
 from holdfast.processors.snapshots.plan import ChangelogMoved, SnapshotImpossible, Wanted

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.assets.spark.changelog import PartitionRange
+from holdfast.assets.spark.sources.changelog import PartitionRange
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
 HOUR = 3600.0

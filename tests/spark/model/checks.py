@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.assets.spark.tables import COLUMNS
+from holdfast.assets.spark.catalog.tables import COLUMNS
 from holdfast.processors.engine.changelog.format import event_time_ms
 from holdfast.processors.engine.schema.types import column_name
 from holdfast.processors.snapshots.manifest import SnapshotManifest

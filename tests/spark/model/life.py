@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.assets.spark import maintenance, past, planning, versions
-from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark import maintenance, past, planning
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.schema.types import StoreSchema

@@ -15,9 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriterV2
 
-from holdfast.assets.spark import attempt, changelog, history, maintenance, past, records, sides, versions, views
-from holdfast.assets.spark import snapshot as steps
-from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark import history, maintenance, past
+from holdfast.assets.spark import history_views as views
+from holdfast.assets.spark.catalog import records, sides, versions
+from holdfast.assets.spark.sources import changelog
+from holdfast.assets.spark.sources.changelog import ChangelogSource
+from holdfast.assets.spark.writing import attempt
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.processors.snapshots import names
 from tests.spark.model.changelog import MemoryChangelog, blob, values

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from holdfast.assets.spark import branch_audit, current, history, maintenance, past, shapes, versions
-from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark import current, history, maintenance, past, shapes
+from holdfast.assets.spark.catalog import versions
+from holdfast.assets.spark.writing import branch_audit
+from holdfast.assets.spark.writing import snapshot as steps
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema import inference
-from holdfast.processors.lifecycle.verbs import restore_table, table_choice
+from holdfast.processors.lifecycle.verbs.state import restore_table, table_choice
 from holdfast.processors.snapshots import plan
 from holdfast.processors.snapshots import table_retention as retention
 from holdfast.processors.snapshots.facts import StorePoint

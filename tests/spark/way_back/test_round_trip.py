@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.past import write_past
 from holdfast.assets.spark.planning import look_at_table
-from holdfast.assets.spark.snapshot import write_snapshot
+from holdfast.assets.spark.sources.changelog import ChangelogSource
+from holdfast.assets.spark.writing.snapshot import write_snapshot
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.lifecycle.plans.plan import Refused

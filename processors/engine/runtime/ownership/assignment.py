@@ -31,12 +31,11 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership import first_start
 from holdfast.processors.engine.runtime.ownership.changelog_facts import facts_of_task, read_changelogs
 from holdfast.processors.engine.runtime.ownership.changelog_replay import HELD_S, Restorer, TaskRestore, is_for_bulk
+from holdfast.processors.engine.runtime.ownership.checks.partitions_ours import check_still_ours, check_together
+from holdfast.processors.engine.runtime.ownership.checks.same_meaning import check_meaning
 from holdfast.processors.engine.runtime.ownership.fencing import LOOK_EVERY_S
-from holdfast.processors.engine.runtime.ownership.inputs_together import check_together
 from holdfast.processors.engine.runtime.ownership.reseeds import Reseeds
-from holdfast.processors.engine.runtime.ownership.same_meaning import check_meaning
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
-from holdfast.processors.engine.runtime.ownership.still_ours import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.misplaced_keys import key_places
 from holdfast.processors.engine.runtime.reading.watermark_writer import Groups
@@ -53,12 +52,12 @@ from holdfast.processors.engine.state.coherence import (
     not_to_wipe,
     source_missing,
 )
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.scratch import ScratchFolder
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan, may_begin_empty, plan_restore, without_emptied
-from holdfast.processors.engine.state.scratch import ScratchFolder
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.assignment")

@@ -24,9 +24,9 @@ from holdfast.processors.engine.checkpoints.decision import Wanted, worth_lookin
 from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch, Fetched
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.task_store import TaskStore
 
 _log = structlog.get_logger("runtime.standby")
 

@@ -44,11 +44,11 @@ from holdfast.processors.engine.state.coherence import (
     not_to_wipe,
     topic_missing,
 )
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan, plan_restore
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("runtime.standby")

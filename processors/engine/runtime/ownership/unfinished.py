@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import structlog
 
+from holdfast.infra.kafka.clients.producer import TRANSACTION_S
 from holdfast.infra.kafka.errors import (
     AccessRefused,
     BrokerUnreachable,
@@ -37,9 +38,8 @@ from holdfast.infra.kafka.errors import (
     CoordinatorMoving,
     KafkaFailed,
 )
-from holdfast.infra.kafka.partitioners import offsets_partition
-from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics.partitioners import offsets_partition
 from holdfast.processors.engine.changelog.names import is_worker_of
 from holdfast.processors.engine.runtime.ports import Cluster, TopicView
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, partitions_of
 from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.topics.partitioners import CRC32, MURMUR2, partitions_of
 from holdfast.processors.engine.same_partitioner import judged_topics
 from holdfast.processors.engine.topology import Topology
 

@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-from holdfast.infra.kafka.message_headers import MessageHeaders
+from holdfast.infra.kafka.clients.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.message_context import place_of, processing

@@ -28,8 +28,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from holdfast.processors.engine.state.database import Change
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.database import Change
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 
 
 class TaskPhase(Enum):

@@ -60,9 +60,9 @@ from holdfast.processors.engine.runtime.task.timed_steps import (
 )
 from holdfast.processors.engine.schedules.firing import TaskSchedules
 from holdfast.processors.engine.sources.running import TaskSources
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import TimestampType

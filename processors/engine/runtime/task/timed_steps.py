@@ -20,8 +20,8 @@ from holdfast.processors.engine.schedules.reading import ReadableStore
 from holdfast.processors.engine.schedules.slot import Reach
 from holdfast.processors.engine.sources.handover import Limits
 from holdfast.processors.engine.sources.running import TaskSources
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outboxes

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.assets.checks import topics
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition
 
 

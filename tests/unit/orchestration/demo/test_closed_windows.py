@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
+from holdfast.infra.kafka.topics.partitioners import MURMUR2, PARTITIONERS
 from holdfast.infra.sample_data.flights import Flight
 from holdfast.orchestration.demo.closed_windows import (
     GAP_MS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.kafka.cluster_facts import ClusterFacts
+from holdfast.infra.kafka.inspection.cluster_facts import ClusterFacts
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.doctor import judging
 from holdfast.orchestration.doctor.judging import Finding

@@ -10,7 +10,7 @@ import pytest
 from holdfast.infra.settings import UpkeepSettings
 from holdfast.orchestration.host.old_runs import OldRun, to_delete
 from holdfast.orchestration.jobs.old_files import copies_to_delete
-from holdfast.processors.lifecycle.plans.orphan_facts import Archived, Deletion, Manifest
+from holdfast.processors.lifecycle.plans.facts.orphans import Archived, Deletion, Manifest
 
 DAY = 86_400.0
 KEEP = UpkeepSettings(runs_days=30, failed_runs_days=90, asset_runs_days=400)

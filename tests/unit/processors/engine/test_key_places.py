@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, PARTITIONERS, UNKNOWN, placing_of
+from holdfast.infra.kafka.topics.partitioners import BOTH, CRC32, MURMUR2, NEITHER, PARTITIONERS, UNKNOWN, placing_of
 from holdfast.processors.engine.same_partitioner import judge, judged_topics
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import Application, State
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.facts import Counted, DeploymentFacts, Facts, InstanceFacts, LocalTask
+from holdfast.processors.lifecycle.plans.facts.facts import Counted, DeploymentFacts, Facts, InstanceFacts, LocalTask
 
 PARTITIONS = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.topics.partitioners import murmur2
 from holdfast.processors.testing import InMemoryCluster
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka import broker
+from holdfast.infra.kafka.embedded import broker
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.java import NoJava
@@ -26,7 +26,7 @@ from holdfast.orchestration.commands.installation import up
 from holdfast.orchestration.commands.installation.run import ProcessorDeployed, _refuse_deployed
 from holdfast.orchestration.host import local
 from holdfast.orchestration.host.local import WebserverPortTaken, workspace_of
-from holdfast.orchestration.project.start import Found, Started, judged, request_of
+from holdfast.orchestration.project.what_up_starts import Found, Started, judged, request_of
 from holdfast.processors.engine.serving.endpoint_file import Endpoint, write_endpoint
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 

@@ -15,7 +15,7 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.json_documents import ANSWERS
 from holdfast.orchestration.commands.reports.snapshot import NoSuchVersion, described, version_at
 from holdfast.orchestration.view.runs import DagsterAway, DagsterRuns
-from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.facts.warehouse import StoreTable, StoreVersion
 from tests.parts.warehouse_tables import write_table
 
 OLD = StoreVersion(11, ("snap-a",), written_at=1_000.0)

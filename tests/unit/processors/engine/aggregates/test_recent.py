@@ -16,9 +16,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
 from holdfast.processors.engine.runtime.task.timed_steps import time_of
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from tests.mechanics.tiers import variants
 
 T = 1_690_000_000_000

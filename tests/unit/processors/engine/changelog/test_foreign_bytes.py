@@ -31,14 +31,14 @@ from holdfast.processors.engine.changelog.format import (
     split_key,
 )
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, ManifestDamaged
-from holdfast.processors.engine.runtime.commands import COMMANDS, CommandWrong, decode
+from holdfast.processors.engine.runtime.owner_commands.commands import COMMANDS, CommandWrong, decode
 from holdfast.processors.engine.serving.endpoint_file import read_endpoint
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.database import DatabaseCorrupt
+from holdfast.processors.engine.state.databases.database import DatabaseCorrupt
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.exports import line_of
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 from holdfast.processors.snapshots.manifest import ManifestDamaged as SnapshotDamaged
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 

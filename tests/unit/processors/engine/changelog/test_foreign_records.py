@@ -20,14 +20,14 @@ from holdfast.processors.engine.changelog.format import (
     key_prefix,
 )
 from holdfast.processors.engine.commands.content import Replay
-from holdfast.processors.engine.runtime.commands import CommandFailed
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed
 from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.rocksdb_options import RocksMemory
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.rocksdb_options import RocksMemory
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 SMALL = RocksMemory(8 << 20, 8 << 20)

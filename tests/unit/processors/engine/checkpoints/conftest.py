@@ -18,8 +18,8 @@ from holdfast.processors.engine.checkpoints.manifest import Manifest, Place
 from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.rocksdb import RocksDatabases, StateReader
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, StateReader
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
 
 STORE, CHANGELOG, SOURCE = "counts", "group-counts-changelog", "orders"
 PLACE = Place("group", "orders-0")

@@ -19,7 +19,7 @@ from holdfast.infra.system.rooted import inside
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.fetch import CheckpointUnavailable, obtain_checkpoint
 from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of
-from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 
 PLACE, STORE = Place("group", "orders-0"), "counts"
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, InlineProcess, InMemoryCluster, Partition, load_settings
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.engine.commands import sweep
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.state.errors import StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.testing.groups import SESSION_TIMEOUT_S

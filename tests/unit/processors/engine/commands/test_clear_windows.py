@@ -14,7 +14,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 from holdfast.processors.engine.commands import content, sweep
-from holdfast.processors.engine.runtime.commands import Clear, CommandWrong, Count
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, CommandWrong, Count
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, OWN_KEY, due_entry, window_of
 from tests.mechanics.tiers import variants
 from tests.unit.processors.engine.commands.test_put_back import KINDS, feed, results, world

@@ -13,10 +13,10 @@ import pytest
 from holdfast import Application, InMemoryCluster, load_settings
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.names import shadow_group
-from holdfast.processors.engine.runtime.commands import Adopt
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner_commands.commands import Adopt
+from holdfast.processors.engine.runtime.owner_commands.tickets import TicketPhase
 from holdfast.processors.engine.runtime.task import task_time, task_timers
-from holdfast.processors.engine.runtime.tickets import TicketPhase
 from tests.unit.processors.engine.commands.test_window_store_life import Dying, Killed
 from tests.unit.processors.engine.runtime.test_shadow import Asking
 from tests.window_apps import T, build, send

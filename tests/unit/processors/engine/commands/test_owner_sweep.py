@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.commands.sweep import matching, message_key_of
-from holdfast.processors.engine.runtime.commands import (
+from holdfast.processors.engine.runtime.owner_commands.commands import (
     Clear,
     CommandWrong,
     KeyBytes,

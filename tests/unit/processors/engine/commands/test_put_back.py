@@ -12,7 +12,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.commands import content, sweep
-from holdfast.processors.engine.runtime.commands import Clear, CommandFailed
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, CommandFailed
 from holdfast.processors.engine.state.time.time_records import owner_of
 from tests.mechanics.tiers import variants
 from tests.window_apps import T, build, send

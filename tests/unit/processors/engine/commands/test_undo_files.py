@@ -13,9 +13,9 @@ from holdfast import Application, InMemoryCluster, State
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_value, split_key
 from holdfast.processors.engine.commands import content, sweep
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong
-from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.runtime.owner_commands.commands import Adopt, Clear, CommandWrong
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from tests.window_lives import carry_out, stored
 
 KEYS = ("a", "b", "c")

@@ -11,8 +11,8 @@ import pytest
 from holdfast import Application, InlineProcess, InMemoryCluster, VirtualClock, load_settings
 from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime.commands import Clear, Position
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, Position
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.time.window_keys import CLOCK, OWN_KEY, window_of
 from tests.window_apps import build as of_window

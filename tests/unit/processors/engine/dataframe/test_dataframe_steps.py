@@ -5,9 +5,9 @@ import pytest
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.plain_loop import CurrentMessage, NullKey, compile_steps
 from holdfast.processors.engine.formats.serialization import SerializerUnknown, ValueUnwritable
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.topic import Topic
 

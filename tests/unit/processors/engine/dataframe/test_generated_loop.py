@@ -25,8 +25,8 @@ from holdfast.processors.engine.formats.serialization import ValueUnwritable
 from holdfast.processors.engine.runtime.task import task as tasks
 from holdfast.processors.engine.runtime.task.failed_message import failed_record
 from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.steps.topic import Topic

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Application, InMemoryCluster
-from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.topics.partitioners import murmur2
 from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.reading import grouped_order, reading_order

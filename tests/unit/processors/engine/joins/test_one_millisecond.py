@@ -20,7 +20,7 @@ from holdfast.processors.engine.changelog.format import (
     split_key,
 )
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime.commands import Clear, Read
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, Read
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY

@@ -18,15 +18,15 @@ from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.processors.engine.changelog.format import decode_value, encode_value, full_keys, split_key
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime import loop
-from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong, Export, Position
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.commands import Adopt, Clear, CommandWrong, Export, Position
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
 from holdfast.processors.engine.runtime.reading import reading_order
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.exports import entry_of
-from holdfast.processors.engine.state.task_store import TaskStore
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk

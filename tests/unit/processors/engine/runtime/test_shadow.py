@@ -16,11 +16,11 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application.application import ApplicationInvalid
 from holdfast.processors.engine.changelog.names import SHADOW_NAME_MAX, shadow_group
-from holdfast.processors.engine.runtime.commands import CommandRefused, CommandWrong, Until
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandRefused, CommandWrong, Until
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
-from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
 
 PARTITIONS = 2

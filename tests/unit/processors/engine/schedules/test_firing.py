@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Fate, InlineProcess, InMemoryCluster
-from holdfast.processors.engine.runtime.commands import Clear
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.schedules import firing
 from holdfast.processors.engine.state.own_keys import SCHEDULES

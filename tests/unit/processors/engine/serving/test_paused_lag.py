@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Application, InMemoryCluster
-from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.runtime.owner_commands.owner import Owner
+from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Work
 from holdfast.processors.engine.serving import status
 from holdfast.processors.engine.serving.status import ProcessorStatus, describe_worker
 

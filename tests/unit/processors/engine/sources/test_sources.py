@@ -16,8 +16,8 @@ import pytest
 import structlog
 
 from holdfast import Application, Fate, InlineProcess, InMemoryCluster
-from holdfast.processors.engine.runtime.commands import Clear
 from holdfast.processors.engine.runtime.idle import SourceFailed
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear
 from holdfast.processors.engine.sources import handover
 from holdfast.processors.engine.sources.handover import SourceHangs, SourceStopped
 from holdfast.processors.engine.state.own_keys import SOURCES

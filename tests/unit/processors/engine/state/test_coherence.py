@@ -11,9 +11,9 @@ from holdfast.processors.engine.state.coherence import (
     check_source,
     check_sources_same,
 )
+from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
-from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 DAY = 86_400.0
 

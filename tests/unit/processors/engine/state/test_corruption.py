@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, key_prefix
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFolderForeign
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 KEYS = 5_000
 

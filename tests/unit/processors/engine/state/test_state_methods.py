@@ -13,13 +13,13 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import key_prefix
-from holdfast.processors.engine.state.database import Databases
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.database import Databases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, export
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.own_keys import RESERVED
 from holdfast.processors.engine.state.ranges import WrittenKeys, behind
-from holdfast.processors.engine.state.rocksdb import RocksDatabases, export
 from holdfast.processors.engine.state.store import CELLS_MAX, StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import SimulatedDisk

@@ -7,13 +7,13 @@ import pytest
 
 from holdfast.processors.engine.changelog.format import ValueNotStorable, encode_value, key_prefix
 from holdfast.processors.engine.record_size import RecordTooLarge
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
+from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.store import CELLS_MAX, FOUND_ALL_MAX, StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from tests.bucketing import one_by_one
 
 

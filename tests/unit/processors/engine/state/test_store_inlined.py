@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.store import CELLS_MAX, StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from tests.mechanics.tiers import examples
 
 RECORD_BYTES_MAX = 60

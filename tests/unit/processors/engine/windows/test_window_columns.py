@@ -21,9 +21,9 @@ from holdfast.processors.engine.runtime.task import columns, task, task_time
 from holdfast.processors.engine.runtime.task.columns import WindowedStream, columnar_stream
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.runtime.task.timed_steps import time_of
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 from tests.mechanics.tiers import variants

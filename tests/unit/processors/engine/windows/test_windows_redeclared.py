@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, Count, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.runtime.commands import Clear
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear
 from holdfast.processors.engine.windows.stored import StoredWindows
 from tests.window_apps import T, build, send
 from tests.window_lives import carry_out

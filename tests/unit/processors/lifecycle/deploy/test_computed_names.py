@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.processors.lifecycle.deploy.code_files import code_of
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import CodeFacts
+from holdfast.processors.lifecycle.plans.facts.facts import CodeFacts
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, world_of

@@ -20,16 +20,16 @@ from holdfast.processors.lifecycle.deploy.deployment import deploy
 from holdfast.processors.lifecycle.deploy.present import pids_at_work
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, as_document
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Scale
-from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.mechanics.tiers import variants
-from tests.unit.processors.lifecycle.verbs.test_scale_plans import TOPOLOGY, in_workers, run_of
+from tests.unit.processors.lifecycle.verbs.releases.test_scale_plans import TOPOLOGY, in_workers, run_of
 
 ONE = {"0": [0, 1, 2, 3], "1": []}
 

@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders, release_id
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
-from holdfast.processors.lifecycle.plans.shape import Shape, from_document
+from holdfast.processors.lifecycle.plans.facts.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import MakeRelease
 from holdfast.processors.lifecycle.ports import World
 

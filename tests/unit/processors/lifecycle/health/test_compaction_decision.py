@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.lifecycle.health.compaction import (

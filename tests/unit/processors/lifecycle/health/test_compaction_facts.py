@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.sampling import Sampled, Window
+from holdfast.infra.kafka.topics.sampling import Sampled, Window
 from holdfast.processors.lifecycle.health.compaction import (
     ASSUMED_RECORDS_PER_S,
     CompactionFacts,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction
+from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.lifecycle.health.topics import HeldPartition, judge_transactions

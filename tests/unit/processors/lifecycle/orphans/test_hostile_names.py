@@ -29,7 +29,7 @@ from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.kinds import FolderThing, ObjectThing, thing_of
 from holdfast.processors.lifecycle.orphans.put_back import _check_files
-from holdfast.processors.lifecycle.plans.orphan_facts import Archived, Manifest, Orphan
+from holdfast.processors.lifecycle.plans.facts.orphans import Archived, Manifest, Orphan
 from holdfast.processors.snapshots.facts import points_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
 from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, Signed, StateEntry, find_orphans, in_use
-from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
+from holdfast.processors.lifecycle.plans.facts.orphans import Orphan
 
 FLEET = Owner(
     "fleet",

@@ -18,9 +18,9 @@ import pytest
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.deploy.marks import Mark
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
-from holdfast.processors.lifecycle.plans.behind import Behind, Recorded
-from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts
-from holdfast.processors.lifecycle.plans.orphan_facts import (
+from holdfast.processors.lifecycle.plans.facts.behind import Behind, Recorded
+from holdfast.processors.lifecycle.plans.facts.facts import Facts, InstanceFacts
+from holdfast.processors.lifecycle.plans.facts.orphans import (
     Archived,
     Deletion,
     Look,

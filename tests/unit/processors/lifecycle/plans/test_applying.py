@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.plans.apply import (
     RecoveryInProgress,
     check_shown,
 )
-from holdfast.processors.lifecycle.plans.facts import DeploymentFacts
+from holdfast.processors.lifecycle.plans.facts.facts import DeploymentFacts
 from holdfast.processors.lifecycle.plans.holding import TOPICS, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop

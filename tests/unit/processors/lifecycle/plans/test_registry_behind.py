@@ -20,7 +20,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.deploy.deployment import stop
 from holdfast.processors.lifecycle.deploy.marking import behind, judged, keep_mark
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
-from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
+from holdfast.processors.lifecycle.plans.facts.behind import Behind, Recorded, judge
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.kafka.records import Member
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.lifecycle.plans.facts import strangers_in
+from holdfast.processors.lifecycle.plans.facts.facts import strangers_in
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import (
     Clear,

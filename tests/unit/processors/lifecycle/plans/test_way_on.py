@@ -20,9 +20,10 @@ from holdfast.orchestration.commands.changes.requests import VERBS
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.orchestration.view.reasons import Reason
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, PlanRefused
-from holdfast.processors.lifecycle.plans.behind import Behind, Recorded
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts.behind import Behind, Recorded
+from holdfast.processors.lifecycle.plans.facts.facts import DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts.shape import shape_of
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,
@@ -41,7 +42,6 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
     verb_of,
 )
-from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
 from holdfast.processors.lifecycle.ports import NotStarted

@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
 from holdfast.processors.lifecycle.plans.execution import Execution
-from holdfast.processors.lifecycle.plans.file_facts import FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.files import FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy, Restore
 from holdfast.processors.lifecycle.plans.stages import (

@@ -13,7 +13,7 @@ from holdfast.processors.engine.changelog.format import UNFINISHED, ChangelogMet
 from holdfast.processors.engine.state.coherence import check_inputs
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
-from holdfast.processors.lifecycle.plans.warehouse_facts import Rows
+from holdfast.processors.lifecycle.plans.facts.warehouse import Rows
 from holdfast.processors.lifecycle.rebuild import table_rows
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     Loader,

@@ -20,7 +20,12 @@ from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Starting, Stu
 from holdfast.processors.lifecycle.recovery.incidents import notice
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
-from holdfast.processors.lifecycle.recovery.webhook_messages import Notification, Outbox, deliver, of_failed_run
+from holdfast.processors.lifecycle.recovery.messages.webhook_messages import (
+    Notification,
+    Outbox,
+    deliver,
+    of_failed_run,
+)
 from holdfast.processors.lifecycle.recovery.working_check import Answer, is_due
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 

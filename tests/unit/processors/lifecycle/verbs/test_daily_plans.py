@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts.facts import (
+    CodeFacts,
+    DeploymentFacts,
+    Facts,
+    InstanceFacts,
+    ReleaseFacts,
+)
+from holdfast.processors.lifecycle.plans.facts.shape import shape_of, topology_of
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import (
     Clear,
@@ -22,7 +29,6 @@ from holdfast.processors.lifecycle.plans.requests import (
     Scale,
     Stop,
 )
-from holdfast.processors.lifecycle.plans.shape import shape_of, topology_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, StopProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of

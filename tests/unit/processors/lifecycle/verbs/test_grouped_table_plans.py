@@ -14,17 +14,17 @@ import pytest
 
 from holdfast import Application, Count, Sum
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.file_facts import FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.files import FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.shape import as_document, from_document, shape_of
+from holdfast.processors.lifecycle.plans.facts.shape import topology_of as topology_from
+from holdfast.processors.lifecycle.plans.facts.warehouse import StoreTable
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Everything, Keys, Prefix, Restore
-from holdfast.processors.lifecycle.plans.shape import as_document, from_document, shape_of
-from holdfast.processors.lifecycle.plans.shape import topology_of as topology_from
 from holdfast.processors.lifecycle.plans.stages import ClearGroups, ClearKeys, RunProcessor, StopProcessor
-from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable
 from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.snapshots.manifest import HISTORY
 from holdfast.processors.snapshots.names import table_name
-from tests.unit.processors.lifecycle.verbs.test_table_restore_plans import manifest_of, table_of
+from tests.unit.processors.lifecycle.verbs.state.test_table_restore_plans import manifest_of, table_of
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, stopped, world_of
 
 BETWEEN = "shop-groups-repartition"

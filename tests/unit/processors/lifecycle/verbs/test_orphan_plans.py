@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.orphan_facts import (
+from holdfast.processors.lifecycle.plans.facts.orphans import (
     Archived,
     Deletion,
     Kind,

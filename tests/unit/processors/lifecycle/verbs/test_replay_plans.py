@@ -14,7 +14,7 @@ from holdfast import Application, Count
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.letter_facts import LetterFacts, read_letter
+from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts, read_letter
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Replay
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain

@@ -21,12 +21,13 @@ from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_tail, may_begin_empty, plan_restore
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.engine.topology_drawing import drawing_of
-from holdfast.processors.lifecycle.plans.facts import LocalTask
+from holdfast.processors.lifecycle.plans.facts.facts import LocalTask
+from holdfast.processors.lifecycle.plans.facts.shape import as_document, from_document, shape_of, topology_of
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
@@ -36,10 +37,9 @@ from holdfast.processors.lifecycle.plans.requests import (
     Reposition,
     Restore,
 )
-from holdfast.processors.lifecycle.plans.shape import as_document, from_document, shape_of, topology_of
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, DeleteTopic, SetPositions
 from holdfast.processors.lifecycle.plans.stages import CreateTopic as CreateStage
-from holdfast.processors.lifecycle.verbs.compatibility import compare
+from holdfast.processors.lifecycle.verbs.releases.compatibility import compare
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, stopped, world_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
-from holdfast.processors.lifecycle.plans.facts import HangingTransaction, InstanceFacts, Rate
+from holdfast.processors.lifecycle.plans.facts.facts import HangingTransaction, InstanceFacts, Rate
 from holdfast.processors.lifecycle.plans.plan import (
     NothingToDo,
     Plan,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.file_facts import FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.files import FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import (
     Clear,

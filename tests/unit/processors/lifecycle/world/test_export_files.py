@@ -11,8 +11,8 @@ import pytest
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.state.exports import ExportFile, ExportUnreadable, entries_in, entry_of
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, InstanceFacts
-from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
+from holdfast.processors.lifecycle.plans.facts.facts import DeploymentFacts, InstanceFacts
+from holdfast.processors.lifecycle.plans.facts.files import KEYS_NAMED_MAX, FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything, Keys, RequestInvalid, Restore
 from holdfast.processors.lifecycle.plans.stages import AdoptTable, LoadFile

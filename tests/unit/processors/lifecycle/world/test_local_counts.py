@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
-from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
-from holdfast.processors.lifecycle.plans.facts import Counted, read_facts
+from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.lifecycle.plans.facts.facts import Counted, read_facts
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.testing.clock import VirtualClock

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.processors.engine.runtime.commands import CommandRefused
+from holdfast.processors.engine.runtime.owner_commands.commands import CommandRefused
 from holdfast.processors.engine.serving.status import TaskStatus
-from holdfast.processors.lifecycle.plans.facts import InstanceFacts
+from holdfast.processors.lifecycle.plans.facts.facts import InstanceFacts
 from holdfast.processors.lifecycle.plans.requests import Compact, Everything, Keys
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
 from holdfast.processors.lifecycle.verbs.table import decide

@@ -20,10 +20,10 @@ from holdfast.processors.engine.runtime.ownership.changelog_replay import Restor
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 PLACE = Partition("changelog", 0)
@@ -78,9 +78,9 @@ FILLED = """
 import resource, signal, sys
 from pathlib import Path
 from holdfast.processors.engine.state.errors import StateDiskFailed
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
-from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.argv[1]))
 store.begin_bulk(100_000)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.group_protocol import decode_assignment
 from holdfast.infra.kafka.records import GroupShares, Partition
+from holdfast.infra.kafka.topics.group_protocol import decode_assignment
 from holdfast.processors.engine.runtime.ownership.heirs import heirs, inherited_by, shares_after
 
 

@@ -18,9 +18,9 @@ from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 RECORD = key_prefix(b"k") + b"n", encode_value(9, 0)

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.processors.engine.runtime.ownership.reseeds import stores_to_reseed
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
-from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 OWN = StoreOffset("log", "id", 100, {"in": 7})
 META = TaskMeta(inputs={"in": 7}, stores={"s": OWN}, transaction=3)

@@ -12,9 +12,9 @@ from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.ownership.changelog_replay import ABSENT_S, NO_PROGRESS_S, Restorer
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.simulation.disk import SimulatedDisk
 

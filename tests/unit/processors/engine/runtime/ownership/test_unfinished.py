@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, ClientSettingsInvalid, KafkaFailed
-from holdfast.infra.kafka.partitioners import offsets_partition
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics.partitioners import offsets_partition
 from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.ownership.unfinished import OTHERS_END_S, Unfinished
 from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network

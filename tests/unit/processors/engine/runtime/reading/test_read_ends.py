@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, InMemoryCluster
-from holdfast.infra.kafka.read_ends import ReadEnds
+from holdfast.infra.kafka.clients.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.reading import reading_order
 

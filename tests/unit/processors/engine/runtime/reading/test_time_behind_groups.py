@@ -14,7 +14,7 @@ from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.runtime import loop
-from holdfast.processors.engine.runtime.commands import Clear
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT_S
 from holdfast.processors.engine.runtime.task.arrivals import NONE

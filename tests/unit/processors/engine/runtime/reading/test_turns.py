@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, InlineProcess, InMemoryCluster, load_settings
-from holdfast.infra.kafka.producer import TRANSACTION_S
+from holdfast.infra.kafka.clients.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks

@@ -21,9 +21,9 @@ from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.task import columns, task
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream
 from holdfast.processors.engine.runtime.task.timed_steps import time_of
-from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.memory import MemoryDatabases
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.stream_time import StreamTime
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants

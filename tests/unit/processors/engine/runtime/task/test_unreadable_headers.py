@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count
+from holdfast.infra.kafka.clients.message_headers import MessageHeaders
 from holdfast.infra.kafka.errors import HeadersUnreadable
-from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.processors.engine.dataframe import generated_loop as fusion
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.runtime.commands import Clear, Position
+from holdfast.processors.engine.runtime.owner_commands.commands import Clear, Position
 from holdfast.processors.engine.runtime.task import task_timers
 from holdfast.processors.engine.serving import status as serving
 from holdfast.processors.engine.serving.status import ProcessorStatus, TimersStatus, describe_worker, together

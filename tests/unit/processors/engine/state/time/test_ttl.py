@@ -12,7 +12,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime.commands import Read
+from holdfast.processors.engine.runtime.owner_commands.commands import Read
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY

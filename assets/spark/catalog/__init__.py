@@ -1,0 +1,1 @@
+"""Tables in the catalog: columns, versions, branches, tags, and the tables beside the current one."""

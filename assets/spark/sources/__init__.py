@@ -1,0 +1,1 @@
+"""What Spark reads state from: changelogs, and checkpoints of RocksDB."""

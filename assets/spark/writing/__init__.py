@@ -1,0 +1,1 @@
+"""Writes a snapshot on branches, audits the branches, and publishes them."""

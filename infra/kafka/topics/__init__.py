@@ -1,0 +1,1 @@
+"""Topics and groups: facts, changes, reads of offset ranges, copies, and the partitioners of producers."""

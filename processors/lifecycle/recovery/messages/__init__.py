@@ -1,0 +1,1 @@
+"""Texts of the webhook, and the history of a processor."""

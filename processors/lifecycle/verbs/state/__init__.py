@@ -1,0 +1,1 @@
+"""Verbs that change the state of a processor: clear, backfill, restore, compact, reposition."""
