@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.deploy import marking
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans.execution import Execution
-from holdfast.processors.lifecycle.plans.facts.facts import facts
+from holdfast.processors.lifecycle.plans.facts import facts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions, StopProcessor

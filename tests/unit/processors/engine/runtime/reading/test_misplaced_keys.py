@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.kafka.topics import partitioners
 from holdfast.infra.kafka.topics.partitioners import CRC32, MURMUR2, murmur2, murmur2_of, partitions_of
-from holdfast.infra.kafka.topics.topics import partitioners
 from holdfast.processors.engine.runtime.reading.misplaced_keys import (
     PORTION,
     SHOWN_BY,

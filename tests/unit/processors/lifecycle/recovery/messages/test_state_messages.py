@@ -65,7 +65,7 @@ from holdfast.processors.lifecycle.recovery.messages.webhook_messages import Cur
 from holdfast.processors.lifecycle.recovery.processor_now import judge
 from holdfast.processors.lifecycle.recovery.working_check import Answer
 
-DOCS = Path(__file__).resolve().parents[5] / "docs"
+DOCS = Path(__file__).resolve().parents[6] / "docs"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 SLOTS: tuple[Diagnosis, ...] = (
