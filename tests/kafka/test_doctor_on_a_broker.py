@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka.inspection.inspection import cluster_facts
+from holdfast.infra.kafka.inspection import cluster_facts
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.orchestration.cli import main
