@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
@@ -25,9 +27,22 @@ class Order(BaseModel):
     placed: datetime
 
 
-def build() -> Application:
+@dataclass
+class DataOrder:
+    status: str
+    amount: Decimal
+    placed: datetime
+
+
+class StructOrder(msgspec.Struct):
+    status: str
+    amount: Decimal
+    placed: datetime
+
+
+def build(kind: Any = Order) -> Application:
     app = Application(consumer_group="shop", auto_offset_reset="earliest", loglevel=None)
-    table = app.table(app.topic("orders", value=Order), "orders")
+    table = app.table(app.topic("orders", value=kind), "orders")
     columns = {
         "n": Count(),
         "cents": Sum(lambda order: int(order.amount * 100)),
@@ -41,9 +56,9 @@ def build() -> Application:
 class Copied:
     """The changelog of one store, copied from the cluster in memory to a real broker."""
 
-    def __init__(self, cluster: InMemoryCluster, changelog: Any, store: str) -> None:
+    def __init__(self, cluster: InMemoryCluster, changelog: Any, store: str, kind: Any = Order) -> None:
         self._cluster, self._changelog, self._topic = cluster, changelog, f"shop-{store}-changelog"
-        (self._spec,) = [spec for spec in build().topology().stores if spec.name == store]
+        (self._spec,) = [spec for spec in build(kind).topology().stores if spec.name == store]
         self._done: Counter[int] = Counter()
 
     def snapshot(self, wanted: Wanted = Wanted.AUTO) -> Any:
@@ -68,17 +83,17 @@ class Copied:
         }
 
 
-def send(cluster: InMemoryCluster, **orders: tuple[str, str] | None) -> None:
+def send(cluster: InMemoryCluster, kind: Any = Order, **orders: tuple[str, str] | None) -> None:
     for key, order in orders.items():
         body = order and {"status": order[0], "amount": order[1], "placed": PLACED.isoformat()}
         cluster.produce("orders", None if body is None else json.dumps(body).encode(), key.encode())
-    cluster.run(build())
+    cluster.run(build(kind))
 
 
-def world() -> InMemoryCluster:
+def world(kind: Any = Order) -> InMemoryCluster:
     cluster = InMemoryCluster()
     cluster.create_topic("orders", partitions=2)
-    send(cluster, a=("open", "0.10"), b=("open", "0.20"), c=("paid", "9007199254740993.01"))
+    send(cluster, kind, a=("open", "0.10"), b=("open", "0.20"), c=("paid", "9007199254740993.01"))
     return cluster
 
 
@@ -106,9 +121,10 @@ def test_groups_have_a_column_for_each_aggregate_and_rows_that_moved_are_correct
 
 
 @pytest.mark.thorough
-def test_rows_of_a_typed_topic_have_the_columns_of_its_model(changelog: Any) -> None:
-    cluster = world()
-    orders = Copied(cluster, changelog, "orders")
+@pytest.mark.parametrize("kind", [Order, DataOrder, StructOrder])
+def test_rows_of_a_typed_topic_have_the_columns_of_its_model(changelog: Any, kind: Any) -> None:
+    cluster = world(kind)
+    orders = Copied(cluster, changelog, "orders", kind)
     assert orders.snapshot().manifest.quarantined == 0
     names = ("status", "amount", "placed")
     table = changelog.spark.table(changelog.table_name)
@@ -120,6 +136,6 @@ def test_rows_of_a_typed_topic_have_the_columns_of_its_model(changelog: Any) -> 
         "c": Decimal("9007199254740993.01"),
     }
     assert {row[2] for row in seen.values()} == {int(PLACED.timestamp())}
-    send(cluster, a=None, b=("paid", "0.30"))
+    send(cluster, kind, a=None, b=("paid", "0.30"))
     assert orders.snapshot().manifest.source == "incremental"
     assert {key: row[0] for key, row in orders.rows(*names).items()} == {"b": "paid", "c": "paid"}

@@ -193,8 +193,10 @@ def model_text(given: Any) -> str:
 
 
 def row_model(given: Any) -> Any:
-    """Returns the class if it can give a table its column types (pydantic model or dataclass); otherwise None."""
-    typed = isinstance(given, type) and (_is_pydantic(given) or dataclasses.is_dataclass(given))
+    """Returns the class if it can give a table its column types; otherwise None, as for a class of Protobuf."""
+    if not isinstance(given, type):
+        return None
+    typed = _is_pydantic(given) or dataclasses.is_dataclass(given) or issubclass(given, msgspec.Struct)
     return given if typed else None
 
 

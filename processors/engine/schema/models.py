@@ -1,8 +1,8 @@
 """Makes typed columns from a pydantic model, or from another type annotation.
 
-``list``, ``set`` and ``tuple`` become arrays, ``dict`` becomes a map. Models, dataclasses and typed dicts become
-structs. A ``Decimal`` gets its size from ``max_digits`` and ``decimal_places``. A union becomes JSON text.
-``python_types`` has a table of all other types.
+``list``, ``set`` and ``tuple`` become arrays, ``dict`` becomes a map. Models, dataclasses, ``msgspec.Struct`` classes
+and typed dicts become structs. A ``Decimal`` gets its size from ``max_digits`` and ``decimal_places``. A union becomes
+JSON text. ``python_types`` has a table of all other types.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pydantic
 
 from holdfast.processors.engine.schema.python_types import BY_TYPE, subclass_column
@@ -42,6 +43,8 @@ from holdfast.processors.engine.schema.types import (
 
 #: The default digits and decimal places of a decimal, and the maximum digits.
 DECIMAL_DIGITS, DECIMAL_PLACES, DIGITS_MAX = 38, 18, 38
+#: The members of a union that stand for a value that is null, or that JSON leaves out.
+_ABSENT = (type(None), msgspec.UnsetType)
 
 
 def schema_of(model: Any) -> StoreSchema:
@@ -107,9 +110,8 @@ def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, 
     if origin is typing.Annotated:
         return _kind(arguments[0], seen, where, (*given, *arguments[1:]))
     if origin in (typing.Union, types.UnionType):
-        return _union([each for each in arguments if each is not type(None)], seen, where, given), (
-            type(None) in arguments
-        )
+        kinds = [each for each in arguments if each not in _ABSENT]
+        return _union(kinds, seen, where, given), len(kinds) < len(arguments)
     if annotation is None or annotation is type(None):
         return TEXT, True
     if origin is typing.Literal:
@@ -156,6 +158,8 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
     if issubclass(annotation, pydantic.BaseModel):
         config: Mapping[str, Any] = annotation.model_config
         return Record(tuple(_member(name, field, config, within) for name, field in annotation.model_fields.items()))
+    if issubclass(annotation, msgspec.Struct):
+        return _of_struct(annotation, within)
     if issubclass(annotation, enum.Enum):
         return _of_values([member.value for member in annotation])
     if issubclass(annotation, Decimal):
@@ -173,6 +177,17 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
     if kind is None:
         raise _no_column(where, annotation.__qualname__)
     return kind
+
+
+def _of_struct(annotation: type[msgspec.Struct], seen: tuple[Any, ...]) -> ColumnType:
+    """Returns the columns of a Struct; text if JSON has its fields as a list (``array_like``)."""
+    if annotation.__struct_config__.array_like:
+        return TEXT
+    members = []
+    for field in msgspec.structs.fields(annotation):
+        kind, nullable = _kind(field.type, seen, field.name)
+        members.append(Member(field.name, kind, field.required and not nullable, (field.encode_name,)))
+    return Record(tuple(members))
 
 
 def _no_column(where: str, annotation: str) -> SchemaInvalid:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NotRequired
 
+import msgspec
 import pytest
 from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime, PositiveInt, RootModel
 from typing_extensions import TypedDict
@@ -36,6 +37,7 @@ from holdfast.processors.engine.schema.types import (
     SchemaInvalid,
 )
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.snapshots.column_reader import ColumnReader
 
 
 class Colour(enum.Enum):
@@ -130,6 +132,63 @@ def test_every_kind_of_field_has_its_type():
     assert [name for name, column in by_name.items() if not column.required][:2] == ["active", "day"]
     assert by_name["tail"].paths == (("tailNum",),)
     assert by_name["home"].former == ("base_airport",)
+
+
+class Line(msgspec.Struct, rename="camel"):
+    item_name: str
+    price: Decimal
+    pieces: int = 1
+
+
+class Pair(msgspec.Struct, array_like=True):
+    left: int
+    right: int
+
+
+class Cart(msgspec.Struct, tag="cart"):
+    lines: list[Line]
+    newest: Line | None
+    pair: Pair
+    at: dt.datetime | msgspec.UnsetType = msgspec.UNSET
+    under: "Cart | None" = None
+
+
+def test_a_struct_has_the_columns_that_its_json_has():
+    line = Record(
+        (
+            Member("item_name", TEXT, True, ("itemName",)),
+            Member("price", schema_of(Decimal).columns[0].type, True, ("price",)),
+            Member("pieces", WHOLE, False, ("pieces",)),
+        )
+    )
+    columns = {each.name: each for each in schema_of(Cart).columns}
+    assert [(name, each.type, each.required) for name, each in columns.items()] == [
+        ("lines", Items(line), True),
+        ("newest", line, False),
+        ("pair", TEXT, True),
+        ("at", schema_of(dt.datetime).columns[0].type, False),
+        ("under", TEXT, False),
+    ]
+    assert [each.paths for each in schema_of(Line).columns] == [(("itemName",),), (("price",),), (("pieces",),)]
+
+
+def test_the_columns_of_a_stored_struct_are_read_by_the_names_of_its_json():
+    cart = Cart([Line("tea", Decimal("1.50"))], None, Pair(1, 2), at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC))
+    seen = ColumnReader(schema_of(Cart)).content("row", msgspec.json.encode(cart))
+    assert seen == {
+        "lines": [{"item_name": "tea", "price": "1.50", "pieces": 1}],
+        "pair": [1, 2],
+        "at": "2026-01-02T00:00:00Z",
+    }
+
+
+@pytest.mark.parametrize("form", ["filter", "plain"])
+def test_a_table_of_typed_messages_has_the_columns_of_a_struct(form):
+    app = Application(consumer_group="carts", auto_offset_reset="earliest")
+    table = app.table(app.topic("lines", value=Line), "lines")
+    store = table.filter(lambda line: line.pieces > 1).name if form == "filter" else table.name
+    (spec,) = [each for each in app.topology().stores if each.name == store]
+    assert spec.schema == schema_of(Line)
 
 
 def test_a_model_that_is_no_object_is_one_column_and_state_keys_have_one_each():
