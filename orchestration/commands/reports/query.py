@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,21 +82,19 @@ def document(processor: str, store: str, found: Found) -> dict[str, Any]:
 
 def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -> None:
     # Imported late, because `readable_rows` also loads the modules with the types of columns.
-    from holdfast.orchestration.commands.reports.readable_rows import built_in, cells, is_internal
+    from holdfast.orchestration.commands.reports.readable_rows import is_internal
 
     console = Console()
     places = {each.partition: each for each in found.places}
     rows = [row for row in found.rows if internals or not is_internal(store, row.get("key"), row["state"])]
-    typed = None if internals else built_in(store)
-    names = ("state", "value") if typed is None else tuple(each.name for each in typed.columns)
     if rows:
+        names, shown = _columns(store, rows, internals=internals)
         table = Table("key", *names, "partition", "slot", "at offset")
-        for row in rows:
+        for row, texts in zip(rows, shown, strict=True):
             place = places[row["partition"]]
             at = ", ".join(f"{topic} {offset:,}" for topic, offset in sorted(place.inputs.items()))
             key = row["key"] if "key" in row else f"base64 {row['key_base64']}"
-            shown = _as_stored(store, row) if typed is None else cells(typed.columns, row["state"], row.get("value"))
-            table.add_row(*map(escape, (key, *shown, str(row["partition"]), row["slot"], at)))
+            table.add_row(*map(escape, (key, *texts, str(row["partition"]), row["slot"], at)))
         print_table(table, console)
     elif found.rows:
         console.print(f"Only {len(found.rows)} internal records match. `--internals` shows them.", highlight=False)
@@ -106,6 +104,34 @@ def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -
     if found.more:
         console.print("There are more entries. Raise `--limit`, or narrow the keys.")
     console.print(f"Read from {found.where}, as of the last commit.", highlight=False)
+
+
+def _columns(
+    store: StoreSpec, rows: Sequence[Mapping[str, Any]], *, internals: bool
+) -> tuple[list[str], list[list[str]]]:
+    """The names of the printed columns of values, and the texts of each row.
+
+    A value that does not fit the store's model has no columns, so its JSON is printed beside them.
+    """
+    from holdfast.orchestration.commands.reports.readable_rows import NO_VALUE, built_in, cells, of_model
+
+    if not internals and (known := built_in(store)) is not None:
+        return [each.name for each in known.columns], [
+            cells(known.columns, row["state"], row.get("value")) for row in rows
+        ]
+    if internals or (model := of_model(store)) is None:
+        return ["state", "value"], [list(_as_stored(store, row)) for row in rows]
+    made = [cells(model.columns, row["state"], row.get("value")) for row in rows]
+    states = [_as_stored(store, row) for row in rows]
+    unlike = [set(each) == {NO_VALUE} for each in made]
+    texts = [[state, *each] for (state, _), each in zip(states, made, strict=True)]
+    names = ["state", *(each.name for each in model.columns)]
+    if any(unlike):
+        names.append("value")
+        texts = [
+            [*each, value if other else NO_VALUE] for each, (_, value), other in zip(texts, states, unlike, strict=True)
+        ]
+    return names, texts
 
 
 def _as_stored(store: StoreSpec, row: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""Prints windows and aggregations of a store as columns. Leaves out the records that Holdfast writes for itself.
+"""Prints values of a store as columns, if these are known. Leaves out the records that Holdfast writes for itself.
 
 stored                                             printed
 w/001…/002…  {"format": 1, "count": {"n": 3}}      window_start  window_end  n
 time         {"time": 17…, "open": [[…]]}          left out; `--internals` shows it
+row          {"status": "open", "amount": 3}       status  amount, if the store or the table has a model
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.topology import StoreSpec
+
+#: The text of a column without a value.
+NO_VALUE = "-"
 
 
 def is_internal(store: StoreSpec | None, message_key: object, state_key: str) -> bool:
@@ -36,6 +40,13 @@ def built_in(store: StoreSpec) -> ValueSchema | None:
     values = _values(store)
     of_users = len(values) != 1 or (store.kind == "key-value" and not values[0].prefixes)
     return None if of_users or not values[0].columns else values[0]
+
+
+def of_model(store: StoreSpec) -> ValueSchema | None:
+    """The columns of a store for whose values the user has given one model with fields; otherwise None."""
+    values = _values(store)
+    one = len(values) == 1 and values[0].state_key is None and not values[0].prefixes
+    return values[0] if one and any(() not in each.paths for each in values[0].columns) else None
 
 
 def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]:
@@ -88,5 +99,5 @@ def _of(column: Column, state_key: str, value: object) -> object:
 
 def _text(value: object) -> str:
     if value is None:
-        return "-"
+        return NO_VALUE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Application, Collect, Count, Mean, Sum
@@ -81,6 +82,34 @@ def test_timers_and_clocks_are_internal_in_every_store(state: str) -> None:
     assert is_internal(StoreSpec("customers", ("orders",)), "alice", state)
     assert is_internal(None, "\0holdfast", "clock")
     assert not is_internal(StoreSpec("customers", ("orders",)), "alice", "count")
+
+
+class Order(msgspec.Struct, rename="camel"):
+    status: str
+    total_cents: int
+    note: str | None = None
+
+
+def test_a_table_of_typed_messages_is_columns_and_what_does_not_fit_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    app = Application(consumer_group="shop", auto_offset_reset="earliest")
+    app.table(app.topic("orders", value=Order), "orders")
+    cluster = InMemoryCluster()
+    cluster.create_topic("orders")
+    cluster.produce("orders", b'{"status": "open", "totalCents": 1234}', b"1")
+    cluster.run(app)
+    rows = [
+        {"key": key.decode(), "state": state, "value": value, "partition": 0, "slot": "0"}
+        for (key, state), value in cluster.state(app, "orders").items()
+    ]
+    found = Found(tuple(rows), False, (Place(0, "0", {"orders": 1}),), "the running workers")
+    query._print("shop", store_of(app), found, internals=False)
+    text = capsys.readouterr().out
+    assert [word in text for word in ("total_cents", "note", "open", "1234", "{")] == [True, True, True, True, False]
+    other = {"key": "2", "state": "row", "value": [3], "partition": 0, "slot": "0"}
+    query._print("shop", store_of(app), Found((*rows, other), False, found.places, "-"), internals=False)
+    assert "[3]" in capsys.readouterr().out
+    query._print("shop", store_of(app), found, internals=True)
+    assert '"totalCents": 1234' in capsys.readouterr().out
 
 
 FIXED = {"store_partition": 0, "message_key": "alice", "state_key": "count", "json": "2", "offset": 7}
