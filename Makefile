@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for half of their time: four processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation test-combinations fuzz drills endurance lint bench docs reference lock clean
+.PHONY: help setup demo ui ui-stop quick quick-on kafka-on test test-thorough bill advisories test-simulation test-combinations fuzz drills endurance lint bench docs reference lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -26,6 +26,9 @@ quick: lint ## lint, and tests without real parts, before each commit
 
 quick-on: ## quick tests on another Python, as PYTHON=python3.13
 	@$(BIN)/python -m tests.mechanics.another_python $(PYTHON) $(if $(LOWEST),--lowest)
+
+kafka-on: ## tests on a broker, and the demo, on another Python, as PYTHON=python3.13
+	@$(BIN)/python -m tests.mechanics.another_python $(PYTHON) --kafka
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.setup.bootstrap --browser --all-jars
