@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from holdfast.processors.engine.aggregates import aggregation
+from holdfast.processors.engine.formats.typed import stored
 
 
 class Aggregator(ABC):
@@ -131,6 +132,35 @@ class CollectedColumn(aggregation.Aggregator):
     def describe(self) -> str:
         """The column as text, for example ``collected(Reversed, amount)``."""
         return f"{self.kind}({type(self.made).__name__}{'' if self.of is None else f', {self.of}'})"
+
+
+@dataclass(frozen=True, slots=True)
+class OfInstances:
+    """A column of user functions, which get instances of a class.
+
+    Columns keep messages in their JSON form, because state holds no instances. ``row`` makes an instance from this
+    form. A function gets an instance whether its message is the present one, or comes from the state.
+    """
+
+    made: aggregation.Aggregator
+    row: Callable[[Any], Any]
+
+    def read(self, value: Any, column: str) -> Any:
+        """Returns the message's item for this column."""
+        return self.made.read(value, column) if isinstance(self.made, CollectedColumn) else value
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        """Returns the column's stored value after one more message."""
+        if isinstance(self.made, CollectedColumn):
+            return self.made.add(held, item, column)
+        given = [item[0], self.row(item[1])] if self.made.by_time else self.row(item)
+        return [stored(part) for part in self.made.add(held, given, column)]
+
+    def result(self, held: Any, column: str) -> Any:
+        """Returns the column's value in a result."""
+        if isinstance(self.made, CollectedColumn):
+            held = [self.row(item) for item in held]
+        return self.made.result(held, column)
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:

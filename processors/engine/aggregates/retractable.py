@@ -36,6 +36,7 @@ from holdfast.processors.engine.aggregates.aggregation import (
 )
 from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import unknown_version
+from holdfast.processors.engine.formats.typed import given_back, stored
 
 ROWS, COLUMNS = "rows", "columns"
 
@@ -62,6 +63,7 @@ class RetractableColumns(Aggregation):
         super().__init__(columns)
         self._read = [(name, made) for name, made in sorted(self.columns.items()) if not isinstance(made, Count)]
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
+        self._row: Callable[[Any], Any] | None = None
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
         #: The largest ``limit`` of all ``Collect`` columns. A result needs the collected items of at most this many
@@ -86,6 +88,10 @@ class RetractableColumns(Aggregation):
                 "initializer=lambda row: row['n'], subtractor=lambda total, row: total - row['n'])`.",
                 column=name,
             )
+
+    def take_instances(self, kind: Any) -> None:
+        """Says that the rows are instances of ``kind``. The functions of ``Reduce`` then get instances."""
+        self._row = given_back(kind)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -166,20 +172,20 @@ class RetractableColumns(Aggregation):
             raise unknown_version("A stored group", held.get(FORMAT), FORMAT_VERSION, action=action)
         return held[ROWS], dict(held[COLUMNS])
 
-    @staticmethod
-    def _changed(made: Aggregator, held: Any, item: Any, column: str, sign: int) -> Any:
+    def _changed(self, made: Aggregator, held: Any, item: Any, column: str, sign: int) -> Any:
         """Returns the stored value of a column after an item was added (``sign`` 1) or removed (``sign`` -1)."""
         if isinstance(made, Collect):
             return None
         if not isinstance(made, Reduce):
             return _sum(held, item, sign)
         try:
+            row = item if self._row is None else self._row(item)
             if sign > 0:
-                return made.add(held, item, column)
+                return [stored(made.add(held, row, column)[0])]
             assert made.subtractor is not None
             # ``held`` is None if the message that should have added this row failed. The row was then never added, so
             # nothing is removed.
-            return None if held is None else [made.subtractor(held[0], item)]
+            return None if held is None else [stored(made.subtractor(held[0], row))]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"
             raise made.failed(column, f"can't {done}: {type(failure).__name__}: {failure}", "") from failure

@@ -27,10 +27,12 @@ from holdfast.processors.engine.aggregates.aggregation import (
 from holdfast.processors.engine.aggregates.custom_columns import (
     CollectedColumn,
     CustomColumn,
+    OfInstances,
     columns_of,
     methods_of,
 )
 from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.formats.typed import given_back
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
@@ -227,14 +229,30 @@ class WindowAggregation(Aggregation):
         self.alone = alone
         #: Whether one of the users' functions may change its argument.
         self.in_place = any(map(may_change, self.functions))
-        #: For each column: its name, the aggregator's name, the aggregator, and whether it takes the event time.
-        self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
+        #: The columns as they are called, with those of ``take_instances``.
+        self._called: dict[str, Aggregator | OfInstances] = dict(self.columns)
+        self._folds = self._in_order()
         for taken in sorted({"start", "end"} & set(columns)):
             raise AggregationInvalid(
                 f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
                 action="Give the column another name in `agg`.",
                 column=taken,
             )
+
+    def _in_order(self) -> list[tuple[str, str, Aggregator | OfInstances, bool]]:
+        """For each column: its name, the aggregator's name, the column as it is called, and whether it takes times."""
+        return [(name, made.kind, self._called[name], made.by_time) for name, made in self.columns.items()]
+
+    def take_instances(self, kind: Any) -> None:
+        """Says that the messages are instances of ``kind``.
+
+        User functions that get whole messages then get instances, not the JSON form in which columns keep messages.
+        """
+        row = given_back(kind)
+        for name, made in self.columns.items():
+            if isinstance(made, (Reduce, CustomColumn, CollectedColumn)) and made.of is None:
+                self._called[name] = OfInstances(made, row)
+        self._folds = self._in_order()
 
     @property
     def plain(self) -> bool:
@@ -332,13 +350,13 @@ class WindowAggregation(Aggregation):
                     held = made.add(held, None, name)
                 elif name in item:
                     read = copied(item[name]) if self.in_place else item[name]
-                    held = made.add(held, [time_ms, read] if made.by_time else read, name)
+                    held = self._called[name].add(held, [time_ms, read] if made.by_time else read, name)
             folded[name] = held
         return folded
 
     def _computed(self, start: int, end: int, folded: Mapping[str, Any]) -> dict[str, Any]:
         results = {
-            name: None if held is None else self.columns[name].result(held, name) for name, held in folded.items()
+            name: None if held is None else self._called[name].result(held, name) for name, held in folded.items()
         }
         return {"start": start, "end": end, **results}
 

@@ -305,6 +305,8 @@ class StreamingDataFrame(
                 "A window is behind another window of the same stream: results of a window have past event times.",
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
+        if self._model is not None:
+            spec.aggregation.take_instances(self._model)
         kept = self._store(name, f"{self._stem}-{unnamed}")
         means = lines_of(spec.__name__, kept, of=functions_of(spec.aggregation.columns))
         made = self._then(Node("window", None, kept, unnamed=self._is_unnamed(name), window=spec, meaning=means))

@@ -257,6 +257,26 @@ def stored(value: Any) -> Any:
     return plain(value) if field_names(type(value)) else value
 
 
+def given_back(kind: Any) -> Callable[[Any], Any]:
+    """Returns a function that makes an instance of ``kind`` from what ``stored`` has made of one.
+
+    The function returns an instance of ``kind`` unchanged.
+    """
+    convert = model_of(kind).convert if protobuf.is_message_class(kind) else _from_json(kind)
+    return lambda value: value if isinstance(value, kind) else convert(value)
+
+
+def _from_json(kind: Any) -> Callable[[Any], Any]:
+    if not (_is_pydantic(kind) or hasattr(kind, "__pydantic_validator__")):
+        decode = model_of(kind).decode
+        return lambda value: decode(msgspec.json.encode(value))
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(kind)
+    # ``stored`` writes the names of fields, also of those that have an alias.
+    return lambda value: adapter.validate_json(msgspec.json.encode(value), by_alias=True, by_name=True)
+
+
 def plain(value: Any) -> Any:
     """Converts a value, and the instances inside it, to the types of JSON."""
     return msgspec.to_builtins(value, enc_hook=_plain)

@@ -148,6 +148,8 @@ class GroupedTable(Generic[Made]):
         name, model = (None if isinstance(each, Aggregator) else each for each in (name, model))
         made = RetractableColumns({**(columns or {}), **named})
         stream = self.table.stream
+        if stream._model is not None:
+            made.take_instances(stream._model)
         kept = stream._store(name, f"{self.table.name}-by-{self.name}-aggregate")
         sent = stream._store(None, f"{kept}-rows")
         means = (
