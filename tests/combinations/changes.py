@@ -189,11 +189,13 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
 #: ``_KEEPS``: steps that read fields and pass values on unchanged. ``_MAKES``: steps that read fields and return other
 #: values.
 _KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
+#: Joins whose functions accept both dicts and instances of a class, and return dicts.
+_JOINS = ("join_asof", "join_interval")
 #: Matches the code of functions of these tests that read columns by name. These functions accept both dicts and
 #: instances of a class.
 _BY_NAME = re.compile(r"(kept|projected)\((.*)\)")
 #: Names of functions of these tests that accept only dicts.
-_TAKES_OBJECTS = ("length", "folded", "enough", "third")
+_TAKES_OBJECTS = ("length", "enough", "third")
 
 
 def with_instances(topology: Topology, random: Random) -> Topology | None:
@@ -227,6 +229,8 @@ def _is_reader(topology: Topology, line: Line) -> bool:
     code, makes_objects = line.code, False
     if (wrapped := _BY_NAME.fullmatch(code)) is not None:
         code, makes_objects = wrapped[2], wrapped[1] == "projected"
+    if line.step.startswith(_JOINS):
+        return True
     if len(line.of) != 1 or any(each in code for each in _TAKES_OBJECTS):
         return False
     if line.step == "dataframe":

@@ -315,11 +315,16 @@ def unseen(value: Value, state: State) -> bool:
 
 def merged(left: Any, right: Any) -> Value:
     """Both values: the left one, with what the right one is."""
+    left, right = _object(left), _object(right)
     return {**(left or _NONE), "r": [right["n"], right["v"], right.get("m", 0)] if right else None}
 
 
 def merged_in_place(left: Any, right: Any) -> Value:
     """The same, but both are changed in place."""
+    sides, left, right = (left, right), _object(left), _object(right)
+    for side in sides:
+        if isinstance(side, Record):
+            side.d = "changed in place"
     made = left if left is not None else dict(_NONE)
     if right is not None:
         right["m"] = right.get("m", 0) + 1
@@ -330,7 +335,12 @@ def merged_in_place(left: Any, right: Any) -> Value:
 
 def left_only(left: Any, right: Any) -> Value:
     """The left value, whatever the right one is."""
-    return {**(left or _NONE)}
+    return {**(_object(left) or _NONE)}
+
+
+def _object(side: Any) -> Any:
+    """A new dict with the fields of an instance; any other value itself."""
+    return msgspec.structs.asdict(side) if isinstance(side, Record) else side
 
 
 _NONE = {"n": 0, "v": 0, "h": "k0", "g": "k0", "d": 0}
@@ -395,12 +405,12 @@ class Reminder:
 
 def begun(value: Value) -> list[int]:
     """The first state of ``reduce``."""
-    return [value["n"]]
+    return [_object(value)["n"]]
 
 
 def folded(held: list[int], value: Value) -> list[int]:
     """The next state of ``reduce``."""
-    return [*held[-3:], value["n"]]
+    return [*held[-3:], _object(value)["n"]]
 
 
 def connected(earlier: list[int], later: list[int]) -> list[int]:

@@ -28,6 +28,7 @@ from holdfast.processors.engine.changelog.format import (
     encode_value,
     pack_head,
 )
+from holdfast.processors.engine.formats.typed import stored
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
@@ -136,7 +137,8 @@ class InnerInterval:
     value).
     """
 
-    def __init__(self, spec: Interval) -> None:
+    def __init__(self, spec: Interval, *, instances: bool = False) -> None:
+        self._instances = instances
         self._sides = {True: spec.side(left=True), False: spec.side(left=False)}
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
@@ -150,7 +152,8 @@ class InnerInterval:
             return
         line = line_of(state.message_key, side.own)
         last = dated.last(line, time_ms)
-        raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
+        kept = stored(value) if self._instances else value
+        raw = encode_value(kept, time_ms, where=f" in store {state.name!r}")
         made = b"%b[[%b,%b]]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], b"true" if matched else b"false")
         is_timed = side.sent and not _is_matched(made)
         if last is not None and not is_timed and _joins_last(state, side, place_at(line, last), made):
@@ -242,8 +245,9 @@ class IntervalProcessing(Processing):
     shared_as = "join_interval(..., name='near')"
     use = TimerUse(of_join=True)
 
-    def __init__(self, spec: Interval) -> None:
-        super().__init__(partial(InnerInterval if spec.how == "inner" else IntervalJoin, spec))
+    def __init__(self, spec: Interval, *, instances: bool = False) -> None:
+        step = InnerInterval if spec.how == "inner" else IntervalJoin
+        super().__init__(partial(step, spec, instances=instances))
         object.__setattr__(self, "_spec", spec)
 
     @property
@@ -277,8 +281,8 @@ class RowMerge(Step):
 
     __name__ = "join_interval"
 
-    def __init__(self, on_merge: OnMerge) -> None:
-        self._merge = merge_function(on_merge)
+    def __init__(self, on_merge: OnMerge, *, left: Any = None, right: Any = None) -> None:
+        self._merge = merge_function(on_merge, left=left, right=right)
 
     def __call__(self, row: tuple[int, Any, Any]) -> Any:
         """Returns the merged value."""

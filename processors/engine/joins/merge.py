@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.processors.engine.formats.typed import fields_of
+from holdfast.processors.engine.formats.typed import fields_of, given_back
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
 #: The argument ``on_merge`` of joins. ``raise`` refuses two values with a common field. ``keep-left`` and
@@ -52,13 +52,29 @@ def name_of(on_merge: OnMerge) -> str:
     return "function" if callable(on_merge) else on_merge
 
 
-def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
-    """Returns the rule as a function of (left, right). An argument of None means that this side has no match."""
+def merge_function(on_merge: OnMerge, *, left: Any = None, right: Any = None) -> Callable[[Any, Any], Any]:
+    """Returns the rule as a function of (left, right). An argument of None means that this side has no match.
+
+    ``left`` and ``right`` are the classes of typed messages. A user's function then gets instances, also where a
+    message comes from the state.
+    """
     if callable(on_merge):
-        return on_merge
+        return on_merge if left is None and right is None else _of_instances(on_merge, left, right)
     if on_merge == "keep-left":
         return _keep_left
     return _keep_right if on_merge == "keep-right" else _without_overlap
+
+
+def _of_instances(merge: Callable[[Any, Any], Any], left: Any, right: Any) -> Callable[[Any, Any], Any]:
+    of_left, of_right = (None if kind is None else given_back(kind) for kind in (left, right))
+
+    def merged(one: Any, other: Any) -> Any:
+        return merge(
+            one if one is None or of_left is None else of_left(one),
+            other if other is None or of_right is None else of_right(other),
+        )
+
+    return merged
 
 
 def _keep_left(left: Any, right: Any) -> dict[str, Any]:

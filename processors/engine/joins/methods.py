@@ -137,7 +137,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_asof")
-        self._check_plain(right, "join_asof")
+        self._check_one_class(right, "join_asof", on_merge)
         self._check_two_groupings(right, "join_asof", "The right side")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
@@ -152,8 +152,10 @@ class StreamJoins(Generic[Stream]):
             grace_ms=spec.grace_ms,
             tolerance_ms=spec.tolerance_ms,
         )
-        right._in_place(Node("update", AsOfRight(spec), kept, metadata=True, meaning=means))
-        made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True, meaning=means))
+        puts = AsOfRight(spec, instances=right.has_instances)
+        right._in_place(Node("update", puts, kept, metadata=True, meaning=means))
+        reads = AsOfLeft(spec, right=right._model)
+        made: Stream = self._then(Node("apply", reads, kept, expand=True, metadata=True, meaning=means))
         return made
 
     def join_interval(  # tidy: allow-wide because these are the argument names of Quix Streams.
@@ -187,7 +189,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_interval")
-        self._check_plain(right, "join_interval")
+        self._check_one_class(right, "join_interval", on_merge)
         given = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         durations = {each: milliseconds(each, of, least=0) for each, of in given.items()}
         spec = Interval(how, on_merge, **durations)
@@ -195,24 +197,26 @@ class StreamJoins(Generic[Stream]):
         declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         means = lines_of("join_interval", kept, right=right.topic.label, how=how, on_merge=on_merge, **durations)
-        processing = IntervalProcessing(spec)
+        processing = IntervalProcessing(spec, instances=self.has_instances or right.has_instances)
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
         # A joined row may have an event time in the past, so this step does not change stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
-        made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
+        made: Stream = timed._then(Node("apply", RowMerge(on_merge, left=self._model, right=right._model)))
         return made
 
-    def _check_plain(self: Any, other: Any, call: str) -> None:
-        """Raises JoinInvalid if values of a side are instances of a class, because the join stores JSON."""
+    def _check_one_class(self: Any, other: Any, call: str, on_merge: OnMerge) -> None:
+        """Raises JoinInvalid if a function would get instances of several classes, or instances and plain values.
+
+        The join keeps values as JSON, from which the class of a value is not known.
+        """
         for side in (self, other):
-            if side._model is not None:
+            if callable(on_merge) and side.has_instances and side._model is None:
                 raise JoinInvalid(
-                    f"`{call}` keeps values as JSON, and those of topic {side.topic.name} are of type "
-                    f"{side._model.__name__}.",
-                    action="Make them objects of JSON first: `sdf.apply(msgspec.to_builtins)`, or for pydantic "
-                    '`sdf.apply(lambda value: value.model_dump(mode="json"))`.',
-                    topic=side.topic.name,
+                    f"A side of `{call}` has messages of several topics with different `value=`, and `on_merge` is a "
+                    "function.",
+                    action="Make them objects of JSON before `concat`: `sdf.apply(msgspec.to_builtins)`, or for "
+                    'pydantic `sdf.apply(lambda value: value.model_dump(mode="json"))`.',
                 )
 
     def _check_stream(self: Any, other: Any, call: str) -> None:

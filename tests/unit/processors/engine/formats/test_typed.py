@@ -29,7 +29,6 @@ from holdfast import (
     Sum,
 )
 from holdfast.processors.engine.formats.topic_format import FormatInvalid
-from holdfast.processors.engine.joins.merge import JoinInvalid
 from tests.parts import protobuf_messages
 
 
@@ -226,14 +225,17 @@ def test_rows_of_a_typed_table_are_json_and_join(world: World, order: Any) -> No
 
 
 @every_model
-def test_joins_that_keep_values_as_json_are_refused_with_the_line_to_write(world: World, order: Any) -> None:
+def test_joins_of_streams_take_instances(world: World, order: Any) -> None:
+    world.cluster.create_topic("prices")
     left = world.app.dataframe(world.app.topic("in", value=order))
-    right = world.app.dataframe(world.app.topic("prices"))
-    for join in (left.join_asof, left.join_interval):
-        with pytest.raises(JoinInvalid, match="keeps values as JSON") as refused:
-            join(right)
-        assert "msgspec.to_builtins" in refused.value.action
-    left.apply(lambda value: {"id": value.id}).join_asof(right)
+    right = world.app.dataframe(world.app.topic("prices", value=order))
+    joined = left.join_asof(right, on_merge=lambda one, other: {"left": one.id, "right": other.id})
+    joined.to_topic(world.app.topic("out"))
+    world.cluster.produce("prices", json.dumps({**GOOD, "id": 7}).encode(), b"k", timestamp_ms=1)
+    world.send(GOOD)
+    world.run()
+    assert world.errors() == []
+    assert world.out() == [{"left": 1, "right": 7}]
 
 
 @pytest.mark.parametrize("order", [StructOrder, DataOrder, ModelOrder])
