@@ -58,8 +58,8 @@ def joined(kind: Any, join: Callable[[Any, Any], Any], sent: list[tuple[str, int
     for topic in ("orders", "rates", "out"):
         cluster.create_topic(topic)
     for topic, at, number in sent:
-        order = {"price": number, "placed": PLACED.isoformat()}
-        cluster.produce(topic, json.dumps(order if topic == "orders" else {"rate": number}).encode(), b"k", timestamp_ms=at * 1_000)
+        body = {"price": number, "placed": PLACED.isoformat()} if topic == "orders" else {"rate": number}
+        cluster.produce(topic, json.dumps(body).encode(), b"k", timestamp_ms=at * 1_000)
         app = Application(consumer_group="shop", auto_offset_reset="earliest", loglevel=None)
         orders = app.dataframe(app.topic("orders", value=kind))
         join(orders, app.dataframe(app.topic("rates", value=Rate))).to_topic(app.topic("out"))
