@@ -26,6 +26,7 @@ from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.setup.java import BRIEF, Java
 from holdfast.infra.waiting import Deadline
 from tests.parts.brokers import TrackedBroker
+from tests.parts.certificates import Certificates
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"
@@ -94,18 +95,9 @@ class SecuredBroker(TrackedBroker):
         return AdminClient({"bootstrap.servers": self.bootstrap, **self.config(*ADMIN), "log_level": 0})
 
     def _make_certificates(self) -> None:
-        folder = self.ca.parent
-        key, request, certificate, extensions = (folder / name for name in ("b.key", "b.csr", "b.crt", "b.ext"))
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        sign = ["openssl", "x509", "-req", "-days", "7", "-in", request, "-CAcreateserial"]
-        new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
-        for command in (
-            [*new, "-x509", "-days", "7", "-subj", "/CN=test-ca", "-keyout", folder / "ca.key", "-out", self.ca],
-            [*new, "-subj", "/CN=localhost", "-keyout", key, "-out", request],
-            [*sign, "-CA", self.ca, "-CAkey", folder / "ca.key", "-extfile", extensions, "-out", certificate],
-        ):
-            subprocess.run(command, check=True, capture_output=True)
-        self._pem.write_text(key.read_text() + certificate.read_text())
+        made = Certificates(self.ca.parent)
+        assert made.ca == self.ca
+        self._pem.write_text(made.key.read_text() + made.certificate.read_text())
 
     def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         jaas = "sasl.jaas.config"

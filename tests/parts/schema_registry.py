@@ -25,6 +25,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.jars import JarSource, fetch_jars, read_lock
 from holdfast.infra.setup.java import find_java
 from holdfast.infra.system.files import locked
+from tests.parts.certificates import Certificates
 
 LOCK = Path(__file__).with_name("jars.lock")
 SET = "schema-registry"
@@ -189,25 +190,6 @@ class Front:
                 self._server.shutdown()
             self._server.server_close()
             self._server = None
-
-
-class Certificates:
-    """A server certificate for localhost, and the CA certificate that signs it."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.ca, self.certificate, self.key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-        request, extensions = folder / "server.csr", folder / "server.ext"
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
-        signed = ["openssl", "x509", "-req", "-days", "7", "-in", str(request), "-CAcreateserial"]
-        signed += ["-extfile", str(extensions)]
-        for command in (
-            [*new, "-x509", "-days", "7", "-subj", "/CN=test-ca", "-keyout", f"{folder}/ca.key", "-out", str(self.ca)],
-            [*new, "-subj", "/CN=localhost", "-keyout", str(self.key), "-out", str(request)],
-            [*signed, "-CA", str(self.ca), "-CAkey", f"{folder}/ca.key", "-out", str(self.certificate)],
-        ):
-            subprocess.run(command, check=True, capture_output=True)
 
 
 if __name__ == "__main__":

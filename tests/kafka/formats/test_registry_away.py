@@ -31,7 +31,8 @@ from tests.kafka.conftest import wait_for
 from tests.kafka.formats.conftest import Shop
 from tests.kafka.formats.test_avro import NOT_AN_ORDER, ORDER, ORDER_2, copy, read_by_them, theirs
 from tests.mechanics.tiers import variants
-from tests.parts.schema_registry import Certificates, Front, SchemaRegistryServer
+from tests.parts.certificates import Certificates
+from tests.parts.schema_registry import Front, SchemaRegistryServer
 
 ORDERS = [{"id": number, "price": 1.0, "note": None} for number in range(5)]
 
