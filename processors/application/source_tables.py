@@ -37,6 +37,13 @@ def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
             f"topic {topic.name} has a timestamp_extractor",
             "a restore would have to call it again, in processes that do not load the application",
         )
+    if topic.formats.model is not None:
+        raise _refused(
+            store,
+            f"topic {topic.name} has `value={topic.formats.model.__name__}`",
+            "a restore reads the records without the application, and so without its classes",
+            action="Leave `value` out: rows are then objects of JSON. Or leave `changelog` out.",
+        )
     values, keys = name_of_deserializer(topic.deserialize_value), name_of_deserializer(topic.deserialize_key)
     if values not in VALUES or keys is None:
         part, named = ("key", keys) if keys is None else ("value", values)

@@ -138,16 +138,18 @@ class CollectedColumn(aggregation.Aggregator):
 class OfInstances:
     """A column of user functions, which get instances of a class.
 
-    Columns keep messages in their JSON form, because state holds no instances. ``row`` makes an instance from this
-    form. A function gets an instance whether its message is the present one, or comes from the state.
+    Columns keep messages in their JSON form, because state holds no instances. ``keep`` makes this form and checks it,
+    and ``row`` makes an instance from it. A function gets an instance whether its message is the present one, or comes
+    from the state.
     """
 
     made: aggregation.Aggregator
     row: Callable[[Any], Any]
+    keep: Callable[[Any], Any]
 
     def read(self, value: Any, column: str) -> Any:
         """Returns the message's item for this column."""
-        return self.made.read(value, column) if isinstance(self.made, CollectedColumn) else value
+        return self.keep(value) if isinstance(self.made, CollectedColumn) else value
 
     def add(self, held: Any, item: Any, column: str) -> Any:
         """Returns the column's stored value after one more message."""

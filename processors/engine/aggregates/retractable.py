@@ -36,7 +36,7 @@ from holdfast.processors.engine.aggregates.aggregation import (
 )
 from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import unknown_version
-from holdfast.processors.engine.formats.typed import given_back, stored
+from holdfast.processors.engine.formats.typed import given_back, kept, stored
 
 ROWS, COLUMNS = "rows", "columns"
 
@@ -64,6 +64,7 @@ class RetractableColumns(Aggregation):
         self._read = [(name, made) for name, made in sorted(self.columns.items()) if not isinstance(made, Count)]
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
         self._row: Callable[[Any], Any] | None = None
+        self._keep: Callable[[Any], Any] | None = None
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
         #: The largest ``limit`` of all ``Collect`` columns. A result needs the collected items of at most this many
@@ -91,7 +92,7 @@ class RetractableColumns(Aggregation):
 
     def take_instances(self, kind: Any) -> None:
         """Says that the rows are instances of ``kind``. The functions of ``Reduce`` then get instances."""
-        self._row = given_back(kind)
+        self._row, self._keep = given_back(kind), kept(kind)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -111,7 +112,11 @@ class RetractableColumns(Aggregation):
         Raises:
             AggregationFailed: The row lacks a field, or has a value that can't be aggregated.
         """
-        return [made.read(row, name) for name, made in self._read]
+        keep = self._keep
+        return [
+            made.read(row, name) if keep is None or not isinstance(made, Reduce) else keep(row)
+            for name, made in self._read
+        ]
 
     def of_collected(self, items: Items) -> list[Any]:
         """Returns the items of a row that are for ``Collect`` columns. Only these items are stored by row."""

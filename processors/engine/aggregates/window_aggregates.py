@@ -32,7 +32,7 @@ from holdfast.processors.engine.aggregates.custom_columns import (
     methods_of,
 )
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.formats.typed import given_back
+from holdfast.processors.engine.formats.typed import given_back, kept
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
@@ -248,10 +248,10 @@ class WindowAggregation(Aggregation):
 
         User functions that get whole messages then get instances, not the JSON form in which columns keep messages.
         """
-        row = given_back(kind)
+        row, keep = given_back(kind), kept(kind)
         for name, made in self.columns.items():
             if isinstance(made, (Reduce, CustomColumn, CollectedColumn)) and made.of is None:
-                self._called[name] = OfInstances(made, row)
+                self._called[name] = OfInstances(made, row, keep)
         self._folds = self._in_order()
 
     @property
@@ -304,7 +304,11 @@ class WindowAggregation(Aggregation):
         Raises:
             AggregationFailed: The message can't be aggregated.
         """
-        return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
+        return {
+            name: made.keep(value) if isinstance(made, OfInstances) else made.read(value, name)
+            for name, made in self._called.items()
+            if not isinstance(made, Count)
+        }
 
     def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
         """Computes a window's result from its messages: pairs of event time and the items that ``read`` returned.

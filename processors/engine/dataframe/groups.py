@@ -17,6 +17,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
 from holdfast.processors.engine.dataframe.chosen_topics import ChosenOutputs
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
+from holdfast.processors.engine.formats.typed import model_of
 from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
 from holdfast.processors.engine.sources.declaration import DeclaredSource, Sources
 from holdfast.processors.engine.steps.checked_arguments import check_function
@@ -103,6 +104,8 @@ class StreamGroups(Generic[Stream]):
             # chose another format.
             value=self._model if (value_serializer, value_deserializer) == ("json", "json") else None,
         )
+        if topic.formats.model is not None:
+            topic.serialize_value = model_of(topic.formats.model).write_unchanged
         topic.label = f"{self._stem}-by-{grouped.name}"
         topic.group_by, topic.partitions = grouped.name, _count(partitions)
         topic.grouped_field = key if isinstance(key, str) else ""

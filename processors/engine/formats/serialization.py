@@ -13,6 +13,7 @@ from holdfast.infra.schemas.codecs import Part
 from holdfast.processors.engine.changelog.json_values import is_plain, output_fault
 from holdfast.processors.engine.formats.binary import NUMBERS, number_reader, number_writer, write_msgpack
 from holdfast.processors.engine.formats.topic_format import TopicDeserializer, TopicFormat, TopicSerializer
+from holdfast.processors.engine.formats.typed import parts_of
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
@@ -21,7 +22,7 @@ Serializer = Callable[[Any], bytes]
 DeserializerChoice = str | Deserializer | TopicDeserializer
 SerializerChoice = str | Serializer | TopicSerializer
 
-_encode_json = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder(enc_hook=parts_of).encode
 
 
 class SerializerUnknown(BadConfiguration):
@@ -53,7 +54,9 @@ def as_is(raw: bytes) -> bytes:
 def _bytes_out(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"expected bytes, got {type(value).__name__}")
+    if isinstance(value, str):  # as the Kafka client does, and so Quix Streams
+        return value.encode()
+    raise TypeError(f"expected bytes or a text, got {type(value).__name__}")
 
 
 def _text_out(value: Any) -> bytes:

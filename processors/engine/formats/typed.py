@@ -22,9 +22,19 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import check_extras
 from holdfast.infra.schemas import protobuf
 from holdfast.processors.engine.formats.topic_format import FormatInvalid
+
+
+class InstanceChanged(HoldfastError):
+    """An instance of a user's class is another one after it was written and read again."""
+
+
+class StoredInstanceUnfit(HoldfastError):
+    """A message that was stored no longer fits the class of its topic's values."""
+
 
 #: Types that Avro and msgpack can hold in addition to the types of JSON.
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
@@ -69,6 +79,12 @@ class Model:
         self.decode(raw)
         return raw
 
+    def write_unchanged(self, value: Any) -> bytes:
+        """Serializes an instance as ``write``, and checks that the decoded instance is equal to it."""
+        raw = self.encode(self.checked(value))
+        check_unchanged(value, self.decode(raw))
+        return raw
+
     def parts(self, *, json: bool) -> Callable[[Any], Any]:
         """Returns a function that converts instances to Python objects, and checks that they can be converted back.
 
@@ -97,16 +113,21 @@ def model_of(given: Any) -> Model:
         FormatInvalid: ``given`` is no supported class, or a field has a type that can't be decoded.
         ExtraMissing: ``given`` is a class of Protobuf, and Protobuf's libraries are not installed.
     """
+    made: Model | None = None
     try:
         if protobuf.is_message_class(given):
             return _of_protobuf(given)
         if isinstance(given, type) and (_is_pydantic(given) or hasattr(given, "__pydantic_validator__")):
-            return _of_pydantic(given)
-        if isinstance(given, type) and (issubclass(given, msgspec.Struct) or dataclasses.is_dataclass(given)):
-            return _of_msgspec(given)
-    except (TypeError, NameError) as failure:
+            made = _of_pydantic(given)
+        elif isinstance(given, type) and (issubclass(given, msgspec.Struct) or dataclasses.is_dataclass(given)):
+            made = _of_msgspec(given)
+        if made is not None:
+            model_text(given)  # raises for types of which a processor's version can have no text
+            return made
+    except Exception as failure:  # errors of pydantic have classes of their own
         raise FormatInvalid(
-            f"`value={given.__name__}` can't be a model: {failure}.", action="Correct the types of its fields."
+            f"`value={given.__name__}` can't be a model: {first_line(failure)}.",
+            action="Correct the types of its fields.",
         ) from failure
     raise FormatInvalid(
         f"`value` of a topic is {given!r}, expected a pydantic model, a dataclass, a msgspec.Struct or a class that "
@@ -160,6 +181,11 @@ def _of_pydantic(given: Any) -> Model:
         return made
 
     return Model(given, decode, convert, encode, plain_by("python"), plain_by("json"))
+
+
+def first_line(failure: Exception) -> str:
+    """Returns the reason of a failed conversion in one line, with the path of the wrong part."""
+    return _first_of(failure) if hasattr(failure, "errors") else (str(failure).splitlines() or [""])[0].rstrip(".")
 
 
 def _first_of(failure: Any) -> str:
@@ -257,13 +283,60 @@ def stored(value: Any) -> Any:
     return plain(value) if field_names(type(value)) else value
 
 
+def kept(kind: Any) -> Callable[[Any], Any]:
+    """Returns a function that makes the stored form of instances of ``kind``, as ``stored``, and checks it.
+
+    The function raises InstanceChanged if the instance that ``given_back`` would make is another one.
+    """
+    back = given_back(kind)
+
+    def made(value: Any) -> Any:
+        form = stored(value)
+        if form is not value and isinstance(value, kind):
+            check_unchanged(value, back(form))
+        return form
+
+    return made
+
+
+def check_unchanged(value: Any, back: Any) -> None:
+    """Raises InstanceChanged if ``back``, which was read from the stored form of ``value``, differs from it."""
+    kind = type(value)
+    compares: Any = kind.__eq__
+    if value == back if compares is not object.__eq__ else plain(value) == plain(back):
+        return
+    names = [name for name in sorted(field_names(kind)) if getattr(value, name) != getattr(back, name)]
+    where = f"field {names[0]!r} was {getattr(value, names[0])!r} and is {getattr(back, names[0])!r}" if names else ""
+    raise InstanceChanged(
+        f"An instance of {kind.__name__} is another one after it was written as JSON and read again"
+        + (f": {where[:200]}." if where else "."),
+        action=f"Let {kind.__name__} read what it writes: no validator or `__post_init__` that changes a value again, "
+        "no field that is left out or written in another form. Or make plain values first: `sdf.apply(...)`.",
+        field=names[0] if names else "",
+    )
+
+
 def given_back(kind: Any) -> Callable[[Any], Any]:
     """Returns a function that makes an instance of ``kind`` from what ``stored`` has made of one.
 
     The function returns an instance of ``kind`` unchanged.
     """
     convert = model_of(kind).convert if protobuf.is_message_class(kind) else _from_json(kind)
-    return lambda value: value if isinstance(value, kind) else convert(value)
+
+    def made(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        try:
+            return convert(value)
+        except Exception as failure:  # the exception of pydantic_core is a class of its own
+            raise StoredInstanceUnfit(
+                f"A message that is stored no longer fits {kind.__name__}: {first_line(failure)}.",
+                action=f"Give new fields of {kind.__name__} a default, and keep the types of the others. Or build all "
+                "state again.",
+                model=kind.__name__,
+            ) from failure
+
+    return made
 
 
 def _from_json(kind: Any) -> Callable[[Any], Any]:
@@ -273,18 +346,19 @@ def _from_json(kind: Any) -> Callable[[Any], Any]:
     from pydantic import TypeAdapter
 
     adapter = TypeAdapter(kind)
-    # ``stored`` writes the names of fields, also of those that have an alias.
+    # Older releases stored the names of fields, also of those that have an alias.
     return lambda value: adapter.validate_json(msgspec.json.encode(value), by_alias=True, by_name=True)
 
 
 def plain(value: Any) -> Any:
     """Converts a value, and the instances inside it, to the types of JSON."""
-    return msgspec.to_builtins(value, enc_hook=_plain)
+    return msgspec.to_builtins(value, enc_hook=parts_of)
 
 
-def _plain(value: Any) -> Any:
+def parts_of(value: Any) -> Any:
+    """Converts an instance that msgspec does not know to values that it knows; raises TypeError for other types."""
     if _is_pydantic(type(value)):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", by_alias=True)
     if protobuf.is_message_class(type(value)):
         return protobuf.dict_of(integers_for_enums=False, proto_names=True)(value)
     if hasattr(value, "__iter__"):  # the value is a repeated field of a Protobuf message

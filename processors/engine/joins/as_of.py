@@ -35,7 +35,6 @@ from holdfast.processors.engine.changelog.format import (
     decode_value,
     encode_value,
 )
-from holdfast.processors.engine.formats.typed import stored
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.time.dated_values import Dating, Rest, line_of, place_of, time_text
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
@@ -177,16 +176,16 @@ class AsOfRight(Step):
     order = "feeds"
     store_use: StoreUse = VALUES
 
-    def __init__(self, spec: AsOf, *, instances: bool = False) -> None:
-        self.spec, self._instances = spec, instances
+    def __init__(self, spec: AsOf, *, keep: Callable[[Any], Any] | None = None) -> None:
+        self.spec, self._keep = spec, keep
         self._grace_ms, self._tolerates = spec.grace_ms, spec.tolerance_ms is not None
         self.store_use = StoreUse(StoreForm.JOIN, join=spec)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
         """Stores one right message in the record of its key. A late message may go to a sealed record."""
         spec, dated = self.spec, state.dated
-        if self._instances:
-            value = stored(value)
+        if self._keep is not None:
+            value = self._keep(value)
         try:
             made = encode_value(value, timestamp)
         except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.

@@ -28,7 +28,6 @@ from holdfast.processors.engine.changelog.format import (
     encode_value,
     pack_head,
 )
-from holdfast.processors.engine.formats.typed import stored
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
@@ -40,6 +39,8 @@ from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOption
 from holdfast.processors.engine.store_uses import TimerUse
 
 How = Literal["inner", "left", "right", "outer"]
+#: Functions that make the stored form of instances, of the left and of the right side; None where values are plain.
+Keeps = tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]
 
 _LEFT, _RIGHT = "l/", "r/"
 #: Maximum bytes of a record to which further messages of the same event time are added. Nothing is added to a larger
@@ -137,8 +138,8 @@ class InnerInterval:
     value).
     """
 
-    def __init__(self, spec: Interval, *, instances: bool = False) -> None:
-        self._instances = instances
+    def __init__(self, spec: Interval, *, keeps: Keeps = (None, None)) -> None:
+        self._keeps = {True: keeps[0], False: keeps[1]}
         self._sides = {True: spec.side(left=True), False: spec.side(left=False)}
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
@@ -152,7 +153,8 @@ class InnerInterval:
             return
         line = line_of(state.message_key, side.own)
         last = dated.last(line, time_ms)
-        kept = stored(value) if self._instances else value
+        keep = self._keeps[side.left]
+        kept = value if keep is None else keep(value)
         raw = encode_value(kept, time_ms, where=f" in store {state.name!r}")
         made = b"%b[[%b,%b]]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], b"true" if matched else b"false")
         is_timed = side.sent and not _is_matched(made)
@@ -245,9 +247,9 @@ class IntervalProcessing(Processing):
     shared_as = "join_interval(..., name='near')"
     use = TimerUse(of_join=True)
 
-    def __init__(self, spec: Interval, *, instances: bool = False) -> None:
+    def __init__(self, spec: Interval, *, keeps: Keeps = (None, None)) -> None:
         step = InnerInterval if spec.how == "inner" else IntervalJoin
-        super().__init__(partial(step, spec, instances=instances))
+        super().__init__(partial(step, spec, keeps=keeps))
         object.__setattr__(self, "_spec", spec)
 
     @property

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.formats.typed import field_of, is_object
+from holdfast.processors.engine.formats.typed import field_of, fields_of, is_object
 from holdfast.processors.engine.joins.merge import (
     JoinInvalid,
     MergeFailed,
@@ -281,9 +281,9 @@ class LookupMerge(Step):
         row = found.row if found.is_found else copy.deepcopy(self._default)
         if self._fields is None:
             return [self._merge(found.value, row)]
-        if not isinstance(found.value, Mapping):
+        if (fields := fields_of(found.value)) is None:
             raise _no_object("value", found.value)
-        return [{**found.value, **{name: _taken(row, of, found.is_found) for name, of in self._fields.items()}}]
+        return [{**fields, **{name: _taken(row, of, found.is_found) for name, of in self._fields.items()}}]
 
 
 def _taken(row: Any, of: str | Callable[[Any], Any], is_found: bool) -> Any:
@@ -291,8 +291,8 @@ def _taken(row: Any, of: str | Callable[[Any], Any], is_found: bool) -> Any:
         return of(row)
     if row is None:
         return None
-    if isinstance(row, Mapping):
-        return row.get(of)
+    if isinstance(of, str) and is_object(row):
+        return field_of(row, of)
     raise _no_object("row", row)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
-from holdfast.processors.engine.formats.typed import row_model
+from holdfast.processors.engine.formats.typed import kept, row_model, stored
 from holdfast.processors.engine.joins.as_of import AsOf, AsOfLeft, AsOfRight
 from holdfast.processors.engine.joins.global_tables import GlobalRead, GlobalTable, On
 from holdfast.processors.engine.joins.interval import How, Interval, IntervalProcessing, RowMerge, RowTime, Tag
@@ -152,7 +152,7 @@ class StreamJoins(Generic[Stream]):
             grace_ms=spec.grace_ms,
             tolerance_ms=spec.tolerance_ms,
         )
-        puts = AsOfRight(spec, instances=right.has_instances)
+        puts = AsOfRight(spec, keep=_keep_of(right))
         right._in_place(Node("update", puts, kept, metadata=True, meaning=means))
         reads = AsOfLeft(spec, right=right._model)
         made: Stream = self._then(Node("apply", reads, kept, expand=True, metadata=True, meaning=means))
@@ -197,7 +197,7 @@ class StreamJoins(Generic[Stream]):
         declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         means = lines_of("join_interval", kept, right=right.topic.label, how=how, on_merge=on_merge, **durations)
-        processing = IntervalProcessing(spec, instances=self.has_instances or right.has_instances)
+        processing = IntervalProcessing(spec, keeps=(_keep_of(self), _keep_of(right)))
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
         # A joined row may have an event time in the past, so this step does not change stream time.
@@ -262,3 +262,10 @@ class StreamJoins(Generic[Stream]):
             action="Declare both with one `app`; read another processor's results from its output topic.",
             seen=shown_side(other),
         )
+
+
+def _keep_of(stream: Any) -> Callable[[Any], Any] | None:
+    """Returns the function that makes the stored form of a stream's instances; None if its values are plain."""
+    if stream._model is not None:
+        return kept(stream._model)
+    return stored if stream.has_instances else None

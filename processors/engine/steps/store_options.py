@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.schemas.protobuf import is_message_class
 from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.changelog.codecs import BYTES
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER, SchemaInvalid
@@ -151,7 +154,15 @@ class StoreOptions:
         for state_key, model in self.models.items():
             try:
                 adapter = pydantic.TypeAdapter(model)
-            except (pydantic.errors.PydanticUserError, NameError, TypeError):
+            except (pydantic.errors.PydanticUserError, NameError, TypeError, AttributeError) as failure:
+                if isinstance(model, type) and (issubclass(model, msgspec.Struct) or is_message_class(model)):
+                    raise StoreInvalid(
+                        f"The model of store {self.name!r} is {model.__name__}; expected a type that pydantic reads "
+                        "and writes, such as a pydantic model, a dataclass or a TypedDict.",
+                        action="Write one of these, or leave `model` out and keep the fields: "
+                        "`state.set('cart', msgspec.to_builtins(cart))`.",
+                        store=self.name,
+                    ) from failure
                 # ``model`` is not a model, or it uses names that are defined later. Another check reports the error.
                 continue
             try:

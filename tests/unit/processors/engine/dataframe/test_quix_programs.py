@@ -64,7 +64,7 @@ def test_a_producer_fills_a_topic() -> None:
     notes = app.topic(name="notes", value_serializer="json")
     with app.get_producer_on(cluster.connect(InlineProcess(cluster.clock))) as producer:
         for each in ({"room": "r1", "words": "one two"}, {"room": "r2", "words": "three"}):
-            made = notes.serialize(key=each["room"].encode(), value=each)
+            made = notes.serialize(key=each["room"], value=each)
             producer.produce(topic=notes.name, key=made.key, value=made.value)
     assert keys(cluster, "notes") == [b"r1", b"r2"]
 
@@ -97,7 +97,7 @@ def test_word_count() -> None:
     sdf = app.dataframe(app.topic("reviews"))
     sdf = sdf.apply(counted, expand=True)
     sdf = sdf.filter(kept)
-    sdf = sdf.to_topic(app.topic(name="counts", key_serializer="str"), key=lambda pair: pair[0])
+    sdf = sdf.to_topic(app.topic(name="counts"), key=lambda pair: pair[0])
     cluster.run(app)
     assert dict(zip(keys(cluster, "counts"), values(cluster, "counts"), strict=True)) == {
         b"rain": ["rain", 2],
@@ -173,7 +173,7 @@ def test_functions_in_a_row_and_in_place() -> None:
 
 def test_a_topic_by_a_function() -> None:
     cluster, app = fed("sensors", {"id": 1, "C": 90}, {"id": 2, "C": 20}), application()
-    usual, hot = app.topic("usual", key_serializer="str"), app.topic("hot", key_serializer="str")
+    usual, hot = app.topic("usual"), app.topic("hot")
 
     def route(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
         return hot if value.get("C", 0) > 80 else usual
