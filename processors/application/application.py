@@ -43,6 +43,7 @@ from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
 from holdfast.processors.engine.dataframe.list_sink import ListSink, collected
+from holdfast.processors.engine.dataframe.store_specs import declare_ttl_calls
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -52,6 +53,7 @@ from holdfast.processors.engine.runtime.ownership.checks import own_topics
 from holdfast.processors.engine.schedules.declaration import Schedules
 from holdfast.processors.engine.sources.declaration import Sources
 from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.node import steps_of
 from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.topology import SourceLog, Topology
 
@@ -219,6 +221,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
     def _declared(self) -> Declared:
         for choice in self._streams.choices:
             choice.lead_to(self._streams.topics, {*self._streams.by_topic, *self._globals})
+        declare_ttl_calls(steps_of(frame.source for frame in self._frames.values()), self._stores)
         return Declared(
             self.consumer_group,
             self._frames,

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dis
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.engine.changelog.codec_table import DEFAULT
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.step import Kept, StoreForm
-from holdfast.processors.engine.steps.store_options import StoreOptions
+from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
+
+
+def declare_ttl_calls(nodes: Iterable[Node], declared: dict[str, StoreOptions]) -> None:
+    """Declares the stores in which a step's function sets values with ``ttl=``.
+
+    Programs of Quix Streams declare no store for ``state.set(..., ttl=)``. A store that ``app.store`` declares stays as
+    it is.
+    """
+    for node in nodes:
+        if node.store is not None and node.store not in declared and _sets_ttl(node.function):
+            declared[node.store] = StoreOptions(node.store, ttl=BY_VALUE)
+
+
+def _sets_ttl(function: Any) -> bool:
+    """Whether a function calls ``set`` or ``set_bytes`` of its last argument, the state, with the argument ``ttl``."""
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_argcount:
+        return False
+    state, last, sets = code.co_varnames[code.co_argcount - 1], None, False
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and each.argval in ("set", "set_bytes") and last is not None:
+            # two names are loaded by one instruction since Python 3.13
+            names = last.argval if isinstance(last.argval, tuple) else (last.argval,)
+            sets = sets or (last.opname.startswith("LOAD_FAST") and names[-1] == state)
+        # The names of a call's arguments are a constant. Python 3.11 shows only its number.
+        named = code.co_consts[each.arg] if each.opname == "KW_NAMES" and each.arg is not None else each.argval
+        if sets and isinstance(named, tuple) and "ttl" in named:
+            return True
+        last = each
+    return False
 
 
 def described_stores(

@@ -73,12 +73,11 @@ def test_state_dir(tmp_path: Path) -> None:
     assert app.state_dir == tmp_path / "state"
 
 
-# -- state that expires: one additional line declares the store --------------------------------------------------------
+# -- state that expires ------------------------------------------------------------------------------------------------
 
 
 def with_ttl(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> list[Any]:
     app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
-    app.store("in", ttl="by value")  # the only line that the example of Quix Streams lacks
     place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
     for at, value in messages:
         send(cluster, at, value)

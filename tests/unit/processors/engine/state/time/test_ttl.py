@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
+from holdfast import Application, InMemoryCluster, State
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime.owner_commands.commands import Read
@@ -286,11 +286,14 @@ def test_a_timedelta_is_taken_and_a_store_without_time_refuses(cluster: InMemory
         state.set("n", 1, ttl=timedelta(seconds=value))
         return state.keys()
 
+    def by_another_function(value: Any, state: Any) -> Any:
+        return put(value, state)
+
     for number in (1, 0, 1e-9):
         cluster.produce("in", json.dumps(number).encode(), b"a", timestamp_ms=T)
     cluster.run(build(function=put))
     cluster.produce("in", b"1", b"a", timestamp_ms=T)
-    cluster.run(build(None, put))
+    cluster.run(build(None, by_another_function))
     assert results(cluster) == [["n"]]
     dead = [dict(record.headers or ()) for _, record in cluster.read("dead")]
     errors = [headers["holdfast.error"] or b"" for headers in dead]
@@ -318,3 +321,30 @@ def test_a_message_without_a_usable_time_fails(cluster: InMemoryCluster) -> None
     cluster.run(app)
     assert len(cluster.read("dead")) == 3
     assert results(cluster) == [1, 1]
+
+
+def test_a_store_is_declared_for_ttl_only_where_a_function_sets_it() -> None:
+    def sets(value: Any, state: State) -> None:
+        state.set("n", value, ttl=timedelta(minutes=5))
+
+    def sets_bytes(value: Any, state: State) -> None:
+        state.set_bytes("n", b"1", ttl=timedelta(minutes=5))
+
+    def other(value: Any, state: State) -> None:
+        cache: Any = value
+        cache.set("n", 1, ttl=5)
+        state.set("n", value)
+
+    def columns(func: Any, **declared: Any) -> Any:
+        app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+        app.dataframe(app.topic("in")).update(func, stateful=True)
+        if declared:  # also behind the step
+            app.store("in", **declared)
+        (store,) = app.topology().stores
+        return store.columns
+
+    by_value = columns(sets)
+    assert by_value
+    assert by_value == columns(sets_bytes) == columns(sets, ttl="by value") == columns(other, ttl="by value")
+    assert columns(other) == ()
+    assert columns(sets, ttl=timedelta(hours=1)) == columns(other, ttl=timedelta(hours=1)) != by_value
