@@ -184,7 +184,7 @@ def test_outputs_have_key_time_and_headers() -> None:
         (lambda slot: slot.items("kept", limit=-1), ScheduleReadRefused, "`limit`"),
         (lambda slot: slot.send(1, topic="out"), ScheduleSendRefused, "'out'.*names out"),
         (lambda slot: slot.send({1, 2}), ValueUnwritable, "type set"),
-        (lambda slot: slot.send(1, key="text"), ValueUnwritable, "key of type str"),
+        (lambda slot: slot.send(1, key=1.5), ValueUnwritable, "key of type float"),
         (lambda slot: slot.send(1, headers=5), HoldfastError, "headers"),
     ],
 )
