@@ -114,8 +114,8 @@ def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[No
         ColumnInvalid: There are other steps than ``apply`` between ``tails`` and ``ends``, or the steps are also used
             elsewhere.
     """
-    chain = list[Node]() if len(ends) != 1 or not tails else _path(tails[0], ends[0])
-    if not chain or any(chain[0] not in tail.children for tail in tails):
+    chain = list[Node]() if len(ends) != 1 else _path(_shared(tails), ends[0])
+    if not chain:
         raise ColumnInvalid(
             f"{what} got a stream that is not made by `apply` from the same stream, or was used so before.",
             action='Write it at once: `sdf["a"] = sdf.apply(function)`, or `sdf[sdf.apply(function)]`.',
@@ -141,12 +141,22 @@ def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[No
     return chain
 
 
-def _path(start: Node, end: Node) -> list[Node]:
-    """Returns the steps on the path from ``start`` (not included) to ``end``; empty if no path leads to ``end``."""
-    for child in start.children:
+def _shared(tails: Sequence[Node]) -> list[Node]:
+    """Returns the steps that directly follow all ``tails``.
+
+    A stream that is concatenated with its own branch has a tail behind another one. A path through the branch is not
+    that of the stream.
+    """
+    first = tails[0].children if tails else []
+    return [child for child in first if all(any(child is each for each in tail.children) for tail in tails)]
+
+
+def _path(starts: Sequence[Node], end: Node) -> list[Node]:
+    """Returns the steps of a path that begins with one of ``starts``, up to ``end``; empty if there is none."""
+    for child in starts:
         if child is end:
             return [child]
-        further = _path(child, end)
+        further = _path(child.children, end)
         if further:
             return [child, *further]
     return []

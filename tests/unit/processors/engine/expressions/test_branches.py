@@ -228,3 +228,25 @@ def test_a_constant_is_new_for_each_message() -> None:
         )
         wanted = [[1, 2], {"k": [3]}, 0]
         assert [[each[name] for name in ("list", "or", "filled")] for each in seen] == [[wanted] * 3] * 2
+
+
+def test_a_stream_beside_its_own_branch_takes_a_condition_and_a_column() -> None:
+    cluster = InMemoryCluster()
+    for topic in ("in", "out"):
+        cluster.create_topic(topic)
+    for number in range(4):
+        cluster.produce("in", json.dumps({"n": number}).encode(), b"k")
+    app = Application(consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    stream = app.dataframe(app.topic("in"))
+    both = stream.concat(stream.apply(around))
+    both = both[both.apply(lambda value: value["n"] % 2 == 1)]
+    both["double"] = both.apply(lambda value: value["n"] * 2)
+    both.to_topic(app.topic("out"))
+    cluster.run(app)
+    found = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    assert sorted(found, key=lambda each: (each["n"], len(each))) == [
+        {"n": 1, "double": 2},
+        {"n": 1, "around": 1, "double": 2},
+        {"n": 3, "double": 6},
+        {"n": 3, "around": 1, "double": 6},
+    ]
