@@ -429,7 +429,11 @@ class _Writer:
         self._serialize(depth + 1, "raw", "value", topic.serialize_value, value, name)
         self._write(depth + 1, "size = len(raw)")
         raw_key = "raw_key"
-        if node.function is not None:
+        change = None if node.of_engine is None else node.of_engine.key_change
+        if change is not None:
+            raw_key = "made_key"
+            self._write(depth, f"made_key = None if raw_key is None else {self._name('change', change)}(raw_key)")
+        elif node.function is not None:
             raw_key = "made_key"
             self._write(depth, f"made = {self._name('function', node.function)}({value})")
             self._write(depth, "if made is None: made_key = None")

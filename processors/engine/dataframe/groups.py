@@ -46,6 +46,8 @@ class Streams(Generic[Stream]):
     topics: dict[str, Topic] = field(default_factory=dict)
     #: The ``to_topic`` steps whose topic is chosen by a function for each message.
     choices: list[ChosenOutputs] = field(default_factory=list)
+    #: For each topic between the steps of a join by a foreign key: the topic whose keys the joined rows have.
+    row_topics: dict[str, Topic] = field(default_factory=dict)
     #: Runs a stream on one message, for ``sdf.test``. The function gets value, key, timestamp, headers and state.
     trial: Callable[..., list[Any]] = field(default=lambda *given: [])
 
@@ -144,6 +146,8 @@ class StreamGroups(Generic[Stream]):
         topic = Topic(repartition_topic(self._groups.processor, name))
         topic.label, topic.group_by = label or name, name
         topic.between = "join" if label is None else "table groups"
+        if label is None:
+            self._groups.row_topics[topic.name] = self._groups.row_topics.get(self.topic.name, self.topic)
         if topic.name in self._groups.by_topic:
             what = "join" if label is None else "`group_by` of a table"
             raise GroupByInvalid(
@@ -154,6 +158,17 @@ class StreamGroups(Generic[Stream]):
             )
         made: Stream = self._through(topic, GroupKey(key, name))
         return made
+
+    def _read_topics(self: Any) -> list[Topic]:
+        """Returns the topics from which the messages of this stream come, with the keys that the messages have.
+
+        After a join by a foreign key, this is the topic of the left table, and not the topic between the steps.
+        """
+        if self._groups is None:
+            return [self.topic]
+        tails = {id(tail) for tail in self._tails}
+        found = [each.topic for each in self._groups.by_topic.values() if tails & {*map(id, each.source.walk())}]
+        return [self._groups.row_topics.get(topic.name, topic) for topic in found or [self.topic]]
 
 
 def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from holdfast.processors.engine.dataframe.chosen_topics import Apart, Choice, ChosenOutputs
 from holdfast.processors.engine.dataframe.groups import without_application
+from holdfast.processors.engine.dataframe.passing_keys import KeyChange, key_change, key_change_or_refusal
 from holdfast.processors.engine.dataframe.printed_table import PrintedTable
 from holdfast.processors.engine.dataframe.printing import Printed
 from holdfast.processors.engine.dataframe.sinks import BaseSink, SinkInvalid, Sunk
 from holdfast.processors.engine.steps.checked_arguments import check_function, check_own_topic, check_topic
+from holdfast.processors.engine.steps.group_key import PassingKey
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.topic import Topic
 
@@ -37,21 +40,27 @@ class StreamOutputs(Generic[Stream]):
         Args:
             topic: The output topic; or a function of (value, key, timestamp, headers) that returns it. The function may
                 only return a topic that the application has declared before it runs, and does not read.
-            key: A function that makes another key from the value; None sends the message's key.
+            key: A function that makes another key from the value; None sends the message's key. If the topic declares
+                keys of another type than the stream's topic, the key is deserialized and serialized again.
             headers: A function that makes other headers from the value: names with bytes, texts or None. If it returns
                 None, no headers are sent.
             timestamp: A function of (value, key, timestamp, headers) that returns the timestamp of the output, in
                 milliseconds since 1970. Later steps still get the message's own timestamp.
 
         Raises:
-            StepInvalid: An argument is no topic or function, or a function takes other arguments.
+            StepInvalid: An argument is no topic or function, or a function takes other arguments. Or the topic's
+                ``key_serializer`` can't write the keys of the stream's topic.
         """
         check_function(key, "`key` of `to_topic`", ("value",))
         check_function(headers, "`headers` of `to_topic`", ("value",))
         check_function(timestamp, "`timestamp` of `to_topic`", _METADATA)
 
-        def output(to: Topic) -> Node:
-            sent = Node("to_topic", key, topic=to, headers=headers)
+        sources = self._read_topics() if key is None else []
+
+        def output(to: Topic, change_to: Callable[..., KeyChange | None] = key_change) -> Node:
+            change = None if key is not None else change_to(sources, to)
+            passing = None if change is None else PassingKey(change, () if headers is None else (headers,))
+            sent = Node("to_topic", key or passing, topic=to, headers=headers)
             if timestamp is None:
                 return sent
             # Without ``max_ahead_ms``, this step changes only the output's timestamp. The step does not advance stream
@@ -63,7 +72,7 @@ class StreamOutputs(Generic[Stream]):
             if self._groups is None:
                 raise without_application("`to_topic` with a function")
             node = Node("update", Choice(topic), metadata=True)
-            self._groups.choices.append(ChosenOutputs(node, output))
+            self._groups.choices.append(ChosenOutputs(node, partial(output, change_to=key_change_or_refusal)))
             made: Stream = self._in_place(node)
             return made
         check_topic(topic, "to_topic")

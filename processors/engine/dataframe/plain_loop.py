@@ -353,6 +353,7 @@ def _call(
 
 def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     key_of, headers_of = node.function, node.headers
+    change = None if node.of_engine is None else node.of_engine.key_change
     serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
     current, emit = around.current, around.emit
     bytes_max, times = around.record_bytes_max.get(name, UNLIMITED), around.times
@@ -364,6 +365,8 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> C
             raise unwritable("value", value, name, failure) from failure
         if key_of is None:
             raw_key = current.key
+        elif change is not None:
+            raw_key = None if current.key is None else change(current.key)
         else:
             made = key_of(value)
             try:

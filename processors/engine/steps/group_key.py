@@ -1,4 +1,4 @@
-"""Computes the new key of a message for ``group_by``, and serializes keys."""
+"""Computes the new key of a message for ``group_by`` and for outputs, and serializes keys."""
 
 from __future__ import annotations
 
@@ -53,6 +53,33 @@ class GroupKey(Step):
     def describe(self) -> str:
         """Describes in one line of text how the key is computed."""
         return f"group_by {self.name}: {self.by if isinstance(self.by, str) else 'function'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PassingKey(Step):
+    """The key function of an output that sends the message's own key, for a topic with keys of another type.
+
+    Attributes:
+        change: Changes the message's raw key to a raw key of the output topic.
+        functions_of_output: The other user functions of the output, such as the one of its headers.
+    """
+
+    change: Callable[[bytes], bytes]
+    functions_of_output: tuple[Callable[..., Any], ...] = ()
+
+    def __call__(self, raw_key: bytes) -> bytes:
+        """Returns the raw key of the output."""
+        return self.change(raw_key)
+
+    @property
+    def key_change(self) -> Callable[[bytes], bytes]:
+        """Changes the message's raw key to a raw key of the output topic."""
+        return self.change
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the output."""
+        return self.functions_of_output
 
 
 def text_of_key(key: Any) -> bytes:

@@ -149,7 +149,7 @@ class Node:
             nodes.extend(child.walk())
         return nodes
 
-    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
+    def bound(self, functions: Mapping[int, Callable[..., Any] | None]) -> Node:
         """Returns a copy of this node and all nodes below it, with other functions for some of the nodes.
 
         ``functions`` maps ``id(node)`` to the node's new function. A tree without such a node is returned as it is.

@@ -193,6 +193,14 @@ class Step:
         """The name of the outbox where the step's results wait for the next commit; empty without an outbox."""
         return ""
 
+    @property
+    def key_change(self) -> Callable[[bytes], bytes] | None:
+        """For the key function of an output: changes the message's raw key to a raw key of the output topic.
+
+        None if the step makes the key from the value.
+        """
+        return None
+
     def describe(self) -> str:
         """Describes the step in one line of text. The version of the processor includes this text.
 
