@@ -148,16 +148,16 @@ def test_join_with_a_configuration_topic() -> None:
 
 
 def test_concat_of_topics() -> None:
-    def convert_currency(rate: float) -> Callable[[Any], Any]:
-        return lambda order: {**order, "amount_usd": order["amount"] * rate}
+    def convert_currency(rate: float) -> Callable[[float], float]:
+        return lambda amount: amount * rate
 
     app = application()
-    orders_uk = app.dataframe(app.topic("orders-uk")).apply(convert_currency(2))
-    orders_de = app.dataframe(app.topic("orders-de")).apply(convert_currency(1))
+    orders_uk = app.dataframe(app.topic("orders-uk"))
+    orders_de = app.dataframe(app.topic("orders-de"))
+    orders_uk["amount_usd"] = orders_uk["amount"].apply(convert_currency(2))
+    orders_de["amount_usd"] = orders_de["amount"].apply(convert_currency(1))
     orders_combined = orders_uk.concat(orders_de)
-    averages = (
-        orders_combined.tumbling_window(timedelta(hours=1), name="hours").agg(avg_amount_usd=Mean("amount_usd")).final()
-    )
+    averages = orders_combined.tumbling_window(timedelta(hours=1)).agg(avg_amount_usd=Mean("amount_usd")).final()
     found = results(
         app,
         averages,
@@ -170,8 +170,8 @@ def test_concat_of_topics() -> None:
 def test_concat_of_branches() -> None:
     app = application()
     all_orders = app.dataframe(app.topic("orders"))
-    orders_de = all_orders.filter(lambda order: order["country"] == "DE")
-    orders_uk = all_orders.filter(lambda order: order["country"] == "UK")
+    orders_de = all_orders[all_orders["country"] == "DE"]
+    orders_uk = all_orders[all_orders["country"] == "UK"]
     all_orders = orders_de.concat(orders_uk)
     found = results(app, all_orders, orders=[(at, {"country": name}) for at, name in enumerate(("DE", "FR", "UK"))])
     assert found == [{"country": "DE"}, {"country": "UK"}]
