@@ -64,6 +64,7 @@ class Progress(msgspec.Struct, frozen=True):
         last: The time of the last slot that fired; None if no slot has fired yet.
         fired: The number of slots that fired.
         missed: The number of slots that were missed.
+        unfired: The number of slots that were missed since the last slot that fired.
         format: The format version of this record.
     """
 
@@ -72,6 +73,7 @@ class Progress(msgspec.Struct, frozen=True):
     last: int | None = None
     fired: int = 0
     missed: int = 0
+    unfired: int = 0
     format: int = FORMAT_VERSION
 
 
@@ -232,11 +234,11 @@ class TaskSchedules:
             slot_ms = schedule.times.latest(progress.upto, now_ms) or each.next_ms
             missed = schedule.times.count(progress.upto, slot_ms, COUNTED_MAX) - 1
         if schedule.missed == "none" and slot_ms <= self._on_time_from_ms:
-            all_missed = progress.missed + missed + 1
-            each.goes_to(msgspec.structs.replace(progress, upto=slot_ms, missed=all_missed))
+            counts = {"missed": progress.missed + missed + 1, "unfired": progress.unfired + missed + 1}
+            each.goes_to(msgspec.structs.replace(progress, upto=slot_ms, **counts))
             return
-        self._call(each.reach, slot_ms, missed, on_error)
-        counts = {"fired": progress.fired + 1, "missed": progress.missed + missed}
+        self._call(each.reach, slot_ms, progress.unfired + missed, on_error)
+        counts = {"fired": progress.fired + 1, "missed": progress.missed + missed, "unfired": 0}
         each.goes_to(msgspec.structs.replace(progress, upto=slot_ms, last=slot_ms, **counts))
 
     def _call(self, reach: Reach, slot_ms: int, missed: int, on_error: OnScheduleError) -> None:

@@ -88,6 +88,7 @@ def test_each_slot_fires_once_with_its_outputs_and_its_state(cluster: InMemoryCl
         "last": BEGAN_MS + 30_000,
         "fired": 3,
         "missed": 0,
+        "unfired": 0,
         "format": 1,
     }
 
@@ -106,7 +107,7 @@ def test_a_slot_is_of_the_processor_or_of_each_task() -> None:
     [
         ("once", [[10, 0], [40, 2], [50, 0]]),
         ("all", [[10, 0], [20, 0], [30, 0], [40, 0], [50, 0]]),
-        ("none", [[10, 0], [50, 0]]),
+        ("none", [[10, 0], [50, 3]]),
     ],
 )
 def test_missed_slots_go_by_their_policy(cluster: InMemoryCluster, missed: str, fired: list[list[int]]) -> None:
