@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.formats.typed import fields_of
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.step import Step
 
@@ -62,7 +63,8 @@ class PrintedTable(Step):
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         """Adds a row. Redraws the table in place if the output allows it; otherwise, prints a full table."""
         row = {KEY: key, TIMESTAMP: timestamp} if self._metadata else {}
-        row |= dict(value) if isinstance(value, dict) else {VALUE: value}
+        fields = _fields(value)
+        row |= {VALUE: value} if fields is None else fields
         with self._lock:
             self._rows.append({name: each for name, each in row.items() if not self._columns or name in self._columns})
             if self._redraws:
@@ -128,6 +130,15 @@ class PrintedTable(Step):
         width = sum(self._widths.get(name, CELL_MAX) + 3 for name in names) + 2
         Console(file=out, width=max(width, 20), color_system=None, markup=False, emoji=False).print(table)
         return out.getvalue().rstrip("\n")
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Returns the fields of a dict or an instance; None for a value without fields, or with a field of no JSON."""
+    try:
+        fields = fields_of(value)
+    except (TypeError, ValueError):
+        return None
+    return None if fields is None else dict(fields)
 
 
 def _cell(value: Any) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
+from pydantic import BaseModel
 
 from holdfast import InMemoryCluster
+from holdfast.processors.engine.dataframe.printed_table import PrintedTable
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from tests.window_apps import T, build, send
 
@@ -50,3 +53,37 @@ def test_a_table_that_is_not_full_is_shown_after_its_timeout(capsys: pytest.Capt
 def test_numbers_out_of_range_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(StepInvalid, match="of `print_table` is"):
         build(lambda sdf: sdf.print_table(**given))
+
+
+class Thing(msgspec.Struct):
+    n: int
+    name: str
+
+
+class Model(BaseModel):
+    n: int
+    name: str
+
+
+class Odd:
+    pass
+
+
+class Held(msgspec.Struct):
+    odd: Any
+
+
+@pytest.mark.parametrize("model", [Thing, Model])
+def test_fields_of_instances_are_columns(model: Any) -> None:
+    table = PrintedTable(2, None, False, 600, True, 0.5, (), {})
+    table(model(n=1, name="x"), b"k", 0, None)
+    assert [line.split() for line in table.text().splitlines()[1:4:2]] == [
+        ["┃", "n", "┃", "name", "┃"],
+        ["│", "1", "│", "x", "│"],
+    ]
+
+
+def test_an_instance_that_has_no_form_in_json_is_one_column() -> None:
+    table = PrintedTable(2, None, False, 600, True, 0.5, (), {})
+    table(Held(Odd()), b"k", 0, None)
+    assert "Held(odd=" in table.text()
