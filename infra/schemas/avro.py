@@ -95,15 +95,26 @@ def _quick(
     def quick(raw: bytes, context: Any) -> Any:
         written = known.get(raw[:_PREFIX])
         if written is None or len(raw) == _PREFIX:
-            value = read(raw, context)
+            try:
+                value = read(raw, context)
+            except EOFError as failure:
+                raise ValueError(f"it is no Avro of its schema: {_reason(failure)}") from failure
             if raw[:1] == b"\0" and (parsed := _without_rules(registry, raw, context)) is not None:
                 known[raw[:_PREFIX]] = parsed
             return value
         source = BytesIO(raw)
         source.seek(_PREFIX)
-        return schemaless_reader(source, written, wanted, return_record_name)
+        try:
+            return schemaless_reader(source, written, wanted, return_record_name)
+        except EOFError as failure:
+            raise ValueError(f"it is no Avro of its schema: {_reason(failure)}") from failure
 
     return quick
+
+
+def _reason(failure: Exception) -> str:
+    """Why fastavro can't read a value. Its error about bytes that end too early has no text."""
+    return str(failure) or ("the bytes end too early" if isinstance(failure, EOFError) else type(failure).__name__)
 
 
 def _without_rules(registry: OfOneFormat, raw: bytes, context: Any) -> Any:
@@ -141,7 +152,7 @@ def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) ->
         try:
             made = schemaless_reader(source, written, wanted, **options)
         except Exception as failure:
-            raise ValueError(f"it is no Avro of this schema: {failure or type(failure).__name__}") from failure
+            raise ValueError(f"it is no Avro of this schema: {_reason(failure)}") from failure
         if source.tell() != len(raw):
             raise ValueError(f"{len(raw) - source.tell()} bytes are left behind the Avro value")
         return made

@@ -138,8 +138,9 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",
-            action="Set values made of dict with text keys, list, str, int, float, bool and None, or use "
-            "`state.set_bytes`.",
+            action="Declare the store with a codec that keeps sets, tuples, bytes, times and decimals: "
+            "`app.store('name', codec='typed')`. Or set values made of dict with text keys, list, str, int, float, "
+            "bool and None, or use `state.set_bytes`.",
             value_type=type(value).__name__,
         ) from failure
     return pack_head(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload

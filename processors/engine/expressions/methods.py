@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
+from holdfast.infra.schemas.protobuf import is_message_class
 from holdfast.processors.engine.expressions.constants import kept_constant
 from holdfast.processors.engine.expressions.failures import ColumnInvalid
 from holdfast.processors.engine.expressions.results import KeptByResult, ResultAssigned, result_node, taken_out
-from holdfast.processors.engine.expressions.series import StreamingSeries, has_instances, part_of
+from holdfast.processors.engine.expressions.series import StreamingSeries, check_constant, has_instances, part_of
 from holdfast.processors.engine.expressions.steps import Assigned, Dropped, Filled, KeptWhere, Projection, Renamed
 from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, Field, HasFields, Item
 from holdfast.processors.engine.steps.node import Node
@@ -117,6 +119,7 @@ class StreamColumns(Generic[Stream]):
                     action=f'Write `sdf["{name}"] = sdf.apply(function)`.',
                     seen=repr(each)[:80],
                 )
+            check_constant(each, self, "`fill`")
         made: Stream = self._in_place(
             Node("update", Filled({name: kept_constant(each) for name, each in values.items()}))
         )
@@ -200,10 +203,19 @@ def _check_objects(model: Any, what: str) -> None:
     if model is not None:
         raise ColumnInvalid(
             f"{what} would change a {model.__name__}; columns can be set, filled, renamed and dropped in objects only.",
-            action="Make objects first: `sdf = sdf.apply(dataclasses.asdict)`, `msgspec.to_builtins` or "
-            '`Model.model_dump`. Or keep the fields that you need: `sdf = sdf[["a", "b"]]`.',
+            action=f"Make objects first: `sdf = sdf.apply({_maker_of_objects(model)})`. Or keep the fields that you "
+            'need: `sdf = sdf[["a", "b"]]`.',
             seen=model.__name__,
         )
+
+
+def _maker_of_objects(model: Any) -> str:
+    """Returns the code of a function that converts an instance of ``model`` to a dict."""
+    if is_message_class(model):
+        return "lambda message: google.protobuf.json_format.MessageToDict(message, preserving_proto_field_name=True)"
+    if hasattr(model, "model_dump"):
+        return 'lambda message: message.model_dump(mode="json")'
+    return "dataclasses.asdict" if is_dataclass(model) else "msgspec.to_builtins"
 
 
 def _names(given: Any, what: str) -> list[str]:

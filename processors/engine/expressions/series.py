@@ -260,4 +260,26 @@ def part_of(other: Any, frame: Any) -> Expression:
             "`sdf.apply(function)` to a column first.",
             seen=repr(other)[:80],
         )
+    check_constant(other, frame, "An expression of columns")
     return Constant((), kept_constant(other))
+
+
+def check_constant(given: Any, frame: Any, what: str) -> None:
+    """Raises ColumnInvalid if a list, a tuple, a set or a dict has a column or a stream as a part."""
+    column = next(_columns_in(given, frame), None)
+    if column is None:
+        return
+    shown = repr(column) if isinstance(column, StreamingSeries) else f"a {type(column).__name__}"
+    raise ColumnInvalid(
+        f"{what} got a {type(given).__name__} that contains {shown}; expected a constant or a column.",
+        action='Make the value in a function: `sdf["q"] = sdf.apply(lambda value: {"a": value["a"]})`.',
+        seen=shown,
+    )
+
+
+def _columns_in(given: Any, frame: Any) -> Iterator[Any]:
+    if isinstance(given, StreamingSeries) or type(given) is type(frame):
+        yield given
+    elif isinstance(given, (list, tuple, set, frozenset, dict)):
+        for part in given.values() if isinstance(given, dict) else given:
+            yield from _columns_in(part, frame)

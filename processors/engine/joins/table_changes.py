@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.aggregates.aggregation import Aggregator
@@ -21,6 +21,20 @@ Made = TypeVar("Made", bound="TableChanges[Any]")
 
 class TableInvalid(BadConfiguration):
     """The declaration of a table that is made of another table has an invalid argument."""
+
+
+class AggregateExpected(TableInvalid, AttributeError):
+    """A table with ``group_by`` was given a method of streams or of Kafka Streams in place of ``aggregate``."""
+
+
+#: For methods that users of other libraries expect on a grouped table: arguments of ``aggregate`` that do the same.
+_EXAMPLES = {
+    **dict.fromkeys(("agg", "count"), "n=Count()"),
+    "sum": 'total=Sum("amount")',
+    "mean": 'average=Mean("amount")',
+    "collect": "rows=Collect(limit=100)",
+    "reduce": "total=Reduce(add, first, subtractor=subtract)",
+}
 
 
 class TableChanges(Generic[Made]):
@@ -115,6 +129,17 @@ class GroupedTable(Generic[Made]):
     table: Made
     key: Key
     name: str
+
+    def __getattr__(self, name: str) -> NoReturn:
+        example = _EXAMPLES.get(name)
+        if example is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        grouped = f"`group_by({self.key!r})`" if isinstance(self.key, str) else "`group_by` with a function"
+        raise AggregateExpected(
+            f"A {grouped} of a table has no method `{name}`; expected `aggregate`, with a name for each column.",
+            action=f"Write `.aggregate({example})`.",
+            method=name,
+        )
 
     def aggregate(
         self,

@@ -74,11 +74,23 @@ def test_bytes_that_break_off_are_refused_by_both_ways(client: SchemaRegistryCli
     assert raw is not None
     for _ in range(2):  # the first round fetches the schema, the second round uses the fast reader
         for length in range(len(raw)):
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError) as refused:
                 read(raw[:length])
+            assert str(refused.value).strip()[-1] not in ":("  # the reason is not empty
         read(raw)
 
 
 def test_a_schema_of_bytes_alone_is_read_as_they_are(client: SchemaRegistryClient) -> None:
     read, raw = ours(), TheirWriter(client, '"bytes"')(b"abc", CONTEXT)
     assert [read(raw), read(raw)] == [b"abc", b"abc"]
+
+
+def test_an_array_that_breaks_off_says_so(client: SchemaRegistryClient) -> None:
+    schema = {"type": "array", "items": "string"}
+    raw = TheirWriter(client, json.dumps(schema))(["a", "b"], CONTEXT)
+    assert raw is not None
+    with_registry, without = ours(), AvroDeserializer(schema).bound("orders", "value")
+    for read, whole in ((with_registry, raw), (with_registry, raw), (without, raw[5:])):
+        with pytest.raises(ValueError, match="the bytes end too early"):
+            read(whole[:-1])
+        assert read(whole) == ["a", "b"]

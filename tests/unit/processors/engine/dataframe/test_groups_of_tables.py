@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Application, Count, InMemoryCluster
+from holdfast import Application, Collect, Count, InMemoryCluster, Mean, Sum
+from holdfast.dataframe.windows import Reduce
 from holdfast.processors.engine.dataframe.groups import GroupByInvalid
+from holdfast.processors.engine.joins.table_changes import TableInvalid
 
 
 def application() -> Application:
@@ -99,3 +102,36 @@ def test_the_changes_of_a_table_go_on_as_a_stream() -> None:
     cluster.run(app)
     for topic in ("first", "second"):
         assert [record.value for _, record in cluster.read(topic)] == [b'{"n":1}']
+
+
+def _sum(value: int, row: Any) -> int:
+    return int(value + row["amount"])
+
+
+@pytest.mark.parametrize("method", ["count", "agg", "sum", "mean", "collect", "reduce"])
+def test_a_word_of_other_libraries_names_aggregate(method: str) -> None:
+    app = application()
+    grouped = rows(app).group_by("status")
+    with pytest.raises(TableInvalid, match=f"no method `{method}`; expected `aggregate`") as failed:
+        getattr(grouped, method)()
+    written = re.search(r"`\.(aggregate\(.*\))`", failed.value.action)
+    assert written is not None
+    names = {"Count": Count, "Sum": Sum, "Mean": Mean, "Collect": Collect, "Reduce": Reduce}
+    functions = {"add": _sum, "first": lambda row: row["amount"], "subtract": lambda value, row: value - row["amount"]}
+    made = eval(f"grouped.{written[1]}", {"grouped": grouped, **names, **functions})
+    made.to_stream().to_topic(app.topic("out"))
+    cluster = InMemoryCluster()
+    for name in ("rows", "out"):
+        cluster.create_topic(name)
+    cluster.produce("rows", b'{"status":"paid","amount":2}', b"k")
+    cluster.run(app)
+    assert [record.key for _, record in cluster.read("out")] == [b"paid"]
+
+
+def test_other_attributes_of_a_grouping_are_missing_as_usual() -> None:
+    grouped = rows(application()).group_by(lambda row: row["status"], "by-status")
+    assert not hasattr(grouped, "count")
+    with pytest.raises(AttributeError, match="has no attribute 'counts'"):
+        grouped.counts()
+    with pytest.raises(TableInvalid, match="A `group_by` with a function of a table"):
+        grouped.count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Sum
+from holdfast.processors.engine.expressions.failures import ColumnInvalid
 
 T = 1_690_000_000_000
 
@@ -241,3 +243,22 @@ def test_the_rule_of_a_step_is_its_text() -> None:
         "sdf[(sdf['e'][1:] is not None)]",
         "sdf['f'] = sdf.apply(len)",
     ]
+
+
+@pytest.mark.parametrize("part", [lambda sdf: {"a": [sdf["a"]]}, lambda sdf: (sdf["a"],), lambda sdf: [sdf]])
+def test_a_column_inside_a_constant_is_refused_and_the_named_line_helps(part: Callable[[Any], Any]) -> None:
+    sdf = application().dataframe(application().topic("in"))
+    with pytest.raises(ColumnInvalid, match=r"that contains (<column sdf\['a'\]>|a StreamingDataFrame)") as refused:
+        sdf["q"] = part(sdf)
+    with pytest.raises(ColumnInvalid, match="`fill` got a"):
+        sdf.fill(q=part(sdf))
+    with pytest.raises(ColumnInvalid, match="contains"):
+        sdf["a"].isin([part(sdf)])
+    written = re.search(r"`(sdf\[.*)`", refused.value.action)
+    assert written is not None
+    line = written[1]
+
+    def declare(sdf: Any, app: Application) -> None:
+        exec(line, {"sdf": sdf})
+
+    assert made(declare, [{"a": 1}]) == [{"a": 1, "q": {"a": 1}}]

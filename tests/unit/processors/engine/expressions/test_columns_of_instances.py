@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import google.protobuf.json_format
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -13,6 +17,7 @@ from pydantic import BaseModel
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.expressions.failures import ColumnInvalid
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
+from tests.parts import protobuf_messages
 
 
 @dataclass
@@ -99,25 +104,34 @@ def test_streams_with_and_without_instances_are_read_together() -> None:
     assert sorted(each["id"] for each in results(app, ORDERS)) == ["a", "a2"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda sdf: sdf.__setitem__("total", 1),
-        lambda sdf: sdf.fill(price=1),
-        lambda sdf: sdf.drop("price"),
-        lambda sdf: sdf.rename({"price": "cost"}),
-    ],
-)
-def test_fields_of_instances_are_not_changed_and_the_named_line_helps(change: Any) -> None:
+CHANGES: list[Callable[[Any], Any]] = [
+    lambda sdf: sdf.__setitem__("total", 1),
+    lambda sdf: sdf.fill(price=1),
+    lambda sdf: sdf.drop("id"),
+    lambda sdf: sdf.rename({"id": "number"}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("model", [*MODELS, protobuf_messages.Order])
+def test_fields_of_instances_are_not_changed_and_the_named_line_helps(model: Any, change: Any) -> None:
     app = application()
-    orders = app.dataframe(app.topic("orders", value=OfStruct))
-    with pytest.raises(ColumnInvalid, match=r"OfStruct; columns can be set") as refused:
+    orders = app.dataframe(app.topic("orders", value=model))
+    with pytest.raises(ColumnInvalid, match="; columns can be set") as refused:
         change(orders)
-    assert "`msgspec.to_builtins`" in refused.value.action
-    orders = orders.apply(msgspec.to_builtins)
+    written = re.search(r"`sdf = sdf.apply\((.*?)\)`", refused.value.action)
+    assert written is not None
+    orders = orders.apply(eval(written[1], {"dataclasses": dataclasses, "google": google, "msgspec": msgspec}))
     change(orders)
     orders.to_topic(app.topic("out"))
-    assert len(results(app, ORDERS)) == 2
+    cluster = InMemoryCluster()
+    for name in ("orders", "out"):
+        cluster.create_topic(name)
+    is_protobuf = model is protobuf_messages.Order
+    raw = model(id=1).SerializeToString() if is_protobuf else json.dumps(ORDERS[0]).encode()
+    cluster.produce("orders", raw, b"k")
+    cluster.run(app)
+    assert len(cluster.read("out")) == 1
 
 
 def test_a_field_that_the_model_lacks_is_named_with_those_that_are_there() -> None:

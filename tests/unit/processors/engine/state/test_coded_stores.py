@@ -352,3 +352,28 @@ def test_a_store_without_a_codec_and_one_with_json_are_the_same_version() -> Non
     versions = {build(reading, **declared).topology().code_version for declared in ({}, {"codec": "json"})}
     assert len(versions) == 1
     assert build(reading, codec="typed").topology().code_version not in versions
+
+
+def test_the_action_for_a_value_that_is_not_of_json_names_the_codec_that_keeps_it() -> None:
+    def counted(options: dict[str, Any]) -> list[bytes | None]:
+        app = Application(consumer_group="sets", auto_offset_reset="earliest", loglevel=None)
+        store = app.store("name", **options)
+
+        def see(value: int, state: Any) -> int:
+            seen = state.get("seen", set()) | {value}
+            state.set("seen", seen)
+            return len(seen)
+
+        app.dataframe(app.topic("in")).apply(see, stateful=True, store=store).to_topic(app.topic("out"))
+        cluster = InMemoryCluster()
+        for name in ("in", "out"):
+            cluster.create_topic(name)
+        for number in (1, 2, 2):
+            cluster.produce("in", json.dumps(number).encode(), b"k")
+        cluster.run(app)
+        return [record.value for _, record in cluster.read("out")]
+
+    with pytest.raises(HoldfastError, match="value is a set") as failed:
+        counted({})
+    assert "`app.store('name', codec='typed')`" in str(failed.value)
+    assert counted({"codec": "typed"}) == [b"1", b"2", b"2"]
