@@ -55,7 +55,9 @@ class StreamOutputs(Generic[Stream]):
         check_function(headers, "`headers` of `to_topic`", ("value",))
         check_function(timestamp, "`timestamp` of `to_topic`", _METADATA)
 
-        sources = self._read_topics() if key is None else []
+        # The usual output, with keys of type bytes, does not need the topics, so the steps are not searched for them.
+        as_bytes = isinstance(topic, Topic) and topic.formats.key_serializer == "bytes"
+        sources = [] if key is not None or as_bytes else self._read_topics()
 
         def output(to: Topic, change_to: Callable[..., KeyChange | None] = key_change) -> Node:
             change = None if key is not None else change_to(sources, to)

@@ -10,12 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Application, AvroDeserializer, AvroSerializer, Count, InMemoryCluster
+from holdfast import (
+    Application,
+    AvroDeserializer,
+    AvroSerializer,
+    Count,
+    InMemoryCluster,
+    SchemaRegistryClientConfig,
+)
+from holdfast.infra.schemas.registry import Registries
+from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from holdfast.models.serializers import StringDeserializer, StringSerializer
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import compile_run, run_text
 from holdfast.processors.engine.dataframe.passing_keys import key_change
 from holdfast.processors.engine.dataframe.plain_loop import loop_over
+from holdfast.processors.engine.formats.kafka_message import KafkaMessage
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.group_key import PassingKey
 from holdfast.processors.engine.steps.in_place import Touch
@@ -152,6 +162,18 @@ def test_keys_behind_group_by_are_texts(writes: Any) -> None:
         return
     expected = {"str": b"n", "json": b'"n"'}.get(writes) if isinstance(writes, str) else None
     assert grouped() == [expected or (b"\x02n" if isinstance(writes, AvroSerializer) else b"!n")]
+
+
+def test_keys_of_a_schema_registry_are_written_for_the_output_topic() -> None:
+    registry = SchemaRegistryClientConfig(url="mock://passing-keys")
+    schema = {"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]}
+    writes = AvroSerializer(schema, schema_registry_client_config=registry)
+    key = Topic("in", key_serializer=writes).serialize({"id": 7}).key
+    (made,) = passed(AvroDeserializer(schema_registry_client_config=registry), writes, key)
+    read = Topic("out", key_deserializer=AvroDeserializer(schema_registry_client_config=registry))
+    assert read.deserialize(KafkaMessage(made, None)).key == {"id": 7}
+    client = Registries(SchemaRegistrySettings()).client(registry)._client
+    assert {"in-key", "out-key"} <= {*client.get_subjects()}
 
 
 def test_keys_behind_a_serializer_of_group_by() -> None:
