@@ -1,10 +1,13 @@
-"""Compares column expressions with the same steps as functions: ``python -m tests.bench.columns``.
+"""Compares column expressions with functions, and with Quix Streams: ``python -m tests.bench.columns``.
 
 Each row runs the same messages both ways in turns, and compares a hash of the outputs. The time of a loop covers only
 the processing of decoded values. The time of a task covers all its work between consumer and producer: JSON, the step,
 state and outputs. The best of several turns counts, because other work on the machine only adds time. The time of a
 loop without a step is subtracted before the ratio of a loop is computed. The run fails if a row with a ``goal`` is
 below it.
+
+Quix Streams runs the same declarations in an environment of its own, also in turns. Its results must have the same
+hash. Nothing is subtracted from the times of both for the ratio.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -29,32 +34,21 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
 from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
+from tests.bench.asked import Asked, ask, quix_if_here
+from tests.bench.column_steps import GOAL, LOOP, LOOPS, SLICE, Declare, Steps, assigned
 from tests.bench.stream import FIRST_TIMESTAMP_MS, bodies
 
 TURNS, MESSAGES, KEYS = 7, 50_000, 1_000
-#: The number of messages in one call of the loop.
-SLICE = 500
-#: The minimum speed of an expression relative to a function, as a goal of the bench.
-GOAL = 2.0
-
-Declare = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The same steps as column expressions and as functions. ``goal``: the minimum speed relative to functions."""
-
-    name: str
-    columns: Declare
-    functions: Declare
-    #: Whether a whole task is measured (with an aggregation or a window after the steps), not only the loop.
-    task: bool = False
-    goal: float = 0.0
+#: Why Quix Streams has no time for a task.
+NO_TASK = "its aggregations are windows, which need an application with a broker (`make bench`)"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The CPU nanoseconds per message of both ways, their ratio, and the hash of their equal results."""
+    """The CPU nanoseconds per message of both ways, their ratio, and the hash of their equal results.
+
+    ``quix_ratio`` is the time of an expression in Quix Streams relative to ours, both with their loops.
+    """
 
     name: str
     columns_ns: float
@@ -62,16 +56,22 @@ class Row:
     ratio: float
     goal: float
     hash: str
+    quix_columns_ns: float | None = None
+    quix_functions_ns: float | None = None
+    quix_ratio: float | None = None
 
 
-def _assigned(sdf: Any, **columns: Callable[[Any], Any]) -> Any:
-    for name, column in columns.items():
-        sdf[name] = column(sdf)
-    return sdf
+@dataclass(frozen=True, slots=True)
+class Quix:
+    """The program of Quix Streams, and a file with the same messages, one on each line."""
 
+    process: Asked
+    file: Path
 
-def _set_total(value: Any) -> None:
-    value["total"] = value["amount"] * 3
+    def spent(self, steps: Steps, way: str, hashed: bool) -> tuple[float, str]:
+        """The CPU nanoseconds per message, and the hash of the results if it is asked for."""
+        answer = ask(self.process, do="columns", file=str(self.file), step=steps.name, way=way, hashed=hashed)
+        return answer["ns"], answer.get("hash", "")
 
 
 def _totals(sdf: Any) -> Any:
@@ -84,7 +84,7 @@ def _minutes(sdf: Any) -> Any:
 
 def _large_by_columns(sdf: Any) -> Any:
     sdf = sdf[(sdf["amount"] > 200) & sdf["currency"].isin(["EUR", "USD", "GBP"])]
-    return _assigned(sdf, total=lambda s: s["amount"] * 3)
+    return assigned(sdf, total=lambda s: s["amount"] * 3)
 
 
 def _large_by_functions(sdf: Any) -> Any:
@@ -93,42 +93,8 @@ def _large_by_functions(sdf: Any) -> Any:
     )
 
 
-LOOP = Steps("the loop alone", lambda sdf: sdf, lambda sdf: sdf)
 ALL: tuple[Steps, ...] = (
-    Steps(
-        "a column; `apply` of a new object",
-        lambda sdf: _assigned(sdf, total=lambda s: s["amount"] * 3),
-        lambda sdf: sdf.apply(lambda value: {**value, "total": value["amount"] * 3}),
-        goal=GOAL,
-    ),
-    Steps(
-        "filter, two columns, projection; four functions",
-        lambda sdf: _assigned(
-            sdf[sdf["amount"] > 200], total=lambda s: s["amount"] * 3, large=lambda s: s["total"] > 2_000
-        )[["user_id", "total", "large"]],
-        lambda sdf: (
-            sdf.filter(lambda value: value["amount"] > 200)
-            .apply(lambda value: {**value, "total": value["amount"] * 3})
-            .apply(lambda value: {**value, "large": value["total"] > 2_000})
-            .apply(lambda value: {name: value[name] for name in ("user_id", "total", "large")})
-        ),
-        goal=GOAL,
-    ),
-    Steps(
-        "projection",
-        lambda sdf: sdf[["user_id", "amount"]],
-        lambda sdf: sdf.apply(lambda value: {"user_id": value["user_id"], "amount": value["amount"]}),
-    ),
-    Steps(
-        "a column; `update` in place",
-        lambda sdf: _assigned(sdf, total=lambda s: s["amount"] * 3),
-        lambda sdf: sdf.update(_set_total),
-    ),
-    Steps(
-        "filter",
-        lambda sdf: sdf[(sdf["amount"] > 500) & (sdf["currency"] == "EUR")],
-        lambda sdf: sdf.filter(lambda value: value["amount"] > 500 and value["currency"] == "EUR"),
-    ),
+    *LOOPS,
     Steps(
         "task: filter, column, aggregation",
         lambda sdf: _totals(_large_by_columns(sdf)),
@@ -200,30 +166,46 @@ def _refuse(failed: Any) -> None:
     raise failed.error
 
 
-def measured(steps: Steps, raw: Sequence[bytes], keys: Sequence[bytes], turns: int, loop_ns: float) -> Row:
+def measured(
+    steps: Steps, raw: Sequence[bytes], keys: Sequence[bytes], turns: int, loop_ns: float, quix: Quix | None = None
+) -> Row:
     """Measure the steps as columns and as functions in turns. ``loop_ns`` is subtracted from the times of a loop.
 
     Raises:
-        AssertionError: The two ways have different results.
+        AssertionError: The ways, or Quix Streams, have different results.
     """
-    declares = {"columns": steps.columns, "functions": steps.functions}
+    ways: dict[str, Callable[[bool], tuple[float, str]]] = {
+        "columns": lambda hashed: _spent(steps, steps.columns, raw, keys, hashed),
+        "functions": lambda hashed: _spent(steps, steps.functions, raw, keys, hashed),
+    }
+    if quix is not None and not steps.task:
+        ways["quix columns"] = partial(quix.spent, steps, "columns")
+        ways["quix functions"] = partial(quix.spent, steps, "functions")
     hashes, best = dict[str, str](), dict[str, float]()
     for turn in range(turns):
-        for way, declare in declares.items():
-            run: Any = Tasked(declare, raw, keys) if steps.task else Looped(declare, raw, keys)
-            spent = run.spent_ns() / len(raw)
+        for way, run in ways.items():
+            spent, made = run(turn == 0)
             best[way] = min(spent, best.get(way, spent))
-            if turn == 0:
-                if not steps.task:
-                    run = Looped(declare, raw, keys, sends=True)
-                    run.spent_ns()
-                hashes[way] = _hash(run.boxes["out"])
+            hashes.setdefault(way, made)
     if len(set(hashes.values())) > 1:
         raise AssertionError(f"{steps.name}: other results: {hashes}")
     one, other = best["columns"], best["functions"]
     less = 0.0 if steps.task else loop_ns
     ratio = (other - less) / (one - less) if one > less else 1.0
-    return Row(steps.name, one, other, ratio, steps.goal, hashes["columns"])
+    theirs = best.get("quix columns")
+    beside = (theirs, best.get("quix functions"), theirs / one if theirs is not None else None)
+    return Row(steps.name, one, other, ratio, steps.goal, hashes["columns"], *beside)
+
+
+def _spent(
+    steps: Steps, declare: Declare, raw: Sequence[bytes], keys: Sequence[bytes], hashed: bool
+) -> tuple[float, str]:
+    run: Any = Tasked(declare, raw, keys) if steps.task else Looped(declare, raw, keys)
+    spent = run.spent_ns() / len(raw)
+    if hashed and not steps.task:
+        run = Looped(declare, raw, keys, sends=True)
+        run.spent_ns()
+    return spent, _hash(run.boxes["out"]) if hashed else ""
 
 
 def _hash(box: Outbox) -> str:
@@ -239,19 +221,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="without Quix Streams")
     given = parser.parse_args(arguments)
     made = [(key, body) for _, key, body in bodies(given.messages, KEYS)]
     keys, raw = [key for key, _ in made], [body for _, body in made]
-    loop_ns = measured(LOOP, raw, keys, given.turns, 0.0).columns_ns
-    rows = [measured(each, raw, keys, given.turns, loop_ns) for each in ALL]
+    with TemporaryDirectory() as folder, quix_if_here(not given.alone) as process:
+        file = Path(folder) / "messages"
+        file.write_bytes(b"\n".join(raw))
+        quix = None if process is None else Quix(process, file)
+        loop = measured(LOOP, raw, keys, given.turns, 0.0, quix)
+        rows = [measured(each, raw, keys, given.turns, loop.columns_ns, quix) for each in ALL]
     if given.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:
-        print(f"The loop without a step takes {loop_ns:.0f} ns for a message.\n")
-        print("| step | expression, ns | function, ns | ratio | results |\n|---|--:|--:|--:|---|")
-        for row in rows:
-            print(f"| {row.name} | {row.columns_ns:.0f} | {row.functions_ns:.0f} | {row.ratio:.1f} | `{row.hash}` |")
+        _print([loop, *rows])
     return 0 if all(row.ratio >= row.goal for row in rows) else 1
+
+
+def _print(rows: Sequence[Row]) -> None:
+    print("| step | expression, ns | function, ns | ratio | Quix expression | Quix function | Quix / ours | results |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|")
+    for row in rows:
+        quix = (row.quix_columns_ns, row.quix_functions_ns)
+        theirs = [*("-" if each is None else f"{each:.0f}" for each in quix)]
+        theirs.append("-" if row.quix_ratio is None else f"{row.quix_ratio:.1f}")
+        ratio = "-" if row.name == LOOP.name else f"{row.ratio:.1f}"
+        ours = f"{row.columns_ns:.0f} | {row.functions_ns:.0f} | {ratio}"
+        print(f"| {row.name} | {ours} | {' | '.join(theirs)} | `{row.hash}` |")
+    print(f"\nTasks have no time of Quix Streams: {NO_TASK}.")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,19 @@
 Each row decodes the same order of three items with the deserializer of a topic's values, with cached schemas, in a
 single process. ``ratio`` is the time relative to ``json``. Before the measurement, each format must give the same
 order.
+
+Quix Streams decodes the same bytes with its own deserializers, in turns, in an environment of its own. Its order must
+have the same hash. ``quix_ratio`` is its time relative to ours.
 """
 
 from __future__ import annotations
 
+import argparse
+import base64
+import hashlib
 import json
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +36,7 @@ from holdfast.infra.schemas.registry import Registries
 from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from holdfast.processors.engine.formats.topic_format import connect_all
 from holdfast.processors.engine.steps.topic import Topic
+from tests.bench.asked import Asked, ask, quix_if_here
 from tests.parts.protobuf_messages import Order as Message
 
 ITEMS = [{"sku": "A-1", "n": 2}, {"sku": "B-2", "n": 1}, {"sku": "C-3", "n": 9}]
@@ -48,6 +54,24 @@ JSON_FIELDS = {"id": {"type": "integer"}, "price": {"type": "number"}, "items": 
 JSON_SCHEMA = {"title": "Order", "type": "object", "properties": JSON_FIELDS, "required": ["id", "price"]}
 REGISTRY = SchemaRegistryClientConfig(url="mock://bench")
 ROUNDS = 7
+#: What the decoder of each format is in Quix Streams, or why it has none.
+QUIX: Mapping[str, Mapping[str, Any] | str] = {
+    "json": {"kind": "json"},
+    "msgpack": "Quix Streams has no msgpack",
+    **{
+        f"typed json ({name})": "Quix Streams has no typed topics"
+        for name in ("msgspec.Struct", "dataclass", "pydantic")
+    },
+    "avro without a registry": {"kind": "avro", "schema": AVRO},
+    "avro": {"kind": "avro", "registered": {"schema": json.dumps(AVRO)}},
+    "json schema": {
+        "kind": "json",
+        "schema": JSON_SCHEMA,
+        "registered": {"schema": json.dumps(JSON_SCHEMA), "schemaType": "JSON"},
+    },
+    "protobuf messages": {"kind": "protobuf", "registered": {}, "to_dict": False},
+    "protobuf dicts": {"kind": "protobuf", "registered": {}},
+}
 
 
 class Item(msgspec.Struct):
@@ -129,21 +153,47 @@ def _order_of(value: Any) -> Any:
     return {**made, "id": int(made["id"])}
 
 
-def measured(seconds: float) -> list[dict[str, Any]]:
+def hash_of(order: Any) -> str:
+    """The hash of an order, in which ``quix_local.py`` must agree."""
+    return hashlib.sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def measured(seconds: float, quix: Asked | None = None) -> list[dict[str, Any]]:
     """One row per format: CPU microseconds per message (the best of several rounds), and the ratio to ``json``.
 
-    The formats take turns, so that other work on the machine disturbs all of them alike.
+    The formats take turns, so that other work on the machine disturbs all of them alike. So does Quix Streams.
+
+    Raises:
+        AssertionError: A format gives another order, or Quix Streams another hash.
     """
-    formats, took = cases(), dict[str, float]()
+    formats, took, theirs = cases(), dict[str, float](), dict[str, float]()
     for name, (decode, raw, order_of) in formats.items():
         assert order_of(decode(raw)) == ORDER, name
+        if quix is not None and not isinstance(decoder := QUIX[name], str):
+            made = ask(quix, do="prepare", name=name, raw=base64.b64encode(raw).decode(), **decoder)["hash"]
+            assert made == hash_of(ORDER), f"{name}: another order of Quix Streams"
+            theirs[name] = float("inf")
     for _ in range(ROUNDS):
         for name, (decode, raw, _) in formats.items():
             spent = _round(decode, raw, seconds / ROUNDS)
             took[name] = min(spent, took.get(name, spent))
-    rows = [{"format": name, "bytes": len(raw), "us": took[name]} for name, (_, raw, _) in formats.items()]
-    plain = took["json"]
-    return [{**row, "us": round(row["us"], 2), "ratio": round(row["us"] / plain, 1)} for row in rows]
+            if quix is not None and name in theirs:
+                theirs[name] = min(theirs[name], ask(quix, do="decoded", name=name, seconds=seconds / ROUNDS)["us"])
+    return [_row(name, len(raw), took, theirs) for name, (_, raw, _) in formats.items()]
+
+
+def _row(name: str, size: int, took: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, Any]:
+    us, reason = took[name], QUIX[name]
+    row = {
+        "format": name,
+        "bytes": size,
+        "us": round(us, 2),
+        "ratio": round(us / took["json"], 1),
+        "hash": hash_of(ORDER),
+    }
+    if name in theirs:
+        return {**row, "quix_us": round(theirs[name], 2), "quix_ratio": round(theirs[name] / us, 2)}
+    return {**row, "quix": reason} if isinstance(reason, str) else row
 
 
 def _round(decode: Callable[[bytes], Any], raw: bytes, seconds: float) -> float:
@@ -156,5 +206,10 @@ def _round(decode: Callable[[bytes], Any], raw: bytes, seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    for row in measured(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0):
-        print(json.dumps(row))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seconds", type=float, nargs="?", default=3.0, help="of each format and side")
+    parser.add_argument("--alone", action="store_true", help="without Quix Streams")
+    given = parser.parse_args()
+    with quix_if_here(not given.alone) as process:
+        for row in measured(given.seconds, process):
+            print(json.dumps(row))

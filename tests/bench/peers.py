@@ -76,7 +76,7 @@ def ours_builtin(_: Machine) -> Contender:
 
 
 def quix(machine: Machine) -> Contender:
-    python = _quix_environment(machine.cache / "bench")
+    python = quix_python(machine.cache)
     return Contender("quix", f"Quix Streams {_pinned('quixstreams')}", (str(python), str(HERE / "quix.py")))
 
 
@@ -119,8 +119,13 @@ def _pinned(name: str) -> str:
     return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{name}=="))
 
 
-def _quix_environment(folder: Path) -> Path:
-    """Return the path of a Python interpreter in an environment with exactly the pinned packages."""
+def quix_python(cache: Path) -> Path:
+    """Return the path of a Python interpreter in an environment with exactly the pinned packages.
+
+    Raises:
+        NotHere: The packages can't be installed.
+    """
+    folder = cache / "bench"
     mark = _digest(REQUIREMENTS.read_bytes(), sys.version.encode())
     home = folder / f"quix-{_pinned('quixstreams')}-{mark}"
     python = home / "bin" / "python"

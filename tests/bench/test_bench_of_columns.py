@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.bench.columns import ALL, Steps, measured
+from tests.bench.asked import Asked
+from tests.bench.column_steps import LOOP, LOOPS, Steps
+from tests.bench.columns import ALL, Quix, measured
 from tests.bench.stream import bodies
 
 MADE = [(key, body) for _, key, body in bodies(700, 20)]
@@ -18,6 +21,19 @@ def test_both_ways_have_one_result(steps: Steps) -> None:
     row = measured(steps, [body for _, body in MADE], [key for key, _ in MADE], 1, 0.0)
     assert row.columns_ns > 0
     assert row.hash != hashlib.sha256().hexdigest()[:16], "nothing came out"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("steps", [LOOP, *LOOPS], ids=[LOOP.name, *(each.name for each in LOOPS)])
+def test_quix_streams_has_the_same_result(steps: Steps, quix: Asked, tmp_path: Path) -> None:
+    keys, raw = [key for key, _ in MADE], [body for _, body in MADE]
+    (tmp_path / "messages").write_bytes(b"\n".join(raw))
+    row = measured(steps, raw, keys, 1, 0.0, Quix(quix, tmp_path / "messages"))
+    assert row.quix_columns_ns
+    assert row.quix_functions_ns
+    (tmp_path / "messages").write_bytes(b"\n".join(raw[:350]))
+    with pytest.raises(AssertionError, match="other results"):
+        measured(steps, raw, keys, 1, 0.0, Quix(quix, tmp_path / "messages"))
 
 
 def test_the_result_is_that_of_plain_python() -> None:
