@@ -239,13 +239,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(rows: Sequence[Row]) -> None:
-    print("| step | expression, ns | function, ns | ratio | Quix expression | Quix function | Quix / ours | results |")
-    print("|---|--:|--:|--:|--:|--:|--:|---|")
+    print(
+        f"| step | expression, ns | function, ns | ratio | goal ≥ {GOAL:.0f} | Quix expression | Quix function", end=""
+    )
+    print(" | Quix / ours | results |\n|---|--:|--:|--:|---|--:|--:|--:|---|")
     for row in rows:
         quix = (row.quix_columns_ns, row.quix_functions_ns)
         theirs = [*("-" if each is None else f"{each:.0f}" for each in quix)]
         theirs.append("-" if row.quix_ratio is None else f"{row.quix_ratio:.1f}")
-        ratio = "-" if row.name == LOOP.name else f"{row.ratio:.1f}"
+        ratio = f"{row.ratio:.1f} | {'met' if row.ratio >= GOAL else 'not met'}" if row.name != LOOP.name else "- | -"
         ours = f"{row.columns_ns:.0f} | {row.functions_ns:.0f} | {ratio}"
         print(f"| {row.name} | {ours} | {' | '.join(theirs)} | `{row.hash}` |")
     print(f"\nTasks have no time of Quix Streams: {NO_TASK}.")
