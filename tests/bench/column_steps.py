@@ -40,6 +40,19 @@ def _set_total(value: Any) -> None:
     value["total"] = value["amount"] * 3
 
 
+def large_by_columns(sdf: Any) -> Any:
+    """The steps of a task in front of its state, as expressions."""
+    sdf = sdf[(sdf["amount"] > 200) & sdf["currency"].isin(["EUR", "USD", "GBP"])]
+    return assigned(sdf, total=lambda s: s["amount"] * 3)
+
+
+def large_by_functions(sdf: Any) -> Any:
+    """The same steps as functions."""
+    return sdf.filter(lambda value: value["amount"] > 200 and value["currency"] in ["EUR", "USD", "GBP"]).apply(
+        lambda value: {**value, "total": value["amount"] * 3}
+    )
+
+
 LOOP = Steps("the loop alone", lambda sdf: sdf, lambda sdf: sdf)
 LOOPS: tuple[Steps, ...] = (
     Steps(

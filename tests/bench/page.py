@@ -59,11 +59,11 @@ Other pages have more ratios, each with its conditions.
 | --- | --- | ---: | --- |
 | [rows of a table by group](joins-compared.md#cost) | Kafka Streams | 1.16x rate, 0.61x CPU | `--cases join-rows` |
 | [joins, groups](joins-compared.md#cost) | both peers | 0.17x to 0.40x CPU | `--cases join-table,join-group` |
-| [decoding](formats.md#cost) | JSON | 0.9x to 143x CPU | `python -m tests.bench.formats` |
-| [decoding](formats.md#cost) | Quix Streams | 0.38x to 1.28x CPU | `python -m tests.bench.formats` |
+| [decoding](formats.md#cost) | JSON | 0.9x to 144x CPU | `python -m tests.bench.formats` |
+| [decoding](formats.md#cost) | Quix Streams | 0.37x to 1.28x CPU | `python -m tests.bench.formats` |
 | [state codecs](codecs.md#cost) | JSON | 0.4x to 8.2x CPU | `python -m tests.bench.codecs` |
-| [columns](columns.md#how-fast) | functions, goal ≥ 2x | 1.2x to 4.8x: 3 not met | `python -m tests.bench.columns` |
-| [columns](columns.md#how-fast) | Quix Streams | 3.9x to 12.4x rate | `python -m tests.bench.columns` |
+| [columns](columns.md#how-fast) | functions, goal ≥ 2x | 1.2x to 4.4x: 3 not met | `python -m tests.bench.columns` |
+| [columns](columns.md#how-fast) | Quix Streams | 3.8x to 12.2x rate | `python -m tests.bench.columns` |
 """
 
 
